@@ -27,9 +27,9 @@ from pathlib import Path
 import synthetic
 from scale import exponent, floor_s, run
 
-from graphlink.graph.chakra import read_chakra
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.path_file import explain
+from graphlink.graph.read_et import read_et
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.slots import play_slots
@@ -73,8 +73,8 @@ def path(folder: Path) -> dict[str, float]:
 def replays(folder: Path) -> dict[str, float]:
     """Measures on the ``trace.0.et`` in ``folder``."""
     graph = folder / "trace.0.et"
-    read = best_s(lambda: read_chakra(graph))
-    files = {0: read_chakra(graph)}
+    read = best_s(lambda: read_et(graph))
+    files = {0: read_et(graph)}
     return {"read": read, "ideal": best_s(lambda: play_ideal(workload(files))), "slots": best_s(lambda: play_slots(workload(files)))}
 
 

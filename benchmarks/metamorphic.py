@@ -31,8 +31,9 @@ from graphlink.errors import GraphlinkError
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.write_et import Heading, write_et
+from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import NOWHERE, EdgeKind, NodeKind
+from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from graphlink.graph.durations import cost_ns
     from graphlink.graph.invariants import check as check_graph
     from graphlink.graph.networkx import to_networkx
-    from graphlink.graph.target import plan
-    from graphlink.graph.write_et import Heading, write_et
+    from graphlink.graph.read_et import read_et
+    from graphlink.graph.target import plan, written
+    from graphlink.graph.write_et import write_et
     from graphlink.link.communication import communication
     from graphlink.link.launch import link as link_rows
     from graphlink.link.match import match_hosts
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = [  # without ``open``, which ``import *`` would put in place of Python's own
     "BuildOptions",
     "GraphlinkError",
-    "Heading",
     "InputError",
     "Inputs",
     "Options",
@@ -75,6 +75,7 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
     "parse_steps",
     "plan",
     "prepare",
+    "read_et",
     "read_host",
     "read_kineto",
     "read_nsys",
@@ -83,6 +84,7 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
     "shares",
     "to_networkx",
     "write_et",
+    "written",
 ]
 
 _HOME = {
@@ -90,8 +92,9 @@ _HOME = {
     "graph.critical": ("critical_path", "shares"),
     "graph.invariants": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
-    "graph.target": ("plan",),
-    "graph.write_et": ("Heading", "write_et"),
+    "graph.read_et": ("read_et",),
+    "graph.target": ("plan", "written"),
+    "graph.write_et": ("write_et",),
     "graph.durations": ("cost_ns",),
     "ranks.group_ids": ("assign", "comm_group_json"),
     "graph.networkx": ("to_networkx",),

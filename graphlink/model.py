@@ -14,8 +14,7 @@ Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import msgspec
@@ -27,6 +26,8 @@ from graphlink.records import Short
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
 
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
@@ -384,111 +385,6 @@ class Communication(Short):
         at = np.flatnonzero(self.ops.on_host)
         sends = np.array([name == CommKind.SEND.name for name in self.ops.names], np.bool_)
         return sends[self.ops.name[at[np.argsort(self.ops.row[at])]]]
-
-
-class NodeKind(IntEnum):
-    HOST_OP = 0  # a host row
-    HOST_PART = 1  # "<op> (cont.)"
-    HOST_CALL = 2  # a launch or synchronisation call outside any host row
-    HOST_GAP = 3
-    HOST_ASYNC = 4  # a crossing row, duration 0
-    DEVICE_OP = 5
-    DEVICE_DELAY = 6
-    HOST_COMM = 7  # communication of a crossing row: is_cpu_op false, device -1, stream -1
-    END = 8
-
-
-class EdgeKind(IntEnum):
-    HOST = 0
-    LAUNCH = 1
-    STREAM = 2
-    EVENT = 3
-    SYNC = 4
-    THREAD = 5
-    COLLECTIVE = 6
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SyncCalls(Short):
-    """The synchronisation calls that the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
-
-    An edge may stand for several calls. Of a wait that ended in a part of its own, only the edge to that part is here.
-    """
-
-    source: I32
-    target: I32
-    call: I32
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Column(Short):
-    """A named column of a graph, sparse: the ``value`` of each of ``node`` (ascending), a position in ``texts`` where there are any."""
-
-    node: I64
-    value: I64
-    texts: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, node: I64 | I32, value: I64 | I32 | U8, known: Bool | None = None, texts: tuple[str, ...] = ()) -> Column:
-        """Return the column of nodes that are given in any order; with ``known`` only of those."""
-        at = np.arange(len(node)) if known is None else np.flatnonzero(known)
-        at = at[np.argsort(node[at], kind="stable")]
-        return cls(node[at].astype(np.int64), value[at].astype(np.int64), texts)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Graph(Short):
-    """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
-
-    Node columns have one entry per node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
-    ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
-    HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
-    ``name`` is a position in ``strings``, whose entries differ: nodes with equal numbers have equal names, those of the ``.et``.
-    ``columns``: what features know of nodes, by the name of the attribute in the ``.et``.
-    """
-
-    epoch_ns: int  # of start_ns 0
-    strings: tuple[str, ...]
-    name: I32
-    kind: U8
-    row: I32
-    start_ns: I64  # since epoch_ns, as recorded
-    end_ns: I64
-    duration_ns: I64  # what the node costs (device ops: how long it ran less overlap; start_delay_ns costs on top)
-    self_ns: I64
-    wait_ns: I64
-    wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
-    start_delay_ns: I64
-    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs in parallel with all else
-    overlap_ns: I64
-    tid: I64  # host nodes; 0 else
-    device: I64  # device nodes; 0 on host nodes
-    stream: I64
-    caller: I32  # ctrl_deps: host parent, or the op that launched; NOWHERE
-    first: I64  # len(kind) + 1
-    source: I32
-    edge_kind: U8
-    found_by: U8  # FoundBy bits of sync and event edges; 0 else
-    sync_calls: SyncCalls
-    columns: dict[str, Column] = field(default_factory=dict)
-
-    @property
-    def target(self) -> I64:
-        """Return the node that waits, of every edge."""
-        return np.repeat(np.arange(len(self.kind)), np.diff(self.first))
-
-    def name_of(self, node: int) -> str:
-        """Return the name of a node."""
-        return self.strings[int(self.name[node])]
-
-    def with_columns(self, columns: Mapping[str, Column]) -> Graph:
-        """Return the graph with these columns added behind its own; one of the same name takes the place of the old."""
-        return replace(self, columns={**self.columns, **columns})
-
-    def _shown(self) -> list[tuple[str, str]]:
-        kinds = [(f"nodes: {k.name.lower()}", np.count_nonzero(self.kind == k)) for k in NodeKind]
-        edges = [(f"edges: {k.name.lower()}", np.count_nonzero(self.edge_kind == k)) for k in EdgeKind]
-        return [(name, f"{count:,}") for name, count in (*kinds, *edges) if count]
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
-BASE = ("errors", "model", "pairs", "patterns", "publish", "records", "tables", "version")
+BASE = ("errors", "graph_model", "model", "pairs", "patterns", "publish", "records", "tables", "version")
 STAGES = ("read", "link", "depend", "graph", "replay", "standstill", "perfetto", "nccl", "ranks", "pipeline", "astra", "gpu", "logs")
 STAGES += ("report", "engine", "run", "doctor", "cli")
 MODULES = sorted(PACKAGE.rglob("*.py"))

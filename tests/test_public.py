@@ -13,7 +13,7 @@ import pytest
 
 import graphlink
 from graphlink.graph import path_file as path
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.read_et import read_et
 from graphlink.replay.across import across
 from graphlink.replay.workload import workload
 
@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     graph, comm, linked = prepared.built.graph, prepared.comm, prepared.linked
     played = graphlink.replay_graph(graph, graphlink.cost_ns(graph))
     run = graphlink.link(DEMO, options=options, out=out / "run")
-    ranks = {0: read_chakra(out / "run" / "trace.0.et")}
+    ranks = {0: read_et(out / "run" / "trace.0.et")}
     return [
         *(prepared, played, run, run.summary, run.graph(0), run.replay(scale="kernel=0.5")),
         *(path.load(out / "run" / "critical_path.0.json"), ranks, workload(ranks), across(ranks, {})),
@@ -78,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 def test_every_public_object_is_shown_in_less_than_400_characters(made: list[object]) -> None:
     found = {type(record).__name__: record for value in made for record in records(value)}
-    assert {"Trace", "Linked", "Graph", "Built", "HostTrace", "ChakraFile", "Summary", "Report", "PathFile", "CriticalPath"} <= set(found)
+    assert {"Trace", "Linked", "Graph", "Built", "HostTrace", "Summary", "Report", "PathFile", "CriticalPath"} <= set(found)
     seen = [record for value in made for record in [value, *records(value)]]
     long = {type(record).__name__: len(repr(record)) for record in seen if len(repr(record)) >= 400 and not isinstance(record, list)}
     assert not long
@@ -86,7 +86,7 @@ def test_every_public_object_is_shown_in_less_than_400_characters(made: list[obj
 
 def test_notebooks_show_small_tables(made: list[object]) -> None:
     shown = {type(one).__name__: one._repr_html_() for one in made if hasattr(one, "_repr_html_")}
-    assert "<td>356</td>" in shown["Run"] and "edges: launch" in shown["ChakraFile"]
+    assert "<td>356</td>" in shown["Run"] and "edges: launch" in shown["Graph"]
     assert all(text.startswith("<table>") and len(text) < 4_000 for text in shown.values())
 
 

@@ -16,8 +16,8 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.astra.check_rules import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
-from graphlink.graph.chakra import NO_GROUP, ChakraFile
 from graphlink.graph.order import IncomingEdges, Reach
+from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import successive
 
@@ -52,7 +52,7 @@ class CommOrder:
     target: I64
 
 
-def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
+def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
     """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph
     has.
 
@@ -75,7 +75,7 @@ def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | No
     )
 
 
-def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> dict[int, Key]:
+def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> dict[int, Key]:
     place = np.empty(len(graph.id), np.int64)
     place[ordered.order] = np.arange(len(graph.id))
     ends = {
@@ -99,7 +99,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
     return out
 
 
-def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
+def starts_first(graph: Graph, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
     """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.

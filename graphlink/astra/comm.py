@@ -10,7 +10,8 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.groups import Groups
-from graphlink.graph.chakra import BAD_GROUP, NO_GROUP, TWICE, ChakraFile
+from graphlink.graph.et_columns import TWICE
+from graphlink.graph_model import BAD_GROUP, NO_GROUP, Graph
 from graphlink.model import Bool
 
 SUPPORTED: Final = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER, pb.BROADCAST)
@@ -25,7 +26,7 @@ HIGHEST_GROUP: Final = 2**31 - 1
 Masks = dict[str, Bool]  # by key of a rule: which nodes break it
 
 
-def comm_rules(graph: ChakraFile, rank: int, world: int, groups: Groups | None) -> Iterator[tuple[str, Bool]]:
+def comm_rules(graph: Graph, rank: int, world: int, groups: Groups | None) -> Iterator[tuple[str, Bool]]:
     """Yield rules and the nodes that break them, one rule twice. Linear in nodes; all are masks over columns."""
     coll = graph.type == pb.COMM_COLL_NODE
     coupled = coll & (graph.comm_type != pb.BROADCAST)  # a BROADCAST lasts what was recorded, whatever its group and size
@@ -35,14 +36,14 @@ def comm_rules(graph: ChakraFile, rank: int, world: int, groups: Groups | None) 
     yield from _messages(graph, send, recv, rank, world).items()
 
 
-def _has(graph: ChakraFile, name: str) -> Bool:
+def _has(graph: Graph, name: str) -> Bool:
     """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
     out = graph.says(name)
-    out[[odd.node for odd in graph.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
+    out[[odd.node for odd in graph.file.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
     return out
 
 
-def _attributes(graph: ChakraFile, coll: Bool, coupled: Bool, send: Bool, recv: Bool) -> Masks:
+def _attributes(graph: Graph, coll: Bool, coupled: Bool, send: Bool, recv: Bool) -> Masks:
     typed, sized = coll & _has(graph, "comm_type"), coll & _has(graph, "comm_size")
     kind, size = graph.comm_type, graph.comm_size
     gather = sized & (kind == pb.ALL_GATHER)
@@ -62,10 +63,10 @@ def _attributes(graph: ChakraFile, coll: Bool, coupled: Bool, send: Bool, recv: 
     }
 
 
-def _groups(graph: ChakraFile, coll: Bool, coupled: Bool, rank: int, groups: Groups | None) -> Masks:
+def _groups(graph: Graph, coll: Bool, coupled: Bool, rank: int, groups: Groups | None) -> Masks:
     given = coll & graph.says("pg_name")
     text, prefix, huge, negative = (np.zeros(len(coll), np.bool_) for _ in range(4))
-    for odd in graph.odd:
+    for odd in graph.file.odd:
         if odd.name != "pg_name" or odd.kind != "string_val":
             continue
         number = re.match(r"\s*[+-]?[0-9]+", odd.value)
@@ -101,7 +102,7 @@ def _groups(graph: ChakraFile, coll: Bool, coupled: Bool, rank: int, groups: Gro
     }
 
 
-def _messages(graph: ChakraFile, send: Bool, recv: Bool, rank: int, world: int) -> Masks:
+def _messages(graph: Graph, send: Bool, recv: Bool, rank: int, world: int) -> Masks:
     src, dst = _has(graph, "comm_src"), _has(graph, "comm_dst")
     peer = np.where(send, graph.comm_dst, graph.comm_src)
     known = (send & dst) | (recv & src)

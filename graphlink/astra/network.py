@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.astra.files import Dimension
-from graphlink.graph.chakra import NodeType
+from graphlink.graph_model import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings

@@ -18,7 +18,7 @@ from graphlink.astra.files import Dimension, Plan, Prepared
 from graphlink.astra.network import far, network, transfers
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
+from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import NOWHERE
 from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
@@ -69,7 +69,7 @@ def plan(
     )
 
 
-def _world(folder: Path, graphs: Mapping[int, ChakraFile]) -> int:
+def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
     """Count the ranks of the run; all of them are here.
 
     Raises:
@@ -119,10 +119,10 @@ def _told(verdict: Verdict) -> str:
     return f"{verdict.rule.what}: {verdict.count} ({verdict.rule.key})"
 
 
-def _expected(graphs: Mapping[int, ChakraFile], world: int, *, replay_only: bool) -> dict[str, int]:
+def _expected(graphs: Mapping[int, Graph], world: int, *, replay_only: bool) -> dict[str, int]:
     """Count the nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
     nodes = sum(len(f.id) for f in graphs.values()) + (world == 1)
-    skipped = sum(int(((f.type == NodeType.COMP) & (f.duration_micros == 0)).sum()) for f in graphs.values())
+    skipped = sum(int(((f.type == NodeType.COMP) & (f.file.duration_micros == 0)).sum()) for f in graphs.values())
     return {"head": nodes, "legacy": nodes - (0 if replay_only else skipped)}
 
 

@@ -17,7 +17,7 @@ from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.chakra import NO_GROUP, ChakraFile
+from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I32, I64
 from graphlink.replay.folder import GROUPS
 from graphlink.replay.slots import play_slots
@@ -116,7 +116,7 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
     return [sorted(files, key=lambda f: (f.rank is None, f.rank or 0)) for _, files in sorted(by_prefix.items())]
 
 
-def rank_ops(graph: ChakraFile, rank: int, ordered: Ordered | None) -> RankOps:
+def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
     """Return the communication of one rank. ``ordered``: its graph without cycles; None where it has some."""
 
     def at(kind: int) -> I64:
@@ -143,9 +143,9 @@ def rank_ops(graph: ChakraFile, rank: int, ordered: Ordered | None) -> RankOps:
     )
 
 
-def _start_ns(graph: ChakraFile, rank: int) -> I64:
+def _start_ns(graph: Graph, rank: int) -> I64:
     """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be played."""
-    if len(graph.duplicate_ids) or len(graph.faults.node):
+    if len(graph.file.duplicate_ids) or len(graph.file.faults.node):
         return graph.id.astype(np.int64)
     try:
         return play_slots(workload({rank: graph})).start_ns

@@ -21,8 +21,10 @@ from graphlink.astra.comm import INTEGERS, comm_rules
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.chakra import TWICE, ChakraFile, Fault, frames, read_chakra
+from graphlink.graph.et_columns import TWICE
 from graphlink.graph.order import IncomingEdges, Reach
+from graphlink.graph.read_et import frames, read_et
+from graphlink.graph_model import Fault, Graph
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
 from graphlink.read.source import open_source
@@ -62,11 +64,11 @@ class RankRules:
     """All rules that one file can break; ``world`` ranks take part in the run. ``rank``: as the simulator takes it, from the file's name;
     else what the file says, else 0."""
 
-    def __init__(self, file: RankFile, graph: ChakraFile, groups: Groups | None, world: int, findings: Findings):
+    def __init__(self, file: RankFile, graph: Graph, groups: Groups | None, world: int, findings: Findings):
         self.file, self.graph, self._groups, self._world, self._out = file, graph, groups, world, findings
         self.rank = next(r for r in (file.rank, graph.metadata.rank, 0) if r is not None)
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
-        data, ctrl = graph.data, graph.ctrl
+        data, ctrl = IncomingEdges(graph.first, graph.source), IncomingEdges(graph.file.ctrl.first, graph.file.ctrl.source)
         source, target = np.concatenate([data.source, ctrl.source]).astype(np.int64), np.concatenate([data.target, ctrl.target])
         self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
 
@@ -107,7 +109,7 @@ class RankRules:
 
     def _dependencies(self) -> None:
         graph = self.graph
-        faults = graph.faults
+        faults = graph.file.faults
         for key, fault, data in (
             ("dangling-data", Fault.DANGLING, True),
             ("dangling-ctrl", Fault.DANGLING, False),
@@ -117,7 +119,7 @@ class RankRules:
         ):
             at = np.flatnonzero((faults.fault == fault) & (faults.data == data))
             self.add(key, faults.node[at], (f" -> {i}" for i in faults.id[at].tolist()))
-        self.add("duplicate-id", graph.duplicate_ids)
+        self.add("duplicate-id", graph.file.duplicate_ids)
         target = self._both.target
         self.add("parents-late", np.unique(target[self._both.source > target]))
 
@@ -145,7 +147,7 @@ class RankRules:
         nodes = cycle(edges.source, edges.target, order, len(graph.id))
 
         def step(a: int, b: int) -> str:
-            kind = "data" if b in graph.data.source[graph.data.first[a] : graph.data.first[a + 1]] else "ctrl"
+            kind = "data" if b in graph.source[graph.first[a] : graph.first[a + 1]] else "ctrl"
             return f'{graph.id[a]} "{graph.name_of(a)[:40]}" -{kind}->'
 
         steps = [step(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
@@ -172,7 +174,7 @@ class RankRules:
         """Return by rule the nodes that break it."""
         graph = self.graph
         kind = graph.type
-        empty = (kind == pb.INVALID_NODE) & (graph.id == 0) & (graph.has == 0) & (graph.duration_micros == 0)
+        empty = (kind == pb.INVALID_NODE) & (graph.id == 0) & (graph.file.has == 0) & (graph.file.duration_micros == 0)
         empty &= np.array([not s for s in graph.strings] or [True], np.bool_)[graph.name]
         found = {
             "empty-message": empty,
@@ -182,13 +184,13 @@ class RankRules:
             "unknown-type": (kind < pb.INVALID_NODE) | (kind > pb.COMM_COLL_NODE),
             "comm-on-cpu": graph.host & np.isin(kind, (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)),
             "cpu-statistics": graph.host,
-            "no-duration": graph.duration_micros == 0,
-            "long-duration": graph.duration_micros > LONG_MICROS,
+            "no-duration": graph.file.duration_micros == 0,
+            "long-duration": graph.file.duration_micros > LONG_MICROS,
         }
         if graph.host.any():
             leaf = np.ones(len(kind), np.bool_)
-            leaf[graph.data.source] = False
-            leaf[graph.ctrl.source] = False
+            leaf[graph.source] = False
+            leaf[graph.file.ctrl.source] = False
             message = leaf & np.isin(kind, (pb.COMM_SEND_NODE, pb.COMM_RECV_NODE))
             found["last-node" if np.array_equal(message, leaf) else "maybe-last"] = message
         return found
@@ -200,8 +202,8 @@ class RankRules:
         count = np.diff(self._both.first)
         free = int(np.count_nonzero(count == 0))
         self._out.add("wide-fan", free > WIDE, [f"rank {self.rank}: {free} nodes without dependencies"])
-        alone = np.flatnonzero((np.diff(graph.data.first) == 1) & (count == 1))
-        fan = np.bincount(graph.data.source[graph.data.first[alone]], minlength=n)
+        alone = np.flatnonzero((np.diff(graph.first) == 1) & (count == 1))
+        fan = np.bincount(graph.source[graph.first[alone]], minlength=n)
         wide = np.flatnonzero(fan > WIDE)
         self.add("wide-fan", wide, (f" releases {more} nodes" for more in fan[wide].tolist()))
         order = np.argsort(graph.id, kind="stable")
@@ -210,7 +212,7 @@ class RankRules:
 
     def _attribute_kinds(self) -> None:
         found: dict[str, list[str]] = defaultdict(list)
-        for odd in self.graph.odd:
+        for odd in self.graph.file.odd:
             on_cpu = odd.name in _CPU_ATTRIBUTES
             if not on_cpu and int(self.graph.type[odd.node]) not in _READ_BY.get(odd.name, ()):
                 continue
@@ -228,14 +230,14 @@ class RankRules:
                 self.add(key, np.array(nodes, np.int64))
 
 
-def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
+def read_or_judge(file: RankFile, findings: Findings) -> Graph | None:
     """Return the graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
 
     Raises:
         InputError: it cannot be opened, or is no Chakra graph at all.
     """
     try:
-        return read_chakra(file.path)
+        return read_et(file.path)
     except InputError as problem:
         key = _framing(file.path)
         if key is None:

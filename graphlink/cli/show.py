@@ -13,7 +13,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.records import Table
 
 if TYPE_CHECKING:
-    from graphlink.graph.read_et import Edge, NodeView
+    from graphlink.graph.node_view import Edge, NodeView
 MOST_EDGES: Final = 50  # of one direction that are listed
 
 
@@ -43,7 +43,7 @@ def show(arguments: argparse.Namespace) -> int:
         raise InputError("there is no such file or folder", path=path)
     if arguments.node is None:
         raise UsageError("a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary")
-    from graphlink.graph.read_et import view
+    from graphlink.graph.node_view import view
 
     seen = view(path, arguments.node)
     tell(arguments.json, seen, lambda: _node(seen))

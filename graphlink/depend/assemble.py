@@ -12,8 +12,10 @@ from graphlink.depend.host import HostSide
 from graphlink.depend.merge import Dependencies, next_operator, operator_after
 from graphlink.depend.names import names
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
+from graphlink.graph_model import ON_HOST, SCHEMA_VERSION, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked
 from graphlink.tables import marked, spread
+from graphlink.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,11 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
     kind, row = c["kind"].astype(np.uint8), c["row"].astype(np.int32)
     name, strings = names(linked.trace, kind, row)
     return Graph(
-        epoch_ns=x.host.start_ns,
+        metadata=Metadata(SCHEMA_VERSION, __version__, x.host.start_ns),
         strings=strings,
         name=name,
-        kind=kind,
-        row=row,
+        type=np.full(len(kind), NodeType.COMP, np.int32),
+        host=ON_HOST[kind],
         start_ns=c["start_ns"] - x.host.start_ns,
         end_ns=np.maximum(c["end_ns"], c["start_ns"]) - x.host.start_ns,
         duration_ns=c["duration_ns"],
@@ -78,8 +80,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         first=np.searchsorted(target[by_target], np.arange(len(order) + 1)).astype(np.int64),
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
-        found_by=edges.found_by[by_target],
-        sync_calls=_numbered(_sync_calls(x), new, source[is_sync], target[is_sync]),
+        rows=NodeRows(kind, row, edges.found_by[by_target], _numbered(_sync_calls(x), new, source[is_sync], target[is_sync])),
     )
 
 

@@ -19,8 +19,9 @@ from graphlink.depend.merge import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
+from graphlink.graph_model import Graph
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import NOWHERE, Communication, Graph, Linked, Sync, Waits
+from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import take

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, U8, EdgeKind
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I32, I64, U8
 from graphlink.tables import begins, marked, spread
 
 

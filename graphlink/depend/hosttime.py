@@ -9,7 +9,8 @@ import numpy as np
 from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, NodeKind
+from graphlink.graph_model import NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.tables import spread
 
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, U8, NodeKind, Trace
+from graphlink.graph_model import NodeKind
+from graphlink.model import I32, I64, U8, Trace
 from graphlink.tables import marked
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}

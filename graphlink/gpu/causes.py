@@ -19,8 +19,9 @@ from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Cause, Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
+from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I32, I64, NOWHERE, Bool, Column, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import LOADER, MEMORY
 from graphlink.pipeline.records import Spans

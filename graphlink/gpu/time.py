@@ -9,7 +9,8 @@ import numpy as np
 from graphlink.gpu.busy import Busy, busy, length_ns, own_clock_ns
 from graphlink.gpu.causes import Hosts, explain
 from graphlink.gpu.records import CAUSES, DeviceTime, Idle, StepTime
-from graphlink.model import I64, Column, Communication, Graph, Linked
+from graphlink.graph_model import Column, Graph
+from graphlink.model import I64, Communication, Linked
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.records import Short
 

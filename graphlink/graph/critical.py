@@ -11,7 +11,8 @@ import numpy as np
 
 from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
-from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, Graph, Linked, NodeKind
+from graphlink.graph_model import Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, Linked
 from graphlink.records import Short
 
 

@@ -10,13 +10,15 @@ ready together with the node of its thread that follows the place where it began
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.depend.edges import Edges
 from graphlink.graph.durations import CHAINED
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
+from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import marked, spread, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
@@ -123,11 +125,11 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
     used, name = np.unique(graph.name[order], return_inverse=True)
     return Graph(
-        epoch_ns=graph.epoch_ns,
+        metadata=replace(graph.metadata, host=FOLDED if len(order) < n else None),
         strings=tuple(graph.strings[k] for k in used.tolist()),
         name=name.reshape(-1).astype(np.int32),
-        kind=graph.kind[order],
-        row=graph.row[order],
+        type=graph.type[order],
+        host=graph.host[order],
         start_ns=graph.start_ns[lowest[order]],
         end_ns=end_ns[order],
         duration_ns=summed(graph.duration_ns),
@@ -144,8 +146,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         first=np.searchsorted(joined.target[by_target], np.arange(len(order) + 1)).astype(np.int64),
         source=joined.source[by_target].astype(np.int32),
         edge_kind=joined.kind[by_target],
-        found_by=joined.found_by[by_target],
-        sync_calls=_sync_calls(graph.sync_calls, new),
+        rows=NodeRows(graph.kind[order], graph.row[order], joined.found_by[by_target], _sync_calls(graph.sync_calls, new)),
     )
 
 

@@ -17,7 +17,8 @@ from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
+from graphlink.graph_model import Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.records import Short
 from graphlink.tables import concat, spread
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.graph.durations import on_host
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I64, NOWHERE, Bool
 
 ERROR, WARNING = "error", "warning"
 
@@ -47,7 +47,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
     """
     target = graph.target
     source = graph.source.astype(np.int64)
-    host = on_host(graph)
+    host = graph.host
     out: list[Violation] = []
 
     def rule(name: str, broken: Bool, nodes: I64, grade: str = ERROR) -> None:

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph.order import blocks
-from graphlink.model import I32, I64, U8, Bool, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, U8, Bool
 
 FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual
 MOST_NS: Final = 20_000  # what takes longer waited for something else

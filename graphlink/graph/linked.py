@@ -17,19 +17,8 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.graph.write_et import et_rows
-from graphlink.model import (
-    I32,
-    I64,
-    NOWHERE,
-    Bool,
-    Communication,
-    DeviceKind,
-    EdgeKind,
-    Graph,
-    HostTrace,
-    Linked,
-    NodeKind,
-)
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, HostTrace, Linked
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
 from graphlink.tables import spread, take

@@ -14,7 +14,8 @@ from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.slack import slack
-from graphlink.model import I64, Communication, EdgeKind, Graph, Linked
+from graphlink.graph_model import EdgeKind, Graph
+from graphlink.model import I64, Communication, Linked
 from graphlink.read import document
 from graphlink.records import Short
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
+from graphlink.graph_model import EdgeKind, Graph
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import marked, spread
 
 _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache

@@ -10,7 +10,8 @@ import numpy as np
 
 from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
-from graphlink.model import I32, I64, NOWHERE, Bool, Graph
+from graphlink.graph_model import Graph
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import concat, marked
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64

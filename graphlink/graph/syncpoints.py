@@ -13,8 +13,9 @@ import numpy as np
 from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I64, NOWHERE, Linked
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
 _ROUNDING_NS: Final = 1000  # of recordings in whole us

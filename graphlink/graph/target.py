@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.model import I32, NOWHERE, CommKind, CommOps, Communication, Graph, GroupKey, NodeKind
+from graphlink.graph_model import Column, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
 
 ASTRA_SIM: Final = "astra-sim"
@@ -100,6 +101,35 @@ def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, in
                 written, size_bytes=size, size_recorded=written.size_bytes, replaced="uneven sizes as the largest rank's"
             )
     return CommPlan(by_node, plan.groups)
+
+
+def written(graph: Graph, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Graph:
+    """Return ``graph`` with node types and the columns of communication by ``plan``. ``ids`` holds every communicator of its groups."""
+    by_node = sorted(plan.by_node.items())
+    node, of = np.array([i for i, _ in by_node], np.int64), [one for _, one in by_node]
+    groups = [None if one.group is None else comm.ops.groups[one.group] for one in of]
+    values: dict[str, list[int | str | None]] = {
+        "comm_type": [one.comm_type for one in of],
+        "comm_size": [one.size_bytes for one in of],
+        "comm_size_recorded": [one.size_recorded for one in of],
+        "pg_name": [None if group is None else ids[group] for group in groups],
+        "pg_desc": [None if group is None else group[1] for group in groups],
+        "comm_src": [one.src for one in of],
+        "comm_dst": [one.dst for one in of],
+        "comm_tag": [one.tag for one in of],
+        "comm_type_recorded": [one.recorded for one in of],
+    }
+    type_ = graph.type.copy()
+    type_[node] = [one.node_type for one in of]
+    columns = {name: _column(node, given) for name, given in values.items()}
+    return replace(graph, type=type_).with_columns({name: column for name, column in columns.items() if len(column.node)})
+
+
+def _column(node: I64, given: Sequence[int | str | None]) -> Column:
+    texts = {text: k for k, text in enumerate(dict.fromkeys(one for one in given if isinstance(one, str)))}
+    known = np.array([one is not None for one in given], np.bool_)
+    value = np.array([texts[one] if isinstance(one, str) else one for one in given if one is not None], np.int64)
+    return Column(node[known], value, tuple(texts))
 
 
 def _word(written: WrittenComm) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.graph.durations import CHAINED
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import spread, successive
 
 _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import BinaryIO, Final
 
@@ -11,32 +10,20 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import attributes as attr
-from graphlink.graph.durations import micros, on_host
-from graphlink.graph.target import CommPlan, WrittenComm
-from graphlink.model import I64, NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
+from graphlink.graph.durations import micros
+from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
+from graphlink.model import I64, NOWHERE, Bool, Linked
 from graphlink.tables import spread
-from graphlink.version import __version__
 
-SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
 BLOCK: Final = 4_096  # nodes encoded at a time
+# columns that are written behind the others, in this order
+COMMUNICATION: Final = (
+    *("comm_type", "comm_size", "comm_size_recorded", "pg_name", "pg_desc"),
+    *("comm_src", "comm_dst", "comm_tag", "comm_type_recorded"),
+)
+_INT32: Final = ("comm_src", "comm_dst", "comm_tag")
+_ABSENT: Final = np.iinfo(np.int64).min  # no attribute has this value
 KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """Say what the ``GlobalMetadata`` of a rank holds.
-
-    ``host``: which host nodes there are, of ``--host``; only what is not all is written.
-
-    ``clock_offset_ns``, ``clock_drift_ppb``: run = own + offset + drift * (own - ``epoch_ns``); written where the clock is not the run's.
-    """
-
-    rank: int
-    world_size: int
-    epoch_ns: int
-    host: str = "full"
-    clock_offset_ns: int = 0
-    clock_drift_ppb: int = 0
 
 
 def type_name(node_type: int) -> str:
@@ -44,62 +31,56 @@ def type_name(node_type: int) -> str:
     return str(pb.NodeType.Name(node_type)) if node_type in pb.NodeType.values() else f"type {node_type}"
 
 
-def write_et(
-    out: BinaryIO,
-    graph: Graph,
-    linked: Linked,
-    comm: Communication,
-    plan: CommPlan,
-    ids: Mapping[GroupKey, int],
-    heading: Heading,
-) -> int:
+def write_et(out: BinaryIO, graph: Graph, linked: Linked) -> int:
     """Write the whole ``.et`` to ``out``, a block of nodes at a time, and return the number of bytes written.
 
-    ``ids`` holds every communicator of ``plan.groups``. The columns of ``graph`` are written as attributes of their names, in their order,
-    integers before those of communication and texts behind.
+    ``linked`` is what the graph was built from: shapes, types and schemas of ops, and what the ET says of them. The columns of ``graph``
+    are written as attributes of their names, in their order, integers before those of communication and texts behind.
     """
-    size = out.write(attr.framed(global_metadata(heading)))
-    for block in node_blocks(graph, linked, comm, plan, ids):
+    size = out.write(attr.framed(global_metadata(graph.metadata)))
+    for block in node_blocks(graph, linked):
         size += out.write(b"".join(map(attr.framed, block)))
     return size
 
 
-def global_metadata(heading: Heading) -> bytes:
-    """Encode what the ``.et`` says of its rank."""
+def global_metadata(told: Metadata) -> bytes:
+    """Encode what the ``.et`` says of its rank; of the host nodes only if they are not all there, of the clock if it is not the run's."""
     a = pb.AttributeProto
-    clock = {"clock_offset_ns": heading.clock_offset_ns, "clock_drift_ppb": heading.clock_drift_ppb}
+    known = {"epoch_ns": told.epoch_ns, "rank": told.rank, "world_size": told.world_size}
+    clock = {"clock_offset_ns": told.clock_offset_ns, "clock_drift_ppb": told.clock_drift_ppb}
+    texts = (("graphlink", told.graphlink), ("host", told.host))
+    graphlink, host = ([a(name=name, string_val=text)] if text is not None else [] for name, text in texts)
     attributes = [
-        a(name="epoch_ns", int64_val=heading.epoch_ns),
-        a(name="rank", int64_val=heading.rank),
-        a(name="world_size", int64_val=heading.world_size),
-        a(name="graphlink", string_val=__version__),
+        *(a(name=name, int64_val=value) for name, value in known.items() if value is not None),
+        *graphlink,
         *(a(name=name, int64_val=value) for name, value in clock.items() if value),
-        *([a(name="host", string_val=heading.host)] if heading.host != "full" else []),
+        *host,
     ]
-    return attr.serialised(pb.GlobalMetadata(version=SCHEMA_VERSION, attr=attributes))
+    return attr.serialised(pb.GlobalMetadata(version=told.version, attr=attributes))
 
 
-def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Iterator[list[bytes]]:
+def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
     host_texts = _host_texts(linked)
     text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
-    host, kinds = on_host(graph), graph.edge_kind.astype(np.uint8).tobytes()
-    comms, calls, noted = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked), _text_columns(graph)
+    kinds = graph.edge_kind.astype(np.uint8).tobytes()
+    comms, calls, noted = _comm_bytes(graph), _sync_calls(graph, linked), _text_columns(graph)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = _int_columns(graph, linked)
     node = pb.Node()  # one for all: to make a message takes longer than to fill it
-    for low in range(0, len(graph.kind), BLOCK):
-        part = slice(low, min(low + BLOCK, len(graph.kind)))
+    for low in range(0, len(graph.name), BLOCK):
+        part = slice(low, min(low + BLOCK, len(graph.name)))
         own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
         ints = attr.int_blobs([*own, *_open_columns(graph, part)], part.stop - low)
         ends = graph.first[low : part.stop + 1].tolist()
         base = ends[0]
         sources = graph.source[base : ends[-1]].tolist()
         block = []
-        for i, code, is_host, row, caller, start, duration, blob in zip(
+        for i, code, type_, is_host, row, caller, start, duration, blob in zip(
             range(low, part.stop),
             graph.name[part].tolist(),
-            host[part].tolist(),
+            graph.type[part].tolist(),
+            graph.host[part].tolist(),
             text_row[part].tolist(),
             graph.caller[part].tolist(),
             start_us[part].tolist(),
@@ -108,17 +89,14 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
             strict=True,
         ):
             a, b = ends[i - low] - base, ends[i - low + 1] - base
-            written = comms.get(i)
             # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message
-            node.id, node.name, node.start_time_micros, node.duration_micros = i, graph.strings[code], start, duration
-            node.type = pb.COMP_NODE if written is None else written[0]
+            node.id, node.name, node.type = i, graph.strings[code], type_
+            node.start_time_micros, node.duration_micros = start, duration
             node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
             node.data_deps[:] = sources[a:b]
             shapes, schema = host_texts[row]
             rest = node.SerializeToString() + shapes + blob + _tail(is_host, kinds[a + base : b + base]) + calls.get(i, b"") + schema
-            if written is not None:
-                rest += written[1]
-            block.append(rest + noted.get(i, b""))
+            block.append(rest + comms.get(i, b"") + noted.get(i, b""))
         yield block
 
 
@@ -156,9 +134,7 @@ def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
 
 def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
     """Return the ``int64_val`` attributes of CONTRACT.md, but those of communication."""
-    host = on_host(graph)
-    kind = graph.kind
-    beside = kind == NodeKind.HOST_COMM
+    host, kind = graph.host, graph.kind
     device_op = kind == NodeKind.DEVICE_OP
     op_row, clocks = np.where(device_op, graph.row, NOWHERE), linked.trace.clocks
     correlation = np.append(linked.trace.device.correlation, 0)[op_row]
@@ -171,8 +147,8 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         ("self_ns", graph.self_ns, host),
         ("wait_ns", graph.wait_ns, host),
         ("wake_ns", graph.wake_ns, graph.wake_ns > 0),
-        ("device", np.where(beside, -1, graph.device), ~host),
-        ("stream", np.where(beside, -1, graph.stream), ~host),
+        ("device", graph.device, ~host),
+        ("stream", graph.stream, ~host),
         ("correlation", correlation, device_op),
         ("device_clock_ns", clock_ns, clock_ns != 0),
         ("start_delay_ns", graph.start_delay_ns, ~host),
@@ -212,7 +188,7 @@ def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
     """Yield the integers that features know of the nodes of ``part``."""
     for name, column in graph.columns.items():
         mine = slice(*np.searchsorted(column.node, (part.start, part.stop)).tolist())
-        if not column.texts and mine.start < mine.stop:
+        if not column.texts and name not in COMMUNICATION and mine.start < mine.stop:
             at = column.node[mine] - part.start
             value, where = np.zeros(part.stop - part.start, np.int64), np.zeros(part.stop - part.start, np.bool_)
             value[at], where[at] = column.value[mine], True
@@ -223,7 +199,7 @@ def _text_columns(graph: Graph) -> dict[int, bytes]:
     """Return the texts that features know of nodes, by node."""
     out: dict[int, bytes] = {}
     for name, column in graph.columns.items():
-        if column.texts:
+        if column.texts and name not in COMMUNICATION:
             encoded = {k: attr.text(name, column.texts[k]) for k in np.unique(column.value).tolist()}
             for i, k in zip(column.node.tolist(), column.value.tolist(), strict=True):
                 out[i] = out.get(i, b"") + encoded[k]
@@ -246,24 +222,28 @@ def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
     return out
 
 
-def _comm_bytes(comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> dict[int, tuple[int, bytes]]:
-    """Encode node type and communication attributes by node."""
-    known: dict[WrittenComm, tuple[int, bytes]] = {}
+def _comm_bytes(graph: Graph) -> dict[int, bytes]:
+    """Encode the attributes of communication by node, in the order of ``COMMUNICATION``."""
+    columns = [(name, graph.columns[name]) for name in COMMUNICATION if name in graph.columns]
+    if not columns:
+        return {}
+    node = np.unique(np.concatenate([column.node for _, column in columns]))
+    table = np.full((len(columns), len(node)), _ABSENT, np.int64)
+    for entries, (_, column) in zip(table, columns, strict=True):
+        entries[np.searchsorted(node, column.node)] = column.value
+    known: dict[tuple[int, ...], bytes] = {}
     out = {}
-    for i, written in plan.by_node.items():
-        encoded = known.get(written)
-        if encoded is None:
-            encoded = known[written] = written.node_type, _encode_comm(written, comm, ids)
-        out[i] = encoded
+    for i, *values in zip(node.tolist(), *table.tolist(), strict=True):
+        key = tuple(values)
+        if key not in known:
+            known[key] = b"".join(_encoded(name, column.texts, value) for (name, column), value in zip(columns, key, strict=True))
+        out[i] = known[key]
     return out
 
 
-def _encode_comm(written: WrittenComm, comm: Communication, ids: Mapping[GroupKey, int]) -> bytes:
-    numbers = (("comm_type", written.comm_type), ("comm_size", written.size_bytes), ("comm_size_recorded", written.size_recorded))
-    out = b"".join(attr.attribute(name, int64_val=value) for name, value in numbers if value is not None)
-    if written.group is not None:
-        group = comm.ops.groups[written.group]
-        out += attr.text("pg_name", str(ids[group])) + attr.text("pg_desc", group[1])
-    ends = (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag))
-    out += b"".join(attr.attribute(name, int32_val=value) for name, value in ends if value is not None)
-    return out if written.recorded is None else out + attr.text("comm_type_recorded", written.recorded)
+def _encoded(name: str, texts: Sequence[str], value: int) -> bytes:
+    if value == _ABSENT:
+        return b""
+    if name == "pg_name" or texts:
+        return attr.text(name, texts[value] if texts else str(value))
+    return attr.attribute(name, **{"int32_val" if name in _INT32 else "int64_val": value})

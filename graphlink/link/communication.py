@@ -17,20 +17,7 @@ from graphlink.link.coalesced import as_one, waiting_calls
 from graphlink.link.commgroups import Groups
 from graphlink.link.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
 from graphlink.link.nest import innermost, last_started
-from graphlink.model import (
-    I32,
-    I64,
-    NOWHERE,
-    Bool,
-    Comm,
-    CommKind,
-    CommOps,
-    Communication,
-    DeviceKind,
-    Linked,
-    ProcessGroup,
-    Trace,
-)
+from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, DeviceKind, Linked, ProcessGroup, Trace
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph.target import comm_nodes
-from graphlink.model import I32, I64, NOWHERE, Column, Graph
+from graphlink.graph_model import Column, Graph
+from graphlink.model import I32, I64, NOWHERE
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind

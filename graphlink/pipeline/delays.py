@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph.waits import WaitSlices, last_source, numbered
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows

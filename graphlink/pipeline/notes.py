@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, Column, Graph, NodeKind
+from graphlink.graph_model import Column, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.pipeline.records import Cause, Idle, Pass, StageRun
 from graphlink.ranks.records import AlignedClock
 

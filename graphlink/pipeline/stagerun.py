@@ -9,7 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from graphlink.graph.waits import before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Graph, Linked
+from graphlink.graph_model import Graph
+from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.nccl.records import SideFiles
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.pipeline.records import Spans
 
 LATENCY_NS: Final = 20_000  # an op may start so much after what it waited for without a reason of its own

@@ -7,7 +7,8 @@ from dataclasses import fields
 import numpy as np
 
 from graphlink.graph.target import comm_nodes
-from graphlink.model import NOWHERE, CommKind, CommOps, Communication, Graph, Linked
+from graphlink.graph_model import Graph
+from graphlink.model import NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.ranks.records import RankComms
 from graphlink.tables import take
 

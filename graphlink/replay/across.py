@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.graph.chakra import NO_GROUP, ChakraFile
 from graphlink.graph.critical import SHARES, Share
+from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
 from graphlink.records import Short
@@ -117,7 +117,7 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
+def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
     """Find the path over the graphs ``files`` of some ranks; ``groups`` is ``comm_group.json``. As ``play_coupled`` in time."""
     work = workload(files)
     met = meetings(work, groups)
@@ -201,6 +201,7 @@ def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, nam
     """Yield one entry per change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
+    told = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
         node, other = int(path.node[here]), int(path.node[here - 1])
         code, place = np.unique(name[low:here], return_inverse=True)
@@ -210,7 +211,7 @@ def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, nam
         yield Hop(
             rank=work.rank(node),
             id=work.id(node),
-            what=_what(work, met, node),
+            what=_what(met, node, *(int(column[here]) for column in told)),
             waited_ns=int(played.begin_ns[node] - played.start_ns[node] - work.fixed_ns[node]),
             other_rank=work.rank(other),
             other_id=work.id(other),
@@ -221,11 +222,10 @@ def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, nam
         )
 
 
-def _what(work: Workload, met: Rendezvous, node: int) -> str:
-    file, position = work.file_of(node), int(work.position[node])
+def _what(met: Rendezvous, node: int, tag: int, size_bytes: int, kind: int) -> str:
     if met.code[node] == RECEIVE:
-        return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"
-    meeting, kind = int(met.partner[node]), int(file.comm_type[position])
+        return f"a message of tag {tag}, {size_bytes:,} bytes"
+    meeting = int(met.partner[node])
     type_name = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(met.group[meeting])
     return f"{type_name} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

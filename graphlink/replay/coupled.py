@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import successors
-from graphlink.model import I64, NOWHERE, EdgeKind
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I64, NOWHERE
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
-from graphlink.graph.chakra import ChakraFile, read_chakra
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import Graph
 from graphlink.read.document import load as load_document
 
 GROUPS: Final = "comm_group.json"
@@ -51,13 +52,13 @@ def _of_folder(folder: Path) -> dict[int, Path]:
     return dict(sorted(next(iter(by_prefix.values())).items()))
 
 
-def load(files: Mapping[int, Path]) -> dict[int, ChakraFile]:
+def load(files: Mapping[int, Path]) -> dict[int, Graph]:
     """Read the graphs of some ranks, one after the other.
 
     Raises:
-        InputError: as ``read_chakra``.
+        InputError: as ``read_et``.
     """
-    return {rank: read_chakra(path) for rank, path in files.items()}
+    return {rank: read_et(path) for rank, path in files.items()}
 
 
 def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:

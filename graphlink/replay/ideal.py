@@ -11,7 +11,8 @@ import numpy as np
 
 from graphlink.depend.edges import topological
 from graphlink.graph.order import blocks
-from graphlink.model import I32, I64, NOWHERE, Graph
+from graphlink.graph_model import Graph
+from graphlink.model import I32, I64, NOWHERE
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload

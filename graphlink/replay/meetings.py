@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
+from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.replay.workload import Workload
 from graphlink.tables import begins, spread
@@ -188,7 +188,7 @@ def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:
     return out
 
 
-def run_clock(files: Sequence[ChakraFile]) -> RunClock:
+def run_clock(files: Sequence[Graph]) -> RunClock:
     """Return the common clock of the ranks: there is one if all say when they began and their recordings overlap. Linear."""
     if not files or any(f.metadata.epoch_ns is None or not len(f.id) for f in files):
         return _none(files, "the graphs do not say when their ranks began")
@@ -205,12 +205,12 @@ def run_clock(files: Sequence[ChakraFile]) -> RunClock:
     return RunClock(start - first, skew - first, low + first, int(end.max()) - first, "")
 
 
-def elapsed(file: ChakraFile, ns: I64) -> I64:
+def elapsed(file: Graph, ns: I64) -> I64:
     """Return times of a file as the run's clock has them since the file's ``start_ns`` 0."""
     drift = file.metadata.clock_drift_ppb
     return ns + np.rint(ns * (drift / 1e9)).astype(np.int64) if drift else ns
 
 
-def _none(files: Sequence[ChakraFile], why: str) -> RunClock:
+def _none(files: Sequence[Graph], why: str) -> RunClock:
     zero = np.zeros(len(files), np.int64)
     return RunClock(zero, zero, None, None, why)

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.graph.chakra import UNKNOWN_DEP
 from graphlink.graph.critical import held_by
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
+from graphlink.graph_model import UNKNOWN_DEP, EdgeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.records import Short
 from graphlink.replay.workload import Workload
 

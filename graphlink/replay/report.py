@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
-from graphlink.graph.chakra import ChakraFile, NodeType
 from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
+from graphlink.graph_model import Graph, NodeType
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
@@ -53,10 +53,10 @@ def report(
 
 
 def _replay(
-    found: Report, files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]], changes: Changes, together: bool
+    found: Report, files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], changes: Changes, together: bool
 ) -> dict[str, UsageError]:
     """Replay some ranks and add what was found to ``found``; return the changes that fit nothing there, and why."""
-    empty = next((file.path for file in files.values() if not len(file.id)), None)
+    empty = next((file.file.path for file in files.values() if not len(file.id)), None)
     if empty is not None:
         raise InputError("holds no nodes", path=empty)
     work = workload(files)
@@ -105,7 +105,7 @@ def _gain_pct(before: Played, after: Played) -> float | None:
     return round(100 * (1 - after.total_ns / before.total_ns), 6) if before.total_ns else 0.0
 
 
-def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> list[str]:
+def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[str]:
     """Describe what a what-if of these graphs does not answer."""
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
@@ -119,7 +119,7 @@ def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> l
     return out
 
 
-def _kept(files: Mapping[int, ChakraFile], changes: Changes) -> list[str]:
+def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
     changed = {s.work for s in changes.scales if not s.pattern}
     names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
@@ -138,18 +138,18 @@ def _kept(files: Mapping[int, ChakraFile], changes: Changes) -> list[str]:
     ]
 
 
-def _folded(files: Iterable[ChakraFile]) -> bool:
+def _folded(files: Iterable[Graph]) -> bool:
     return any(f.metadata.host == FOLDED for f in files)
 
 
-def _broken(files: Iterable[ChakraFile]) -> list[str]:
+def _broken(files: Iterable[Graph]) -> list[str]:
     """Describe what the replay leaves out and ASTRA-sim stumbles over."""
-    errors = sum(len(file.faults.node) + len(file.duplicate_ids) for file in files)
+    errors = sum(len(file.file.faults.node) + len(file.file.duplicate_ids) for file in files)
     some = f"graphlink check: {errors:,} error{'s' * (errors > 1)} of ids and dependencies"
     return [f"{some}, which are left out here and which ASTRA-sim stumbles over"] if errors else []
 
 
-def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
+def _timed_by_luck(files: Iterable[Graph]) -> list[str]:
     """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
     graphs = [*files]
     out = []
@@ -162,7 +162,7 @@ def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
             named = {i: name for i, name in enumerate(f.strings) if pattern.search(name)}
             for i, n in zip(*np.unique(f.name[np.isin(f.name, [*named])], return_counts=True), strict=True):
                 counts[named[int(i)]] += int(n)
-            counts.update(call for calls in f.sync_call.values() for text in calls for call in text.split() if pattern.search(call))
+            counts.update(call for calls in f.file.sync_call.values() for text in calls for call in text.split() if pattern.search(call))
         if counts:
             out.append(what.format(names=", ".join(name[:40] for name, _ in counts.most_common(3)), count=counts.total()))
     return out

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
 
 ALL: Final = "all"
@@ -109,7 +110,7 @@ def sync_waits(work: Workload) -> list[SyncWait]:
 
 def _calls(work: Workload, edge: int, target: int) -> str:
     """Return the names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph has none."""
-    calls = work.file_of(target).sync_call.get(int(work.position[target]), ())
+    calls = work.file_of(target).file.sync_call.get(int(work.position[target]), ())
     low, high = int(work.first[target]), int(work.first[target + 1])
     return calls[edge - low] if len(calls) == high - low else " ".join(calls)
 

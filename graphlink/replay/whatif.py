@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph.chakra import NodeType
 from graphlink.graph.latency import lag_ns
+from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.replay.syncs import NUMBER, Changed, waiting_ranks, without_syncs
 from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, delays, names_found

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphlink.errors import InputError
-from graphlink.graph.chakra import ChakraFile, Deps, NodeType
+from graphlink.graph.durations import micros
 from graphlink.graph.latency import Delayed, delayed
+from graphlink.graph_model import Deps, Graph, NodeType
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
@@ -60,7 +61,7 @@ class Workload(Short):
     """
 
     ranks: tuple[int, ...]
-    files: tuple[ChakraFile, ...]
+    files: tuple[Graph, ...]
     offset: I64  # first node of each rank, and the number of nodes
     member: I32  # a node: index into ranks and files
     position: I32  # a node: position in its file
@@ -93,18 +94,19 @@ class Workload(Short):
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
     def column(self, name: str) -> I64:
-        """Return the integer column ``name`` of ``ChakraFile``, one entry per node."""
-        parts = [getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
+        """Return the integer column ``name`` of ``Graph``, one entry per node."""
+        parts = [f.integers(name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 
-    def file_of(self, node: int) -> ChakraFile:
+    def file_of(self, node: int) -> Graph:
         return self.files[int(self.member[node])]
 
     def name(self, node: int) -> str:
         return self.file_of(node).name_of(int(self.position[node]))
 
     def id(self, node: int) -> int:
-        return int(self.file_of(node).id[self.position[node]])
+        file, position = self.file_of(node), int(self.position[node])
+        return position if file.read is None else int(file.read.id[position])
 
     def rank(self, node: int) -> int:
         return self.ranks[int(self.member[node])]
@@ -114,7 +116,7 @@ class Workload(Short):
         return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
 
 
-def workload(files: Mapping[int, ChakraFile]) -> Workload:
+def workload(files: Mapping[int, Graph]) -> Workload:
     """Join the graphs of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
 
     Raises:
@@ -122,7 +124,7 @@ def workload(files: Mapping[int, ChakraFile]) -> Workload:
     """
     for file in files.values():
         _refuse_long(file)
-    offset = np.cumsum([0, *(len(file.id) for file in files.values())]).astype(np.int64)
+    offset = np.cumsum([0, *(len(file.name) for file in files.values())]).astype(np.int64)
     parts = [_columns(file) for file in files.values()]
     edges = np.cumsum([0, *(len(part["source"]) for part in parts)]).astype(np.int64)
     for part, nodes_before, edges_before in zip(parts, offset.tolist(), edges.tolist(), strict=False):
@@ -134,15 +136,15 @@ def workload(files: Mapping[int, ChakraFile]) -> Workload:
     return Workload(ranks=tuple(files), files=tuple(files.values()), offset=offset, member=member, **joined)
 
 
-def _refuse_long(file: ChakraFile) -> None:
+def _refuse_long(file: Graph) -> None:
     """Refuse times that, added up as a machine does, could pass ``MOST_NS``."""
-    costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, file.duration_micros * 1e3))
+    costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, micros(file) * 1e3))
     times = (np.abs(column, dtype=np.float64).max(initial=0) for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns))
     if max(*costs, *times) < MOST_NS:
         return
     raise InputError(
         "its times are too long: they add up to more than 2**60 ns, 36 years",
-        path=file.path,
+        path=None if file.read is None else file.read.path,
         todo="look for damaged durations in the graph",
     )
 
@@ -156,24 +158,24 @@ def names_found(work: Workload, pattern: UserPattern | re.Pattern[str]) -> Bool:
     return out
 
 
-def has_times(file: ChakraFile) -> bool:
+def has_times(file: Graph) -> bool:
     """Return whether any node says when it was recorded to start."""
-    return bool(file.start_ns.any() or file.says("start_ns").any())
+    return file.read is None or bool(file.start_ns.any() or file.says("start_ns").any())
 
 
-def measured_ns(file: ChakraFile) -> int:
+def measured_ns(file: Graph) -> int:
     """Return the recorded time from the start of the first node to the end of the last one; 0 for a file without times."""
     return int(file.end_ns.max() - file.start_ns.min()) if has_times(file) else 0
 
 
-def dependencies(file: ChakraFile) -> Deps:
+def dependencies(file: Graph) -> Deps:
     """Return the dependencies that nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In
     graphs of others both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
     """
-    data, ctrl = file.data, file.ctrl
-    if file.metadata.graphlink is not None or not len(ctrl.source):
+    data, ctrl = file.data, None if file.read is None else file.read.ctrl
+    if file.metadata.graphlink is not None or ctrl is None or not len(ctrl.source):
         return data
-    n = len(file.id)
+    n = len(file.name)
     target = np.concatenate([data.target, ctrl.target])
     source = np.concatenate([data.source, ctrl.source])
     kind = np.concatenate([data.kind, ctrl.kind])
@@ -208,7 +210,7 @@ def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
 _COLUMNS: Final = ("position", "first", "source", "kind", "cost_ns", "micros_ns", "fixed_ns", "slot", "work")
 
 
-def _columns(file: ChakraFile) -> dict[str, npt.NDArray[Any]]:
+def _columns(file: Graph) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of ``Workload`` of one file, edges without the end of the last node."""
     order = np.argsort(file.id, kind="stable")
     at = spread(len(order), order, np.arange(len(order)))
@@ -222,25 +224,25 @@ def _columns(file: ChakraFile) -> dict[str, npt.NDArray[Any]]:
         "source": at[deps.source[edge]].astype(np.int32),
         "kind": deps.kind[edge],
         "cost_ns": file.cost_ns[order],
-        "micros_ns": file.duration_micros[order] * 1000,
+        "micros_ns": micros(file)[order] * 1000,
         "fixed_ns": np.where(file.host, 0, file.start_delay_ns)[order],
         "slot": slots_of(file)[order],
         "work": works_of(file)[order],
     }
 
 
-def slots_of(file: ChakraFile) -> U8:
+def slots_of(file: Graph) -> U8:
     """Return the slot of each node, in file order."""
-    slot = np.full(len(file.id), Slot.COMM, np.uint8)
+    slot = np.full(len(file.name), Slot.COMM, np.uint8)
     slot[file.type == NodeType.COMP] = Slot.GPU
     slot[file.type == NodeType.COMM_RECV] = Slot.NONE
     slot[file.host] = Slot.CPU
     return slot
 
 
-def works_of(file: ChakraFile) -> U8:
+def works_of(file: Graph) -> U8:
     """Classify each node's time, in file order. Copies are known by name: the format has no field for them."""
-    work = np.full(len(file.id), Work.KERNEL, np.uint8)
+    work = np.full(len(file.name), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
     work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.says("comm_type_recorded")] = Work.COMM
@@ -248,5 +250,5 @@ def works_of(file: ChakraFile) -> U8:
     return work
 
 
-def _named(file: ChakraFile, wanted: Callable[[str], bool]) -> Bool:
-    return np.array([wanted(name) for name in file.strings], np.bool_)[file.name] if len(file.id) else np.zeros(0, np.bool_)
+def _named(file: Graph, wanted: Callable[[str], bool]) -> Bool:
+    return np.array([wanted(name) for name in file.strings], np.bool_)[file.name] if len(file.name) else np.zeros(0, np.bool_)

@@ -18,7 +18,8 @@ from graphlink.graph.critical import CriticalChain, Share
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Bool, Column, CommKind, CommOps, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Rows, Track
@@ -49,6 +50,7 @@ class Joined(Short):
 
     ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
     all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
+    ``replayed``: the graph is kept, for the replay of all ranks.
     """
 
     ids: GroupIds
@@ -59,6 +61,7 @@ class Joined(Short):
     wait_ns: Column = NO_COLUMN
     across: Arrows = NO_ARROWS
     pipeline: RankPipeline | None = None
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import CommTable, Graph, Linked
+from graphlink.graph_model import Deps, FileFacts, Graph, NodeRows
+from graphlink.model import CommTable, Linked
 from graphlink.pipeline.records import Witness
 from graphlink.ranks.records import RankComms
 from graphlink.version import __version__
@@ -32,7 +33,10 @@ _PLAIN, _ODD = b"msgpack", b"json"
 _INDEX: Final = np.dtype(np.int32)
 # the columns of a record have one length, but for those of its other tables; what is no array is a column if it is named here
 _TABLE: Final[dict[type, dict[str, int]]] = {
-    Graph: {"first": 1, "source": 2, "edge_kind": 2, "found_by": 2},
+    Graph: {"first": 1, "source": 2, "edge_kind": 2},
+    NodeRows: {"found_by": 1},
+    FileFacts: {"duplicate_ids": 1},
+    Deps: {"first": 1},
     Linked: {"call_op": 1, "device_call": 2},
     CommTable: {"comms": 0},
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},

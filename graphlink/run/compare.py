@@ -13,7 +13,8 @@ import numpy as np
 from graphlink.astra.ranks import judge
 from graphlink.astra.rules import RankFile as Judged
 from graphlink.errors import InputError
-from graphlink.graph.chakra import ChakraFile, NodeType, read_chakra
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import Graph, NodeType
 from graphlink.ranks.summary import Compared
 from graphlink.replay.ideal import error_pct, play_ideal
 from graphlink.replay.workload import workload
@@ -32,7 +33,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
             continue
         log.info("comparing with %s", path)
         try:
-            out.append(_compared(path, file.rank, read_chakra(path), read_chakra(own[file.rank])))
+            out.append(_compared(path, file.rank, read_et(path), read_et(own[file.rank])))
         except InputError as problem:
             warnings.append(f"{path} is left aside: {problem.what}")
     if len(found) > MOST:
@@ -40,7 +41,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
     return out, warnings
 
 
-def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Compared:
+def _compared(path: Path, rank: int, theirs: Graph, ours: Graph) -> Compared:
     played = play_ideal(workload({rank: theirs}))
     measured = int(ours.end_ns.max() - ours.start_ns.min())
     mine, others = _collectives(ours), _collectives(theirs)
@@ -62,7 +63,7 @@ def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Co
     )
 
 
-def _collectives(file: ChakraFile) -> list[tuple[int, int]]:
+def _collectives(file: Graph) -> list[tuple[int, int]]:
     """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
     at = np.flatnonzero((file.type == NodeType.COMM_COLL) & file.says("comm_type") & file.says("comm_size"))
     at = at[np.argsort(file.id[at], kind="stable")]

@@ -31,12 +31,13 @@ from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
 from graphlink.graph.path_file import explain
+from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I64, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I64, Communication, HostTrace, Linked, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
@@ -101,14 +102,23 @@ class RunResult(Short):
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Finished(Short):
+    """A rank whose files are written: its entry of ``summary.json``, their names, and its graph as it stands in the ``.et``."""
+
+    entry: summary.Rank
+    files: tuple[str, ...]
+    graph: Graph
+
+
 def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group."""
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     pipeline = analyse([prepared.staged.run])
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
-    entry, files = finish(prepared, joined, options, folder)
-    return RunResult((entry,), pipeline, (*files, *write_common(ids, pipeline, options, folder)))
+    done = finish(prepared, joined, options, folder)
+    return RunResult((done.entry,), pipeline, (*done.files, *write_common(ids, pipeline, options, folder)))
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
@@ -232,10 +242,10 @@ def prepare(inputs: Inputs, options: Options) -> PreparedRank:
 
 
 @gc_paused()
-def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path) -> tuple[summary.Rank, tuple[str, ...]]:
+def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path) -> Finished:
     """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
-    Return its entry of ``summary.json`` and the names of the files. Its part of the timeline is left there for ``timeline.join``.
+    Its part of the timeline is left there for ``timeline.join``.
 
     Raises:
         OutputError: a file cannot be written.
@@ -250,10 +260,11 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
         plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
-    heading = chakra.Heading(rank, joined.world_size, graph.epoch_ns, FOLDED if prepared.folded else "full", *_clock_of(graph, clock))
+    graph = graph.of_rank(rank, joined.world_size, *_clock_of(graph, clock))
+    graph = target.written(graph, prepared.comm, plan, joined.ids)
     graph = graph.with_columns(_columns(graph, prepared, joined))
     with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading)
+        chakra.write_et(out, graph, prepared.linked)
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
@@ -283,7 +294,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
     entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
-    return entry, tuple(files)
+    return Finished(entry, tuple(files), graph)
 
 
 def _feature_rows(prepared: PreparedRank, graph: Graph, gpu: GpuTime) -> list[Rows]:

@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import structs
 
 from graphlink.errors import InputError
-from graphlink.model import I64, NOWHERE, Column, CommKind
+from graphlink.graph_model import Column
+from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.peers import TOLERANCE_NS

@@ -16,7 +16,8 @@ from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
 from graphlink.graph import path_file as path
-from graphlink.graph.chakra import ChakraFile, read_chakra
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import Graph
 from graphlink.pipeline import file as bubbles
 from graphlink.publish import settle
 from graphlink.records import html_table
@@ -119,7 +120,7 @@ class Run:
         self.folder = folder
         self.summary: summary.Summary = summary.load(folder / summary.NAME)
         self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
-        self._read = functools.lru_cache(maxsize=_KEPT)(read_chakra)
+        self._read = functools.lru_cache(maxsize=_KEPT)(read_et)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)[-200:]!r}, {len(self.ranks):,} rank{'s' * (len(self.ranks) != 1)})"
@@ -141,7 +142,7 @@ class Run:
         more = f", the first {_SHOWN}" if len(self.ranks) > _SHOWN else ""
         return html_table(f"{self!r}{more}", head, rows)
 
-    def graph(self, rank: int | None = None) -> ChakraFile:
+    def graph(self, rank: int | None = None) -> Graph:
         """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry per node, dependencies as CSR.
 
         Raises:
@@ -251,7 +252,7 @@ class Run:
         )
         return report(self._graph_files(rank), machine, load_groups(self.folder), changes)
 
-    def _of_graphs(self, rank: int | None, table: Callable[[ChakraFile], pd.DataFrame]) -> pd.DataFrame:
+    def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})
 
     def _graph_files(self, rank: int | None) -> dict[int, Path]:

@@ -23,7 +23,6 @@ from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
-from graphlink.replay.folder import load
 from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.job import PreparedRank, RunResult
@@ -118,17 +117,18 @@ def join_ranks(
     if apart is not None and not same_run:
         raise apart
     warnings = (*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else []), *cut_short(joined))
-    tasks = [(s, joined.ranks[s.manifest.rank]) for s in stored]
+    replayed = len(stored) > 1 and sum(row.nodes for row in rows) <= MOST_REPLAYED
+    tasks = [(s, replace(joined.ranks[s.manifest.rank], replayed=replayed)) for s in stored]
     names, estimates = [s.name for s in stored], [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]
     results = good(run_all(functools.partial(_finish, options=options, out=out), tasks, names, runs_on, estimates))
     at_once(lambda key: place.take(f"{key}/{state.FINISHED}", state.RESULT, folder), keys)
     ids = {rank: one.ids for rank, one in joined.ranks.items()}
     files = [*(name for result in results for name in result.files), *job.write_common(ids, joined.pipeline, options, folder)]
     replay = None
-    if len(stored) > 1 and sum(row.nodes for row in rows) <= MOST_REPLAYED:
+    if replayed:
         log.info("replaying all ranks")
         members = {number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()}
-        path = across(load({rank: folder / f"{options.name}.{rank}.et" for rank in sorted(joined.ranks)}), members)
+        path = across({rank: state.take_graph(rank, folder) for rank in sorted(joined.ranks)}, members)
         publish.write(folder / PATH_NAME, encode_across(path))
         files.append(PATH_NAME)
         replay = _replay(path)
@@ -160,8 +160,10 @@ def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> 
         return there
     name = f"{stored.key}/{state.FINISHED}"
     with _fitting(place.where(stored.key), earlier=stored.earlier), place.place(name, state.RESULT) as folder:
-        entry, files = job.finish(state.load(place, stored.key, PreparedRank), joined, options, folder)
-        result = Result(joined=made_with, rank=entry, files=list(files))
+        done = job.finish(state.load(place, stored.key, PreparedRank), joined, options, folder)
+        if joined.replayed:
+            state.keep_graph(done.graph, folder)
+        result = Result(joined=made_with, rank=done.entry, files=list(done.files))
         publish.write(folder / state.RESULT, msgspec.json.encode(result))
     return result
 

@@ -14,8 +14,8 @@ from graphlink.astra.files import Prepared
 from graphlink.gpu.file import IdleFile
 from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
+from graphlink.graph.node_view import NodeView
 from graphlink.graph.path_file import PathFile
-from graphlink.graph.read_et import NodeView
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Report

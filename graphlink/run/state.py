@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -18,6 +18,8 @@ import msgspec
 from graphlink import publish
 from graphlink.engine.files import FileState
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.graph.write_et import COMMUNICATION
+from graphlink.graph_model import Graph
 from graphlink.pipeline.records import StageRun
 from graphlink.ranks.records import GroupKey, RankComms
 from graphlink.read.heads import at_once
@@ -81,6 +83,7 @@ class Stored:
 
 
 _FILES: Final[dict[type, str]] = {PreparedRank: "prepared.columns", RankRows: "rows.columns"}
+_GRAPH: Final = "graph.{}.columns"
 _Told = TypeVar("_Told", Manifest, Result)
 _Record = TypeVar("_Record", PreparedRank, RankRows)
 
@@ -157,6 +160,29 @@ def load(out: Out, of: str, kind: type[_Record]) -> _Record:
             return codec.load(stored, kind, out.where(name), AGAIN)
     except OSError as problem:
         raise InputError(f"cannot be read: {problem.strerror or problem}", path=out.where(name), todo=AGAIN) from None
+
+
+def keep_graph(graph: Graph, folder: Path) -> None:
+    """Leave what a replay reads of a finished graph in ``folder``: it is read back in a tenth of the time that the ``.et`` takes."""
+    columns = {name: column for name, column in graph.columns.items() if name in COMMUNICATION}
+    with publish.writing(folder / _GRAPH.format(graph.metadata.rank)) as file:
+        codec.dump(replace(graph, columns=columns, rows=None), file.write)
+
+
+def take_graph(rank: int, folder: Path) -> Graph:
+    """Return what ``keep_graph`` left of a rank, and remove it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = folder / _GRAPH.format(rank)
+    try:
+        with path.open("rb") as file:
+            return codec.load(file, Graph, path, AGAIN)
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror or problem}", path=path, todo=AGAIN) from None
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def finished(out: Out, of: str, joined: str) -> Result | None:

@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.errors import bad_value
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
+from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.file import IdleEntry
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
@@ -35,7 +35,7 @@ _WORKS: Final = np.array([w.name.lower() for w in Work], object)
 GAINS: Final = ("families", "ops", "sync_points", "shares")
 
 
-def nodes(file: ChakraFile) -> pd.DataFrame:
+def nodes(file: Graph) -> pd.DataFrame:
     """Return one row per node of a graph, in its order."""
     everything = np.ones(len(file.id), np.bool_)
     plain = (*_TIMES, "cost_ns", "self_ns", "wait_ns", *_DELAYS)
@@ -51,16 +51,16 @@ def nodes(file: ChakraFile) -> pd.DataFrame:
     return frame(columns)
 
 
-def edges(file: ChakraFile) -> pd.DataFrame:
+def edges(file: Graph) -> pd.DataFrame:
     """Return one row per dependency (``data_deps``): ids of its ends, and its kind."""
-    target = np.repeat(np.arange(len(file.id)), np.diff(file.data.first))
-    return frame({"source": _ids(file, file.data.source), "target": _ids(file, target), "kind": _KINDS[file.data.kind]})
+    target = file.target
+    return frame({"source": _ids(file, file.source), "target": _ids(file, target), "kind": _KINDS[file.edge_kind]})
 
 
-def ops(file: ChakraFile) -> pd.DataFrame:
+def ops(file: Graph) -> pd.DataFrame:
     """Return one row per host node that is work: an op, or a part or call of one, with the number of device nodes that it launches."""
     mine = works_of(file) == Work.HOST
-    launches = np.bincount(file.data.source[file.data.kind == EdgeKind.LAUNCH], minlength=len(file.id))
+    launches = np.bincount(file.source[file.edge_kind == EdgeKind.LAUNCH], minlength=len(file.id))
     return frame(
         {
             **_named(file, mine),
@@ -72,10 +72,10 @@ def ops(file: ChakraFile) -> pd.DataFrame:
     )
 
 
-def kernels(file: ChakraFile) -> pd.DataFrame:
+def kernels(file: Graph) -> pd.DataFrame:
     """Return one row per op of a device: kernel, communication or copy (``work``), with the op that launched it."""
     mine = np.isin(works_of(file), (Work.KERNEL, Work.COMM, Work.COPY)) & ~file.host & (file.device >= 0)  # gloo's are on none
-    caller = _caller_positions(file)
+    caller = file.caller
     op_name = np.array([None, *file.strings], object)[np.where(caller == NOWHERE, 0, file.name[caller] + 1)]
     return frame(
         {
@@ -89,12 +89,12 @@ def kernels(file: ChakraFile) -> pd.DataFrame:
     )
 
 
-def syncs(file: ChakraFile) -> pd.DataFrame:
+def syncs(file: Graph) -> pd.DataFrame:
     """Return one row a ``sync`` edge: the device op that was waited for, the host node that waited, and the calls that did."""
-    target = np.repeat(np.arange(len(file.id)), np.diff(file.data.first))
-    edge = np.flatnonzero(file.data.kind == EdgeKind.SYNC)
-    source, behind = file.data.source[edge], target[edge]
-    place = (edge - file.data.first[behind]).tolist()
+    target = file.target
+    edge = np.flatnonzero(file.edge_kind == EdgeKind.SYNC)
+    source, behind = file.source[edge], target[edge]
+    place = (edge - file.first[behind]).tolist()
     calls = [_call(file, node, k) for node, k in zip(behind.tolist(), place, strict=True)]
     return frame(
         {
@@ -109,7 +109,7 @@ def syncs(file: ChakraFile) -> pd.DataFrame:
     )
 
 
-def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
+def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
     """Return one row per communication node, with what the ranks of the run together say of its group and type.
 
     ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is known (a rank alone).
@@ -141,7 +141,7 @@ def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Su
     )
 
 
-def idle(file: ChakraFile) -> pd.DataFrame:
+def idle(file: Graph) -> pd.DataFrame:
     """Return one row per piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
 
     Causes: ``host_gap`` and ``device_delay`` (nodes: nothing explains them), ``start_delay`` (before a device op), ``host_wait`` (a host op
@@ -263,21 +263,21 @@ def _known(values: I64, known: Bool) -> Any:
     return pd.arrays.IntegerArray(np.where(known, values, 0).astype(np.int64), ~known)
 
 
-def _places(file: ChakraFile, mine: Any, names: Iterable[str]) -> dict[str, Any]:
+def _places(file: Graph, mine: Any, names: Iterable[str]) -> dict[str, Any]:
     """Encode columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
-    columns = {name: getattr(file, name)[mine] for name in names}
+    columns = {name: file.integers(name)[mine] for name in names}
     return {name: _known(column, file.says(name)[mine] & (column >= 0)) for name, column in columns.items()}
 
 
-def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
+def _named(file: Graph, mine: Bool) -> dict[str, Any]:
     return {"id": _ids(file, np.flatnonzero(mine)), "name": _texts(file, np.flatnonzero(mine))}
 
 
-def _ids(file: ChakraFile, node: Any) -> I64:
+def _ids(file: Graph, node: Any) -> I64:
     return np.asarray(file.id[node].astype(np.int64))
 
 
-def _texts(file: ChakraFile, node: Any) -> Any:
+def _texts(file: Graph, node: Any) -> Any:
     return np.array(file.strings, object)[file.name[node]] if len(file.strings) else np.zeros(0, object)
 
 
@@ -285,22 +285,13 @@ def _coded(codes: Sequence[int | None], table: Sequence[str]) -> Any:
     return np.array([None if code is None else table[code] for code in codes], object)
 
 
-def _caller_positions(file: ChakraFile) -> I64:
-    """Return for each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
-    first, count = file.ctrl.first[:-1], np.diff(file.ctrl.first)
-    out = np.full(len(file.id), NOWHERE, np.int64)
-    out[count > 0] = file.ctrl.source[first[count > 0]]
-    return out
+def _callers(file: Graph) -> Any:
+    return _known(_ids(file, np.maximum(file.caller, 0)), file.caller != NOWHERE)
 
 
-def _callers(file: ChakraFile) -> Any:
-    caller = _caller_positions(file)
-    return _known(_ids(file, np.maximum(caller, 0)) if len(caller) else caller, caller != NOWHERE)
-
-
-def _call(file: ChakraFile, node: int, place: int) -> str | None:
+def _call(file: Graph, node: int, place: int) -> str | None:
     """Return the names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
-    calls = file.sync_call.get(node, ())
+    calls = file.file.sync_call.get(node, ())
     if not calls:
         return None
     return calls[0] if len(calls) == 1 else calls[place] if place < len(calls) else None

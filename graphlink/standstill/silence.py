@@ -11,8 +11,9 @@ import numpy as np
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before
 from graphlink.graph.durations import CHAINED
+from graphlink.graph_model import Graph
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I32, I64, NOWHERE, Bool, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import begins
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured

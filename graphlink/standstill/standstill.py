@@ -17,8 +17,9 @@ from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalChain
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import Stretches, Timeline, silences, usual_ns

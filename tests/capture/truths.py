@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from graphlink.model import CommKind, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import CommKind
 from graphlink.ranks.comms import rank_comms
 from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms

@@ -18,7 +18,7 @@ import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.cli import main
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.read_et import read_et
 from tests.astra.et_files import coll, encoded, judged, node, recv, send, written
 from tests.cli.conftest import Ran
 
@@ -157,7 +157,7 @@ def test_a_linked_run_gets_files_that_astra_sim_takes(graphlink: Run, linked: Pa
     for line in listed["network"][0]["evidence"]:
         assert line in ran.out
         assert line in (out / "README.txt").read_text()
-    nodes = sum(len(read_chakra(linked / f"trace.{r}.et").id) for r in (0, 1))
+    nodes = sum(len(read_et(linked / f"trace.{r}.et").id) for r in (0, 1))
     assert f"2 ranks, {nodes:,} nodes" in ran.out
     ok = simulate(out, fake(tmp_path, ranks=2, nodes=nodes), "head")
     assert (ok.returncode, ok.stderr) == (0, "")
@@ -328,7 +328,7 @@ def test_one_rank_gets_an_idle_second_one(graphlink: Run, tmp_path: Path) -> Non
     assert_astra_sim_takes(out, 2)
     assert (out / "trace.0.et").read_bytes() == (folder / "trace.0.et").read_bytes()
     assert not judged(out).errors
-    assert len(read_chakra(out / "trace.1.et").id) == 1
+    assert len(read_et(out / "trace.1.et").id) == 1
     assert simulate(out, fake(tmp_path, ranks=2, nodes=3)).returncode == 0
     assert not list(folder.glob("trace.1.et"))
 

@@ -12,10 +12,10 @@ import pytest
 
 from graphlink.cli.critical import report, sentences
 from graphlink.cli.out import rendered
-from graphlink.graph.chakra import read_chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.fold import NAMES
 from graphlink.graph.path_file import load
+from graphlink.graph.read_et import read_et
 from graphlink.records import shortened
 from tests.cli.conftest import Ran
 
@@ -129,7 +129,7 @@ def test_megatron_waits_for_its_other_rank(graphlink: Run, tmp_path: Path) -> No
 
 def test_a_folded_graph_says_what_its_names_stand_for(graphlink: Run, out: Path, folded: Path) -> None:
     """Folding moves time from op to op, so a host op's name gains what others did; sums, devices and waits stay."""
-    assert [read_chakra(d / "trace.0.et").metadata.host for d in (out, folded)] == [None, "launches"]
+    assert [read_et(d / "trace.0.et").metadata.host for d in (out, folded)] == [None, "launches"]
     full, fewer = (load(d / "critical_path.0.json") for d in (out, folded))
     assert (full.notes, fewer.notes) == ([], [NAMES])
     assert (full.share_ns, full.gains.shares) == (fewer.share_ns, fewer.gains.shares)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.depend.devicetime import delays, stream_order
-from graphlink.model import EdgeKind, Graph, NodeKind, SyncKind, Trace
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import SyncKind, Trace
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.test_host import edges, graph_of
 

@@ -10,10 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.communication import communication
 from graphlink.link.launch import rounding_ns
-from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind, SyncKind
+from graphlink.model import NOWHERE, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import (
     DeviceClock,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphlink.depend import host
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.errors import InputError
-from graphlink.model import EdgeKind
+from graphlink.graph_model import EdgeKind
 from tests.build import Host, build_trace
 from tests.depend.test_host import graph_of
 

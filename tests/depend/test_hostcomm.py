@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import Built
+from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import NOWHERE, EdgeKind, FoundBy, NodeKind, SyncKind
+from graphlink.model import NOWHERE, FoundBy, SyncKind
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built
 

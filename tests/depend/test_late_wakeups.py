@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
+from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.call_roles import Role
-from graphlink.model import EdgeKind, NodeKind
 from tests.depend.programs import built, linked_of
 
 TRACES = Path(__file__).parents[3] / "shared/traces/late-wakeup"

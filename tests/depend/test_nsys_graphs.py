@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from graphlink.depend.build import BuildOptions, Built, build, find
 from graphlink.depend.cuda import cuda_waits
 from graphlink.graph.durations import cost_ns
+from graphlink.graph_model import EdgeKind, Graph
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import EdgeKind, Graph, Linked, SyncCalls, Trace
+from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
 from graphlink.testing import (
@@ -61,12 +62,12 @@ def by_kineto(execution: Execution, folder: Path, dialect: str = "2026", vary: V
 def differences(one: Graph, other: Graph, *but: str) -> list[str]:
     """Name the columns that differ. Texts may: nsys names copies and calls in its own words."""
 
-    def differ(a: object, b: object) -> bool:
-        if isinstance(a, SyncCalls):
-            return any(differ(getattr(a, f.name), getattr(b, f.name)) for f in fields(SyncCalls))
-        return not np.array_equal(np.asarray(a), np.asarray(b))
+    def columns(record: object) -> dict[str, object]:
+        inner = {f.name: getattr(record, f.name) for f in fields(record)}  # type: ignore[arg-type]
+        return {k: v for name, value in inner.items() for k, v in (columns(value) if is_dataclass(value) else {name: value}).items()}
 
-    return [f.name for f in fields(Graph) if f.name not in (*but, "strings", "name") and differ(getattr(one, f.name), getattr(other, f.name))]
+    left, right = columns(one), columns(other)
+    return [name for name in left if name not in (*but, "strings", "name") and not np.array_equal(left[name], right[name])]
 
 
 def program(seed: int) -> Execution:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from graphlink.graph.durations import cost_ns
-from graphlink.model import NodeKind, SyncKind
+from graphlink.graph_model import NodeKind
+from graphlink.model import SyncKind
 from graphlink.replay.ideal import measured_ns, replay
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.test_host import graph_of, nodes

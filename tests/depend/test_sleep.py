@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.model import EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from tests.build import Call, Flow, Host, build_trace
 from tests.depend.test_host import graph_of, nodes
 

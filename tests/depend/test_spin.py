@@ -10,9 +10,10 @@ import pytest
 
 from graphlink.depend.build import Built
 from graphlink.graph.durations import cost_ns
+from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import EdgeKind, NodeKind, Trace
+from graphlink.model import Trace
 from graphlink.replay.ideal import measured_ns, replay
 from graphlink.testing import Training, run, training_program, with_spins, write_kineto
 from tests.build import Call, Device, Host, build_trace

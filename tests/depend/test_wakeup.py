@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Graph, NodeKind, SyncKind
+from graphlink.model import SyncKind
 from graphlink.read import read_kineto
 from graphlink.testing import Api, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, build_trace

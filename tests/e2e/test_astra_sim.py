@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.read_et import read_et
 from graphlink.link.commtypes import CollectiveType
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
@@ -57,7 +57,7 @@ def replayed(folder: Path) -> tuple[Times, Times]:
     end: Times = {}
     for path in folder.glob("trace.*.et"):
         rank = int(path.suffixes[-2][1:])
-        work = workload({rank: read_chakra(path)})
+        work = workload({rank: read_et(path)})
         played = play_slots(work)
         ids = [(rank, work.id(i)) for i in range(len(work))]
         start |= dict(zip(ids, played.start_ns.tolist(), strict=True))

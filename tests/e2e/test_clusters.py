@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.read_et import read_et
 from graphlink.link.commtypes import CollectiveType
 from graphlink.ranks import summary as summary_run
 from graphlink.testing import (
@@ -291,7 +291,7 @@ def test_clocks_are_those_of_the_hosts(slow_run: ClusterRun, slow: Done) -> None
         since_ns = own_ns - head["epoch_ns"]
         by_graph_ns = own_ns + head.get("clock_offset_ns", 0) + np.rint(head.get("clock_drift_ppb", 0) / 1e9 * since_ns).astype(np.int64)
         assert np.abs(by_graph_ns - run_ns).max() <= 2
-        read = read_chakra(slow.folder / f"trace.{rank}.et").metadata
+        read = read_et(slow.folder / f"trace.{rank}.et").metadata
         assert (read.clock_offset_ns, read.clock_drift_ppb) == (head.get("clock_offset_ns", 0), head.get("clock_drift_ppb", 0))
         assert told["host"] == slow_run.ranks[rank].host
         drifts.append(told["drift_ppm"])

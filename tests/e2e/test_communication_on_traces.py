@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.read_et import read_et
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
@@ -69,7 +69,7 @@ def test_the_communication_of_a_recording_is_all_of_it_and_nothing_else(name: st
 
 def test_what_is_communication_in_the_summary_is_communication_in_the_graph_file(tmp_path: Path) -> None:
     result = run_rank(Inputs(kineto=recording(DUALPIPE)), Options(timeline="none"), tmp_path)
-    file = read_chakra(tmp_path / "trace.0.et")
+    file = read_et(tmp_path / "trace.0.et")
     ours = works_of(file) == Work.COMM
     assert int(ours.sum()) == 36
     assert {file.strings[code].split("(")[0].split("<")[0] for code in file.name[ours].tolist()} == {

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import BuildOptions, Built, build
+from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.communication import communication
-from graphlink.model import EdgeKind, Linked, NodeKind
+from graphlink.model import Linked
 from tests.depend.programs import linked_of
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

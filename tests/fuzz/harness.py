@@ -136,7 +136,7 @@ def _job(place: Place, rng: random.Random, *flags: str | Path) -> Outcome:
 def _read(path: Path, kind: str) -> Outcome:
     """Only the reader, which is what most of the inputs break."""
     from graphlink.errors import GraphlinkError
-    from graphlink.graph.chakra import read_chakra
+    from graphlink.graph.read_et import read_et
     from graphlink.nccl.read.read import read_dump
     from graphlink.pipeline.paddle.logs import read_job_lines
     from graphlink.read import read_host, read_kineto
@@ -146,7 +146,7 @@ def _read(path: Path, kind: str) -> Outcome:
         "kineto": read_kineto,
         "et": lambda p: read_host(p, keep_json=True),
         "nccl": read_dump,
-        "graph": read_chakra,
+        "graph": read_et,
         "nsys": read_report,
         "paddle": read_job_lines,
     }

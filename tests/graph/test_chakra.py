@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from graphlink.graph import attributes
 from graphlink.graph import write_et as chakra
-from graphlink.graph.durations import cost_ns, lanes, micros, on_host
+from graphlink.graph.durations import cost_ns, lanes, micros
 from graphlink.graph.target import plan
-from graphlink.model import NOWHERE, CommKind, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.graph.target import written as as_written
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import NOWHERE, CommKind, Communication, Linked
 from graphlink.ranks import group_ids as groups
 from tests.comm_ops import Op
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
@@ -24,7 +26,7 @@ def written(g: Graph, linked: Linked, comm: Communication, target: str = "astra-
     out = io.BytesIO()
     comms = plan(g, comm, rank, target)
     ids = groups.assign({rank: comms.groups})[rank]
-    assert chakra.write_et(out, g, linked, comm, comms, ids, chakra.Heading(rank, 2, g.epoch_ns)) == len(out.getvalue())
+    assert chakra.write_et(out, as_written(g.of_rank(rank, 2), comm, comms, ids), linked) == len(out.getvalue())
     parts = frames(out.getvalue())
     return pb.GlobalMetadata.FromString(parts[0]), [pb.Node.FromString(p) for p in parts[1:]], out.getvalue()
 
@@ -206,9 +208,7 @@ def test_whole_micros_are_exact_along_every_lane_at_every_node(rows: list[tuple[
     )
     cost, whole = cost_ns(g), micros(g)
     sums: dict[tuple[int, int, bool], tuple[int, int]] = {}
-    for lane, ns, us in zip(
-        zip(*(x.tolist() for x in lanes(g)), on_host(g).tolist(), strict=True), cost.tolist(), whole.tolist(), strict=True
-    ):
+    for lane, ns, us in zip(zip(*(x.tolist() for x in lanes(g)), g.host.tolist(), strict=True), cost.tolist(), whole.tolist(), strict=True):
         before = sums.get(lane, (0, 0))
         sums[lane] = before[0] + ns, before[1] + us
         assert us >= 0

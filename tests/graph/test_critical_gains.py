@@ -20,7 +20,8 @@ from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import costs
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
-from graphlink.model import NOWHERE, U8, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows
+from graphlink.model import NOWHERE, U8
 from graphlink.replay.ideal import longest_path, replay
 from tests.pipeline.hand import N, graph, records
 
@@ -294,17 +295,19 @@ def ladder(count: int) -> Graph:
     first = np.append(0, np.cumsum(np.bincount(target, minlength=n)))
     zero, at = np.zeros(n, np.int64), np.arange(n)
     cost = np.where(at % 2, 5 + at * 7919 % 13, 4 + at * 104729 % 9)
+    one = graph([N(K.HOST_OP, 0, 0, 1, 1)])
+    kinds = np.where(at % 2, K.DEVICE_OP, K.HOST_OP).astype(np.uint8)
     return replace(
-        graph([N(K.HOST_OP, 0, 0, 1, 1)]),
-        kind=np.where(at % 2, K.DEVICE_OP, K.HOST_OP).astype(np.uint8),
-        row=at.astype(np.int32),
+        one,
+        rows=NodeRows(kinds, at.astype(np.int32), np.zeros(len(source), np.uint8), one.sync_calls),
+        host=at % 2 == 0,
+        name=np.zeros(n, np.int32),
         duration_ns=cost,
         **dict.fromkeys(_ZERO, zero),
         caller=np.full(n, NOWHERE, np.int32),
         first=first,
         source=source[order].astype(np.int32),
         edge_kind=kind[order],
-        found_by=np.zeros(len(source), np.uint8),
     )
 
 

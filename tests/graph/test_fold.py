@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph.chakra import read_chakra
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph.invariants import check
-from graphlink.graph.target import plan
-from graphlink.graph.write_et import Heading, write_et
+from graphlink.graph.read_et import read_et
+from graphlink.graph.target import plan, written
+from graphlink.graph.write_et import write_et
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I64, NOWHERE, Linked
 from graphlink.replay.ideal import replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import Changes, apply, parse_scale
@@ -279,8 +280,8 @@ def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path
     """When each communication starts on ASTRA-sim's machine, and the whole time, with all host work at ``host`` of its time."""
     comm = communication(linked)
     with (folder / "trace.et").open("wb") as out:
-        write_et(out, graph, linked, comm, plan(graph, comm, 0, "astra-sim"), {}, Heading(0, 1, graph.epoch_ns))
-    work = workload({0: read_chakra(folder / "trace.et")})
+        write_et(out, written(graph.of_rank(0, 1), comm, plan(graph, comm, 0, "astra-sim"), {}), linked)
+    work = workload({0: read_et(folder / "trace.et")})
     played = play_slots(apply(work, Changes((parse_scale(f"host={host}"),)), {}).work)
     beside = graph.kind == NodeKind.HOST_COMM
     return [*played.start_ns[beside][np.argsort(graph.row[beside])].tolist(), played.total_ns]

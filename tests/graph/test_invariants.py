@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.graph.invariants import check
-from graphlink.model import Graph
+from graphlink.graph_model import Graph
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace
 from tests.depend.test_host import graph_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from graphlink.graph.networkx import to_networkx
-from graphlink.model import EdgeKind
+from graphlink.graph_model import EdgeKind
 from graphlink.run import job
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.graph.target import plan
 from graphlink.nccl.noted import columns
 from graphlink.nccl.read.records import Communicator
 from graphlink.nccl.records import SideFiles
@@ -27,8 +27,8 @@ SPLIT = [(1, 1_000, 0, 30_000, 4_000, 5_000)]
 def written(files: SideFiles | None) -> bytes:
     g, comm = every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,))
     out = io.BytesIO()
-    heading, ids = chakra.Heading(0, 2, g.epoch_ns), {comm.ops.groups[0]: 5}
-    chakra.write_et(out, g.with_columns(columns(g, files)), records(), comm, plan(g, comm, 0, "astra-sim"), ids, heading)
+    of_rank = target.written(g.of_rank(0, 2), comm, target.plan(g, comm, 0, "astra-sim"), {comm.ops.groups[0]: 5})
+    chakra.write_et(out, of_rank.with_columns(columns(g, files)), records())
     return out.getvalue()
 
 

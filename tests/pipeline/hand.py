@@ -9,18 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.depend.names import names
+from graphlink.graph_model import ON_HOST, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import (
-    NOWHERE,
-    CommKind,
-    Communication,
-    EdgeKind,
-    Graph,
-    Linked,
-    NodeKind,
-    SyncCalls,
-)
+from graphlink.model import NOWHERE, CommKind, Communication, Linked
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 from tests.comm_ops import Op, comm_ops
 
@@ -63,11 +55,11 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
     )
     name, strings = names(trace, kind, np.minimum(row, there - 1))  # random graphs have more rows than there are records
     return Graph(
-        epoch_ns=epoch_ns,
+        metadata=Metadata("0.0.4", "test", epoch_ns),
         strings=strings,
         name=name,
-        kind=kind,
-        row=row,
+        type=np.full(len(kind), NodeType.COMP, np.int32),
+        host=ON_HOST[kind],
         start_ns=i64("start"),
         end_ns=i64("end"),
         duration_ns=i64("duration"),
@@ -84,8 +76,12 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
         first=np.cumsum([0, *map(len, edges)], dtype=np.int64),
         source=np.array([s for e in edges for s, _ in e], np.int32),
         edge_kind=np.array([k for e in edges for _, k in e], np.uint8),
-        found_by=np.zeros(sum(map(len, edges)), np.uint8),
-        sync_calls=SyncCalls(*(np.array([w[i] for w in waits], np.int32) for i in range(3))),
+        rows=NodeRows(
+            kind,
+            row,
+            np.zeros(sum(map(len, edges)), np.uint8),
+            SyncCalls(*(np.array([w[i] for w in waits], np.int32) for i in range(3))),
+        ),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphlink.graph.chakra import ChakraFile, Metadata, NodeType
-from graphlink.graph.chakra_columns import ABSENT, COLUMNS, HAS, NodeBlock, assemble
+from graphlink.graph.et_columns import ABSENT, COLUMNS, NodeBlock, assemble
+from graphlink.graph_model import HAS, EdgeKind, Graph, Metadata, NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import EdgeKind
 from graphlink.replay.workload import Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"
+NOTHING = dict(zip(COLUMNS[-len(ABSENT) :], ABSENT, strict=True))
 _TYPES = {CPU: NodeType.COMP, GPU: NodeType.COMP, COLL: NodeType.COMM_COLL, SEND: NodeType.COMM_SEND, RECV: NodeType.COMM_RECV}
 
 
@@ -37,12 +37,12 @@ class N(NamedTuple):
     latency_us: int = 0
 
 
-def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> ChakraFile:
+def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> Graph:
     """A graph of ours with these nodes."""
     names = list(dict.fromkeys(n.name for n in nodes))
     block = NodeBlock()
     for i, n in enumerate(nodes):
-        row = dict(zip(COLUMNS[-len(ABSENT) :], ABSENT, strict=True))
+        row = dict(NOTHING)
         start = 1000 * (n.start_us or 0)
         row |= {"is_cpu_op": n.sort == CPU, "start_ns": start, "duration_ns": 1000 * n.us, "start_delay_ns": 1000 * n.delay_us}
         row |= {"end_ns": start + 1000 * (n.us + n.delay_us), "comm_size": n.size, "comm_tag": n.tag, "correlation": n.correlation}
@@ -51,7 +51,7 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
         row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
         row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}
         row |= {"comm_src": n.peer, "comm_dst": rank} if n.sort == RECV else {}
-        has = HAS["start_ns"] | HAS["end_ns"] | HAS["duration_ns"]
+        has = sum(HAS[name] for name, value in row.items() if name in ("start_ns", "end_ns", "duration_ns") or value != NOTHING[name])
         block.rows.extend([names.index(n.name), _TYPES[n.sort], 0, n.us + n.delay_us, has, len(n.deps), 0, *row.values()])
         block.id.append(n.id)
         block.data.extend(d for d, _ in n.deps)

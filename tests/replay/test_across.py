@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from graphlink.cli import main
-from graphlink.graph.chakra import ChakraFile, read_chakra
-from graphlink.model import EdgeKind
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import EdgeKind, Graph
 from graphlink.replay.across import CriticalAcross, across, encode
+from graphlink.replay.folder import graph_files, load, load_groups
 from tests.astra.et_files import coll, encoded, node, recv
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file
 
@@ -21,7 +22,7 @@ TRACES = Path(__file__).parents[3] / "shared" / "traces"
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
 
 
-def run(*ranks: Sequence[N], epochs: Sequence[int] | None = None) -> dict[int, ChakraFile]:
+def run(*ranks: Sequence[N], epochs: Sequence[int] | None = None) -> dict[int, Graph]:
     zero = epochs or [0] * len(ranks)
     return {r: file(nodes, rank=r, epoch_ns=e) for r, (nodes, e) in enumerate(zip(ranks, zero, strict=True))}
 
@@ -115,7 +116,7 @@ def folder(path: Path, offset_ns: int = 1_000, drift_ppb: int = 0) -> Path:
 
 def test_the_clock_is_read_from_the_graphs(tmp_path: Path) -> None:
     folder(tmp_path, drift_ppb=-3)
-    first, second = (read_chakra(tmp_path / f"trace.{r}.et").metadata for r in (0, 1))
+    first, second = (read_et(tmp_path / f"trace.{r}.et").metadata for r in (0, 1))
     assert (first.clock_offset_ns, first.clock_drift_ppb) == (0, 0)
     assert (second.clock_offset_ns, second.clock_drift_ppb) == (86_400 * 10**9 + 1_000, -3)
 
@@ -172,6 +173,7 @@ def test_real_runs_replay_whole_and_as_long_as_recorded(tmp_path: Path, recordin
         pytest.skip(f"{TRACES / recording} is not here")
     out, report = tmp_path / "out", tmp_path / "r.json"
     assert main([str(TRACES / recording), "--out", str(out), "--no-timeline", "-q"]) == 0
+    assert encode(across(load(graph_files(out)), load_groups(out))) == (out / "critical_path.ranks.json").read_bytes()
     for machine, most_pct in (("ranks", 0.1), ("coupled", 0.01)):
         assert main(["replay", str(out), "--machine", machine, "--json", str(report)]) == 0
         (whole,) = json.loads(report.read_bytes())["runs"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
+from graphlink.graph_model import EdgeKind
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import EdgeKind
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph.chakra import ChakraFile
-from graphlink.model import NOWHERE, EdgeKind
+from graphlink.graph_model import EdgeKind, Graph
+from graphlink.model import NOWHERE
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import stuck
@@ -187,7 +187,7 @@ def test_a_message_that_arrived_before_its_row_began_left_in_the_op_before(row_u
 
 
 def test_ranks_begin_on_the_clock_of_the_run() -> None:
-    def rank(number: int, epoch_ns: int, offset_ns: int) -> ChakraFile:
+    def rank(number: int, epoch_ns: int, offset_ns: int) -> Graph:
         given = file([N(0, CPU, 10), N(1, COLL, 1, ((0, L),), start_us=10)], rank=number, epoch_ns=epoch_ns)
         return replace(given, metadata=replace(given.metadata, clock_offset_ns=offset_ns))
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from graphlink.graph.durations import cost_ns
-from graphlink.model import I64, Comm, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.model import I64, Comm
 from graphlink.replay.ideal import longest_path, measured_ns
 from graphlink.testing import Execution, Program, Shape, Training, random_program, run, training_program, write_kineto
 from tests.build import Call, Device, Host, build_trace

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from graphlink.graph.critical import Share, critical_path, shares
 from graphlink.graph.durations import cost_ns
-from graphlink.model import NOWHERE, EdgeKind, NodeKind
+from graphlink.graph_model import EdgeKind, NodeKind
+from graphlink.model import NOWHERE
 from graphlink.replay.ideal import measured_ns, replay
 from tests.pipeline.hand import ALL_REDUCE, N, communication, every_kind, graph, records
 

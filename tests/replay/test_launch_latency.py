@@ -13,7 +13,7 @@ from graphlink.graph import latency
 from graphlink.graph.critical import critical_path as critical_path_of_graph
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.latency import FEW
-from graphlink.model import EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.meetings import meetings

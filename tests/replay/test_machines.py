@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph.chakra import read_chakra
-from graphlink.model import NOWHERE, EdgeKind
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import EdgeKind
+from graphlink.model import NOWHERE
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import drifts, recorded_start_ns, slot_waits, stuck
 from graphlink.replay.meetings import meetings
@@ -215,7 +216,7 @@ def test_both_sorts_of_dependencies_delay_in_graphs_of_others(tmp_path_factory: 
     nodes = [node(i, data=sorted(data), ctrl=sorted(ctrl), micros=1 + i) for i, (data, ctrl) in enumerate(deps)]
     path = tmp_path_factory.mktemp("et") / "x.0.et"
     path.write_bytes(encoded(nodes))
-    file = read_chakra(path)
+    file = read_et(path)
     work = workload({0: file})
     end: list[int] = []
     for i, (data, ctrl) in enumerate(deps):

@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.cli import main
 from graphlink.errors import UsageError
-from graphlink.model import EdgeKind
+from graphlink.graph_model import EdgeKind
 from graphlink.replay.syncs import waiting_ranks
 from graphlink.replay.whatif import Changes, fit, parse_scale, told_ranks
 from tests.astra.et_files import coll, node, written

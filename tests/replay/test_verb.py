@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.graph.write_et import Heading, write_et
+from graphlink.graph import target
+from graphlink.graph.write_et import write_et
 from graphlink.ranks.group_ids import assign
 from graphlink.run.job import Inputs, Options, prepare
 from tests.astra.et_files import coll, node, recv, send, written
@@ -25,7 +26,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = prepared.built.graph
     with (folder / "trace.0.et").open("wb") as file:
         ids = assign({0: prepared.plan.groups})[0]
-        write_et(file, graph, prepared.linked, prepared.comm, prepared.plan, ids, Heading(0, 1, graph.epoch_ns))
+        write_et(file, target.written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids), prepared.linked)
     return folder
 
 

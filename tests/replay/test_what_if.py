@@ -10,8 +10,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.graph.write_et import Heading, write_et
-from graphlink.model import EdgeKind
+from graphlink.graph.target import written
+from graphlink.graph.write_et import write_et
+from graphlink.graph_model import EdgeKind
 from graphlink.ranks.group_ids import assign
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
@@ -33,7 +34,7 @@ def recorded(folder: Path, execution: Execution, *, cuda_sync: bool) -> Workload
     graph = prepared.built.graph
     ids = assign({0: prepared.plan.groups})[0]
     with (folder / "trace.0.et").open("wb") as out:
-        write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, Heading(0, 1, graph.epoch_ns))
+        write_et(out, written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids), prepared.linked)
     return workload(load({0: folder / "trace.0.et"}))
 
 

@@ -19,10 +19,11 @@ from graphlink.depend.build import BuildOptions, build
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph.path_file import explain
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.communication import communication as typed
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.perfetto.packets import KIND_OF_FLOW, PerfettoTrace
 from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups

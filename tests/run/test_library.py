@@ -17,8 +17,9 @@ import graphlink
 from graphlink.cli import main
 from graphlink.errors import InputError, OutputError, UsageError
 from graphlink.graph import path_file as path
-from graphlink.graph.chakra import NodeType, read_chakra
+from graphlink.graph.read_et import read_et
 from graphlink.graph.write_et import KINDS
+from graphlink.graph_model import NodeType
 from graphlink.pipeline import file as bubbles
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
@@ -81,7 +82,7 @@ def test_the_files_are_those_of_the_command(tmp_path: Path, demo: graphlink.Run)
 
 
 def test_tables_say_what_the_graph_says(demo: graphlink.Run) -> None:
-    file, entry = read_chakra(demo.folder / "trace.0.et"), demo.summary.ranks[0]
+    file, entry = read_et(demo.folder / "trace.0.et"), demo.summary.ranks[0]
     nodes, edges, kernels = demo.nodes(0), demo.edges(0), demo.kernels(0)
     for column in ("id", "start_ns", "end_ns", "duration_ns", "cost_ns", "self_ns", "wait_ns", "start_delay_ns"):
         assert nodes[column].tolist() == getattr(file, column).tolist(), column

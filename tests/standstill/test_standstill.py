@@ -16,11 +16,12 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
+from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import FrameRows, Graph, Linked, NodeKind, SyncKind, Trace
+from graphlink.model import FrameRows, Linked, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.standstill.silence import silences
 from graphlink.standstill.standstill import BEFORE_WINDOW, DEVICE_CLOCK, RETURN_NS, Standstill, Stood, StoodStill, stood_still

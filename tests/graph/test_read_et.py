@@ -1,4 +1,4 @@
-"""``read_chakra`` against the protobuf messages themselves, and on files that are none."""
+"""``read_et`` against the protobuf messages themselves, and on files that are none."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ import contextlib
 import gzip
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from graphlink.depend.build import BuildOptions, build
 from graphlink.errors import InputError
-from graphlink.graph import chakra
-from graphlink.graph.chakra import BAD_GROUP, HAS, UNKNOWN_DEP, ChakraFile, Fault, NodeType, read_chakra
+from graphlink.graph import read_et as chakra
+from graphlink.graph.durations import micros
+from graphlink.graph.fold import fold
+from graphlink.graph.read_et import read_et
+from graphlink.graph.target import plan
+from graphlink.graph.target import written as as_written
+from graphlink.graph.write_et import write_et
+from graphlink.graph_model import BAD_GROUP, HAS, UNKNOWN_DEP, EdgeKind, Fault, Graph, NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import EdgeKind
+from graphlink.link.communication import communication as find_communication
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import CommKind, Linked
+from graphlink.ranks.group_ids import assign
+from graphlink.read.kineto import read_kineto
+from graphlink.testing import Execution, write_kineto
+from graphlink.testing.strategies import Limits, executions
+from tests.comm_ops import Op
+from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, records
 
 A = pb.AttributeProto
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
@@ -147,24 +163,26 @@ def dependencies(path: Path) -> tuple[list[tuple[int, int, int]], list[tuple[int
     return data, ctrl, faults
 
 
-def assert_as_in_messages(file: ChakraFile, path: Path) -> None:
+def assert_as_in_messages(file: Graph, path: Path) -> None:
     columns, odd, calls = reference(path)
-    got = {name: getattr(file, name).tolist() for name in columns if name != "name"}
+    in_file = {name: file.file if name in ("has", "duration_micros") else file for name in columns}
+    got = {name: getattr(of, name).tolist() for name, of in in_file.items() if name not in ("name", "correlation")}
     if columns:
         got["name"] = [file.name_of(i) for i in range(len(file.id))]
+        got["correlation"] = file.integers("correlation").tolist()
     assert got == columns
-    assert [(o.node, o.name, o.kind, o.value) for o in file.odd] == odd
-    assert file.sync_call == calls
+    assert [(o.node, o.name, o.kind, o.value) for o in file.file.odd] == odd
+    assert file.file.sync_call == calls
     data, ctrl, faults = dependencies(path)
-    target = [np.repeat(np.arange(len(file.id)), np.diff(deps.first)).tolist() for deps in (file.data, file.ctrl)]
+    target = [np.repeat(np.arange(len(file.id)), np.diff(deps.first)).tolist() for deps in (file.data, file.file.ctrl)]
     assert list(zip(target[0], file.data.source.tolist(), file.data.kind.tolist(), strict=True)) == data
-    assert list(zip(target[1], file.ctrl.source.tolist(), strict=True)) == ctrl
-    assert set(file.ctrl.kind.tolist()) <= {UNKNOWN_DEP}
-    assert list(zip(*(getattr(file.faults, c).tolist() for c in ("node", "id", "data", "fault")), strict=True)) == faults
+    assert list(zip(target[1], file.file.ctrl.source.tolist(), strict=True)) == ctrl
+    assert set(file.file.ctrl.kind.tolist()) <= {UNKNOWN_DEP}
+    assert list(zip(*(getattr(file.file.faults, c).tolist() for c in ("node", "id", "data", "fault")), strict=True)) == faults
     ids = file.id.tolist()
-    assert file.duplicate_ids.tolist() == [i for i, one in enumerate(ids) if one in ids[:i]]
+    assert file.file.duplicate_ids.tolist() == [i for i, one in enumerate(ids) if one in ids[:i]]
     wanted = HAS["start_ns"] | HAS["duration_ns"]
-    assert file.timed == all(has & wanted == wanted for has in file.has.tolist())
+    assert file.timed == all(has & wanted == wanted for has in file.file.has.tolist())
 
 
 FIELDS = {
@@ -184,8 +202,12 @@ def assert_same(a: Any, b: Any) -> None:
         x, y = getattr(a, f.name), getattr(b, f.name)
         if isinstance(x, np.ndarray):
             assert x.dtype == y.dtype and x.tolist() == y.tolist(), f.name
-        elif f.name in ("data", "ctrl", "faults"):
+        elif is_dataclass(x):
             assert_same(x, y)
+        elif f.name == "columns":
+            assert [*x] == [*y]
+            for name in x:
+                assert_same(x[name], y[name])
         else:
             assert x == y, f.name
 
@@ -248,7 +270,7 @@ def nodes(draw: Any) -> bytes:
 @given(st.lists(nodes(), max_size=6))
 def test_columns_are_those_of_the_messages(tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes]) -> None:
     path = written(tmp_path_factory.mktemp("et"), *given_nodes)
-    assert_as_in_messages(read_chakra(path), path)
+    assert_as_in_messages(read_et(path), path)
 
 
 def test_a_node_of_ours(tmp_path: Path) -> None:
@@ -258,7 +280,7 @@ def test_a_node_of_ours(tmp_path: Path) -> None:
     attr += [A(name="comm_type", int64_val=CollectiveType.ALL_GATHER), A(name="comm_tag", int32_val=-4)]
     node = pb.Node(id=9, name="k", type=NodeType.COMM_COLL, data_deps=[4, 5], ctrl_deps=[4], duration_micros=3, attr=attr)
     host = [pb.Node(id=i, name="h", type=4, duration_micros=1, attr=[A(name="is_cpu_op", bool_val=True)]) for i in (4, 5)]
-    file = read_chakra(written(tmp_path, *host, node))
+    file = read_et(written(tmp_path, *host, node))
     assert (file.metadata.rank, file.metadata.graphlink, file.metadata.epoch_ns) == (3, "9.9", None)
     assert file.host.tolist() == [True, True, False]
     assert file.duration_ns.tolist() == [1000, 1000, 12]
@@ -267,18 +289,17 @@ def test_a_node_of_ours(tmp_path: Path) -> None:
     assert file.comm_type.tolist() == [-1, -1, 2]
     assert file.data.source.tolist() == [0, 1] and file.data.first.tolist() == [0, 0, 0, 2]
     assert file.data.kind.tolist() == [EdgeKind.LAUNCH, EdgeKind.STREAM]
-    assert file.ctrl.source.tolist() == [0]
+    assert file.file.ctrl.source.tolist() == [0]
     assert not file.timed and bool(file.says("pg_name")[2])
-    assert not len(file.faults.node) and not file.odd
+    assert not len(file.file.faults.node) and not file.file.odd
 
 
 def test_what_is_no_edge_is_kept_aside(tmp_path: Path) -> None:
-    file = read_chakra(written(tmp_path, pb.Node(id=1, data_deps=[1, 2, 2, 7, 2]), pb.Node(id=2, ctrl_deps=[8]), pb.Node(id=2)))
+    file = read_et(written(tmp_path, pb.Node(id=1, data_deps=[1, 2, 2, 7, 2]), pb.Node(id=2, ctrl_deps=[8]), pb.Node(id=2)))
     assert file.data.source.tolist() == [2]  # of equal ids the last
-    assert file.duplicate_ids.tolist() == [2]
-    assert sorted(
-        zip(file.faults.node.tolist(), file.faults.id.tolist(), file.faults.data.tolist(), file.faults.fault.tolist(), strict=True)
-    ) == [
+    assert file.file.duplicate_ids.tolist() == [2]
+    columns = (getattr(file.file.faults, name).tolist() for name in ("node", "id", "data", "fault"))
+    assert sorted(zip(*columns, strict=True)) == [
         (0, 1, True, Fault.SELF),
         (0, 2, True, Fault.DUPLICATE),
         (0, 2, True, Fault.DUPLICATE),
@@ -289,9 +310,9 @@ def test_what_is_no_edge_is_kept_aside(tmp_path: Path) -> None:
 
 def test_attributes_of_other_kinds_are_read_and_named(tmp_path: Path) -> None:
     attr = [A(name="is_cpu_op", int32_val=1), A(name="comm_size", uint64_val=64), A(name="pg_name", string_val="dp")]
-    file = read_chakra(written(tmp_path, pb.Node(id=1, attr=attr)))
+    file = read_et(written(tmp_path, pb.Node(id=1, attr=attr)))
     assert (bool(file.host[0]), int(file.comm_size[0]), int(file.group[0])) == (True, 64, BAD_GROUP)
-    assert [(o.name, o.kind, o.value) for o in file.odd] == [
+    assert [(o.name, o.kind, o.value) for o in file.file.odd] == [
         ("is_cpu_op", "int32_val", "1"),
         ("comm_size", "uint64_val", "64"),
         ("pg_name", "string_val", "dp"),
@@ -302,13 +323,13 @@ def test_blocks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_nodes = [pb.Node(id=i, name=f"n{i % 7}", data_deps=[i - 1] if i else [], attr=[A(name="tid", int64_val=i)]) for i in range(500)]
     given_nodes[250].attr.append(A(name="tid", int32_val=3))
     path = written(tmp_path, *given_nodes)
-    whole = read_chakra(path)
+    whole = read_et(path)
     monkeypatch.setattr(chakra, "_READ", 100)
-    assert_same(read_chakra(path), whole)
+    assert_same(read_et(path), whole)
     packed = tmp_path / "z.et"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert read_chakra(packed).data.source.tolist() == list(range(499))
-    assert [(o.node, o.kind, o.value) for o in whole.odd] == [(250, "twice", "250, then 3"), (250, "int32_val", "3")]
+    assert read_et(packed).data.source.tolist() == list(range(499))
+    assert [(o.node, o.kind, o.value) for o in whole.file.odd] == [(250, "twice", "250, then 3"), (250, "int32_val", "3")]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +350,7 @@ def test_broken_files(tmp_path: Path, data: bytes, what: str, where: str | None)
     path = tmp_path / "x.et"
     path.write_bytes(data)
     with pytest.raises(InputError, match=what) as problem:
-        read_chakra(path)
+        read_et(path)
     assert where is None or problem.value.where == where
 
 
@@ -342,13 +363,55 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     path = tmp_path_factory.mktemp("et") / "m.et"
     path.write_bytes(raw)
     with contextlib.suppress(InputError):
-        read_chakra(path)
+        read_et(path)
 
 
 def test_a_converter_file_of_2024() -> None:
     path = TRACES / "megatron-tp2-v100" / "chakra-2024.0.et"
     if not path.exists():
         pytest.skip("the shared traces are not here")
-    got = read_chakra(path)
+    got = read_et(path)
     assert_as_in_messages(got, path)
-    assert (len(got.id), len(got.faults.node), got.timed) == (2128, 2, False)
+    assert (len(got.id), len(got.file.faults.node), got.timed) == (2128, 2, False)
+
+
+def assert_read_back_equal(graph: Graph, linked: Linked, folder: Path) -> None:
+    path = folder / "written.et"
+    with path.open("wb") as out:
+        write_et(out, graph, linked)
+    back = read_et(path)
+    assert back.metadata == graph.metadata
+    assert [back.name_of(i) for i in range(len(back.name))] == [graph.name_of(i) for i in range(len(graph.name))]
+    for column in (*_ALIKE, "id", "target", "cost_ns", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "group"):
+        assert getattr(back, column).tolist() == getattr(graph, column).tolist(), column
+    assert back.timed and graph.timed
+    assert back.file.duration_micros.tolist() == micros(graph).tolist()
+    assert back.says("comm_type_recorded").tolist() == graph.says("comm_type_recorded").tolist()
+    assert not back.file.odd and not len(back.file.faults.node) and not len(back.file.duplicate_ids)
+
+
+_ALIKE = [f.name for f in fields(Graph) if f.name not in ("metadata", "strings", "name", "columns", "rows", "read")]
+
+
+@pytest.mark.parametrize("target", ["astra-sim", "chakra"])
+def test_a_graph_with_every_kind_of_node_is_read_back_equal(tmp_path: Path, target: str) -> None:
+    ops = (Op(CommKind.SEND, "SEND", bytes=8, peer=1, tag=3, group=0), Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0))
+    for device_op in (ALL_REDUCE, *ops):
+        comm, graph = communication(device_op, host=(ALL_REDUCE,)), every_kind()
+        ids = {group: 5 + k for k, group in enumerate(comm.ops.groups)}
+        assert_read_back_equal(as_written(graph.of_rank(0, 2, -7, 3), comm, plan(graph, comm, 0, target), ids), records(), tmp_path)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(execution=executions(Limits(devices=2)))
+def test_the_graph_of_any_program_is_read_back_equal(tmp_path: Path, execution: Execution) -> None:
+    assume(execution.device)
+    write_kineto(execution, tmp_path / "kineto.json", dialect="2026")
+    trace = read_kineto(tmp_path / "kineto.json")
+    linked = link(trace, None, match_hosts(trace, None))
+    comm = find_communication(linked)
+    built = build(linked, comm, BuildOptions(sync="cuda"))
+    for graph in (built.graph, fold(built.graph)):
+        shown = plan(graph, comm, 0, "astra-sim")
+        ids = assign({0: shown.groups})[0]
+        assert_read_back_equal(as_written(graph.of_rank(0, 1), comm, shown, ids), linked, tmp_path)
