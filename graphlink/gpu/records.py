@@ -60,6 +60,36 @@ class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     gpu: list[DeviceTime]
 
 
+class Excess(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much a device spent longer in a step than in the median of the others: on ``what``, ``compute`` or a cause of idle time."""
+
+    device: int
+    what: str
+    ns: int
+
+
+class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The steps in figures. The first is set aside, as it may hold what is done once: ``mean_ns`` to ``longest_ns`` are of the others,
+    None where there are none.
+
+    ``key``: the name that tells where steps begin or end; ``found_by``: ``mark``, ``range``, ``optimizer``, ``zero_grad`` or ``repeated``
+    (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an index of ``steps``; ``why``: what it took longer
+    for than the median of the others, the largest first.
+    """
+
+    key: str
+    found_by: str
+    count: int
+    first_ns: int
+    mean_ns: int | None = None
+    spread_ns: int | None = None
+    median_ns: int | None = None
+    shortest_ns: int | None = None
+    longest_ns: int | None = None
+    slowest: int | None = None
+    why: list[Excess] = []
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Idle(Short):
     """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the host's there.

@@ -8,10 +8,10 @@ import numpy as np
 
 from graphlink.gpu.busy import Busy, busy, length_ns, own_clock_ns
 from graphlink.gpu.causes import Hosts, explain
-from graphlink.gpu.records import CAUSES, DeviceTime, Idle, StepTime
+from graphlink.gpu.records import CAUSES, DeviceTime, Idle, Iterations, StepTime
+from graphlink.gpu.steps import iterations, steps_of
 from graphlink.graph_model import Column, Graph
 from graphlink.model import I64, Communication, Linked
-from graphlink.pipeline.rules import STEP_MARK
 from graphlink.records import Short
 
 
@@ -21,6 +21,7 @@ class GpuTime(Short):
 
     gpu: tuple[DeviceTime, ...]
     steps: tuple[StepTime, ...]
+    iterations: Iterations | None
     idle: tuple[tuple[int, Idle], ...]
 
 
@@ -29,56 +30,29 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
 
     ``late``: for how long communication nodes ran until the last rank came.
     """
-    devices = busy(linked, comm)
-    if not devices:
-        return GpuTime((), (), ())
-    marks = _step_marks(linked)
+    devices, cut = busy(linked, comm), steps_of(linked)
     hosts = Hosts(graph, linked, late)
-    rows = [(one, _marks_on(one, linked, marks)) for one in devices]
     gpu, idle = [], []
-    by_step: list[list[DeviceTime]] = [[] for _ in range(len(marks))]
-    for one, (start_ns, end_ns) in rows:
+    by_step: list[list[DeviceTime]] = [[] for _ in cut.names]
+    for one in devices:
+        start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
         first, last = int(one.start_ns[0]), int(one.end_ns.max())
         why = explain(hosts, one, int(start_ns.min(initial=first)), int(end_ns.max(initial=last)))
         gpu.append(_device(one, why, first, last, graph.epoch_ns))
         for times, low, high in zip(by_step, start_ns.tolist(), end_ns.tolist(), strict=True):
             times.append(_device(one, why, low, high, graph.epoch_ns))
         idle.append((one.device, _within(why, first, last, graph.epoch_ns)))
-    host, strings = linked.trace.host, linked.trace.strings
     steps = [
-        StepTime(
-            name=strings[host.name[row]],
-            start_ns=int(host.start_ns[row]) - graph.epoch_ns,
-            end_ns=int(host.end_ns[row]) - graph.epoch_ns,
-            gpu=times,
-        )
-        for row, times in zip(marks.tolist(), by_step, strict=True)
+        StepTime(name=name, start_ns=start - graph.epoch_ns, end_ns=end - graph.epoch_ns, gpu=times)
+        for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
     ]
-    return GpuTime(tuple(gpu), tuple(steps), tuple(idle))
+    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle))
 
 
-def _step_marks(linked: Linked) -> I64:
-    """Return the host rows that mark steps, by start: annotations of the thread with most of them, those inside another left out."""
-    host, strings = linked.trace.host, linked.trace.strings
-    codes = [k for k in np.unique(host.name[host.annotation]).tolist() if STEP_MARK.fullmatch(strings[k])]
-    rows = np.flatnonzero(host.annotation & np.isin(host.name, codes))
-    if not len(rows):
-        return rows
-    tids, counts = np.unique(host.tid[rows], return_counts=True)
-    rows = rows[host.tid[rows] == tids[np.argmax(counts)]]
-    rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
-    out: I64 = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
-    return out
-
-
-def _marks_on(one: Busy, linked: Linked, marks: I64) -> tuple[I64, I64]:
-    """Return starts and ends of the marks on a device's own clock: its offset is that of the first op after each."""
-    host, offset = linked.trace.host, own_clock_ns(linked)[one.rows]
-    return (
-        host.start_ns[marks] + offset[np.minimum(np.searchsorted(one.start_ns, host.start_ns[marks]), len(offset) - 1)],
-        host.end_ns[marks] + offset[np.minimum(np.searchsorted(one.start_ns, host.end_ns[marks]), len(offset) - 1)],
-    )
+def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
+    """Return times of the host on a device's own clock: its offset is that of the first op after each."""
+    offset = own_clock_ns(linked)[one.rows]
+    return at_ns + offset[np.minimum(np.searchsorted(one.start_ns, at_ns), len(offset) - 1)]
 
 
 def _device(one: Busy, why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> DeviceTime:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.errors import InputError
-from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.records import DeviceTime, Iterations, StepTime
 from graphlink.gpu.table import gpu_line
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
@@ -113,6 +113,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     top_gain: FamilyGain | UnsetType = UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
     gpu: list[DeviceTime]
     steps: list[StepTime]
+    iterations: Iterations | UnsetType = UNSET  # absent where no steps were found
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 
@@ -207,7 +208,7 @@ def like_it(count: int) -> str:
 
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
-        ("steps", _steps(rank.steps)),
+        ("steps", _steps(rank)),
         *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
         ("critical path", _path(rank.critical_path)),
         ("gains most", _top_gain(rank)),
@@ -247,15 +248,19 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     ]
 
 
-def _steps(steps: Sequence[StepTime]) -> str:
-    """Format the recorded steps: ``4: median 10.000 ms, longest 12.000 ms (step 3)``."""
-    if not steps:
+def _steps(rank: Rank) -> str:
+    """Format the steps: ``4: 10.000 ms +- 0.100 without the first (30.000 ms); slowest: 12.000 ms (step 3), 1.500 ms more compute``."""
+    told = rank.iterations
+    if told is UNSET:
         return ""
-    took = [one.end_ns - one.start_ns for one in steps]
-    if len(took) == 1:
-        return f"1 of {ms(took[0])} ms ({steps[0].name})"
-    longest = max(range(len(took)), key=took.__getitem__)
-    return f"{len(steps):,}: median {ms(median(took))} ms, longest {ms(took[longest])} ms ({steps[longest].name})"
+    if told.mean_ns is None or told.slowest is None:
+        return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
+    key = "" if told.found_by == "mark" else f", told by {shortened(told.key)}"
+    slowest = ""
+    if told.count > 2:
+        why = "".join(f", {ms(one.ns)} ms more {one.what}" for one in told.why[:1])
+        slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
+    return f"{told.count:,}{key}: {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} without the first ({ms(told.first_ns)} ms){slowest}"
 
 
 def _top_gain(rank: Rank) -> str:

@@ -446,6 +446,7 @@ def _entry(
         top_gain=next(iter(explained.gains.families), UNSET),
         gpu=list(gpu.gpu),
         steps=list(gpu.steps),
+        iterations=UNSET if gpu.iterations is None else gpu.iterations,
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],
     )

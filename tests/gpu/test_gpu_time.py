@@ -213,7 +213,7 @@ def test_steps_are_cut_at_their_marks() -> None:
 
 
 def test_a_rank_without_device_ops_has_none() -> None:
-    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), ())
+    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), None, ())
 
 
 @pytest.mark.parametrize("device", [[Device("gemm", 10, 20, 1), Device("gemm", 400, 420, 2)], [Device("gemm", 10, 10, 1)]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec import UNSET
 
@@ -12,6 +13,7 @@ import graphlink
 from graphlink.cli.parser import parse
 from graphlink.cli.show import show
 from graphlink.gpu.records import StepTime
+from graphlink.gpu.steps import Steps, iterations
 from graphlink.records import Table
 from graphlink.report import summary
 from graphlink.report.summary import Summary
@@ -56,16 +58,21 @@ def test_what_found_no_partner_is_named_without_asking(demo: Summary) -> None:
     assert rows(lost)["not linked"] == "device ops without launch call 3, host rows without ET node 2"
 
 
-def test_steps_are_told_by_median_and_longest(demo: Summary) -> None:
+def test_steps_are_told_without_the_first(demo: Summary) -> None:
     (rank,) = demo.ranks
 
-    def shown(*ms: int) -> str:
+    def shown(*ms: int, found_by: str = "mark") -> str:
         steps = [StepTime(name=f"step {k}", start_ns=0, end_ns=took * 1_000_000, gpu=[]) for k, took in enumerate(ms)]
-        return rows(msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, steps=steps)])).get("steps", "")
+        ends = np.array(ms, np.int64) * 1_000_000
+        cut = Steps("step", found_by, tuple(step.name for step in steps), np.zeros(len(ms), np.int64), ends)
+        told = iterations(cut, steps)
+        one = msgspec.structs.replace(rank, steps=steps, iterations=UNSET if told is None else told)
+        return rows(msgspec.structs.replace(demo, ranks=[one])).get("steps", "")
 
     assert shown() == ""
     assert shown(7) == "1 of 7.000 ms (step 0)"
-    assert shown(7, 30, 8) == "3: median 8.000 ms, longest 30.000 ms (step 1)"
+    assert shown(9, 30, 8) == "3: 19.000 ms +- 11.000 without the first (9.000 ms); slowest: 30.000 ms (step 1)"
+    assert shown(9, 8, found_by="optimizer") == "2, told by step: 8.000 ms +- 0.000 without the first (9.000 ms)"
 
 
 def test_show_prints_the_counts_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

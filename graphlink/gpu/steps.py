@@ -1,0 +1,198 @@
+"""Where the steps of a recording begin and end, at its marks or else at a node that it repeats once a step; and their figures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.gpu.records import DeviceTime, Excess, Iterations, StepTime
+from graphlink.model import I32, I64, Bool, Linked
+from graphlink.pipeline.rules import STEP_MARK
+from graphlink.records import Short
+from graphlink.tables import begins
+
+# names that say it, of a thread, in the order in which they are looked for
+_RANGE: Final = re.compile(r"(?i)(?:train(?:ing)?[ _])?(?:step|iter|iteration)(?:[ _#:]*\d+)?(?:\[.*\])?")
+_OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
+_ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
+_FEWEST: Final = 3  # times that an unnamed node must stand there: two distances that can be compared
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Steps(Short):
+    """The steps of a rank, disjoint and ascending, in ns since the epoch on the host's clock.
+
+    ``key``: the name that tells them, without its numbers; ``found_by``: ``mark`` (a range that the profiler or a framework makes for each
+    step), ``range`` (one with such a name), ``optimizer``, ``zero_grad``, or ``repeated`` (nothing but that it repeats).
+    """
+
+    key: str
+    found_by: str
+    names: tuple[str, ...]
+    start_ns: I64
+    end_ns: I64
+
+
+def steps_of(linked: Linked) -> Steps:
+    """Find the steps: by marks, else by names, else by what repeats; without any there are none. O(n log n) in host and device rows.
+
+    A step that an optimizer ends lasts from the end of the one before; the first begins with the recording. One that something else
+    begins lasts until that begins again, so the last one, which nothing ends, is no step.
+    """
+    host = linked.trace.host
+    for found_by, pattern, which in (
+        ("mark", STEP_MARK, host.annotation),
+        ("range", _RANGE, host.annotation),
+        ("optimizer", _OPTIMIZER, None),
+        ("zero_grad", _ZERO_GRAD, None),
+    ):
+        rows = _named(linked, pattern, which)
+        if found_by in ("mark", "range"):
+            rows = _outermost(linked, rows)
+            if len(rows):
+                return _at(linked, found_by, rows, host.start_ns[rows], host.end_ns[rows])
+        elif len(rows) > 1:
+            rows = _commonest(rows, host.name[rows])
+            if len(rows) > 1:
+                ends = found_by == "optimizer"
+                at_ns = np.append(host.start_ns.min(), host.end_ns[rows]) if ends else host.start_ns[rows]
+                return _at(linked, found_by, rows if ends else rows[:-1], at_ns[:-1], at_ns[1:])
+    return _repeated(linked)
+
+
+def _named(linked: Linked, pattern: re.Pattern[str], which: Bool | None) -> I64:
+    """Return the host rows with such a name, by start, of the thread that has most of them."""
+    host, strings = linked.trace.host, linked.trace.strings
+    codes = [k for k in np.unique(host.name if which is None else host.name[which]).tolist() if pattern.fullmatch(strings[k])]
+    named = np.isin(host.name, codes)
+    rows = np.flatnonzero(named if which is None else named & which)
+    return _commonest(rows, host.tid[rows])
+
+
+def _commonest(rows: I64, values: I64 | I32) -> I64:
+    """Return the rows that have the value which most have, of several the lowest."""
+    found, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    out: I64 = rows[which == np.argmax(counts)] if len(found) else rows
+    return out
+
+
+def _outermost(linked: Linked, rows: I64) -> I64:
+    """Leave out what is inside another one, and what takes no time."""
+    host = linked.trace.host
+    rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
+    out: I64 = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
+    return out
+
+
+def _at(linked: Linked, found_by: str, rows: I64, start_ns: I64, end_ns: I64) -> Steps:
+    strings, name = linked.trace.strings, linked.trace.host.name[rows]
+    of_rows = [strings[code] for code in name.tolist()]
+    key = re.sub(r"[ _#:]*\d+", "", of_rows[0]) if found_by in ("mark", "range") else of_rows[0]
+    return Steps(key, found_by, tuple(_numbered(of_rows)), start_ns, end_ns)
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """Return the names, with their number behind where they are all the same."""
+    return [f"{name} {k}" for k, name in enumerate(names, 1)] if len(set(names)) < len(names) else names
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """Rows of one name in one place, that repeat evenly over the whole recording, and the time that they cover."""
+
+    name: int
+    start_ns: I64
+    covers_ns: int
+
+
+def _repeated(linked: Linked) -> Steps:
+    """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of kernels."""
+    trace = linked.trace
+    host, device = trace.host, trace.device
+    begin = (
+        min(int(rows.start_ns.min()) for rows in (host, device) if len(rows.start_ns)) if len(host.start_ns) + len(device.start_ns) else 0
+    )
+    end = max(int(rows.end_ns.max(initial=begin)) for rows in (host, device))
+    for name, place, start, last, which in (
+        (host.name, host.tid, host.start_ns, host.end_ns, np.flatnonzero(host.annotation)),
+        (host.name, host.tid, host.start_ns, host.end_ns, np.flatnonzero(~host.annotation)),
+        (device.name, device.device * 2**32 + device.stream, device.start_ns, device.end_ns, np.arange(len(device.name))),
+    ):
+        found = max(_even(name[which], place[which], start[which], last[which], begin, end), key=lambda one: one.covers_ns, default=None)
+        if found is not None:
+            text, count = trace.strings[found.name], len(found.start_ns) - 1
+            return Steps(text, "repeated", tuple(_numbered([text] * count)), found.start_ns[:-1], found.start_ns[1:])
+    none = np.zeros(0, np.int64)
+    return Steps("", "", (), none, none)
+
+
+def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, until_ns: int) -> Iterator[_Repeated]:
+    """Yield the names that repeat evenly: no distance is twice another one, and there is room for no more before and behind.
+
+    So what a step does several times (its distances differ) and what only a part of the recording does (a layer) are none.
+    """
+    order = np.lexsort((start_ns, name, place))
+    name, start, end = name[order], start_ns[order], end_ns[order]
+    first = np.flatnonzero(begins(place[order], name))
+    last = np.append(first[1:], len(name)) - 1
+    many = last - first + 1 >= _FEWEST
+    if not many.any():
+        return
+    distance = np.append(np.diff(start), 0)
+    distance[last] = np.iinfo(np.int64).max  # to the first of another name
+    least = np.minimum.reduceat(distance, first)
+    distance[last] = 0
+    most = np.maximum.reduceat(distance, first)
+    covers = np.add.reduceat(end - start, first)
+    even = many & (most < 2 * least) & (start[first] - begin_ns < most) & (until_ns - start[last] < 2 * most)
+    for k in np.flatnonzero(even).tolist():
+        yield _Repeated(int(name[first[k]]), start[first[k] : last[k] + 1], int(covers[k]))
+
+
+def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
+    """Sum up the ``steps`` that were found as ``cut`` says; None where there are none."""
+    if not steps:
+        return None
+    took_ns = cut.end_ns - cut.start_ns
+    told = Iterations(key=cut.key, found_by=cut.found_by, count=len(steps), first_ns=int(took_ns[0]))
+    others = took_ns[1:]
+    if not len(others):
+        return told
+    slowest = 1 + int(others.argmax())
+    return Iterations(
+        key=told.key,
+        found_by=told.found_by,
+        count=told.count,
+        first_ns=told.first_ns,
+        mean_ns=round(float(others.mean())),
+        spread_ns=round(float(others.std())),
+        median_ns=round(float(np.median(others))),
+        shortest_ns=int(others.min()),
+        longest_ns=int(others.max()),
+        slowest=slowest,
+        why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]),
+    )
+
+
+def _why(slowest: StepTime, others: Sequence[StepTime]) -> list[Excess]:
+    if not others:
+        return []
+    found = []
+    for k, mine in enumerate(slowest.gpu):
+        theirs = [_parts(step.gpu[k]) for step in others]
+        for what, ns in _parts(mine).items():
+            more_ns = ns - round(float(np.median([one[what] for one in theirs])))
+            if more_ns > 0:
+                found.append(Excess(device=mine.device, what=what, ns=more_ns))
+    return sorted(found, key=lambda one: -one.ns)
+
+
+def _parts(one: DeviceTime) -> Counter[str]:
+    busy = {"compute": one.compute_ns, "exposed_comm": one.exposed_comm_ns, "exposed_copy": one.exposed_copy_ns}
+    return Counter({**busy, **one.idle_by_cause_ns})
