@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, ms, percent, shortened
+from graphlink.records import Table, counted, ms, percent, shortened
 
 if TYPE_CHECKING:
     from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
@@ -20,7 +20,7 @@ MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
 JOINED: Final = ("ranks", "coupled")  # all ranks at once
 MOST_LANES: Final = 8
 _ABOUT: Final = {
-    "ideal": "dependencies only",
+    "ideal": "dependencies only, each rank alone",
     "astra-sim": "one CPU, one GPU and one communication slot a rank, lowest id first",
     "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
     "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
@@ -44,7 +44,7 @@ Errors printed are self-consistency: a graph against the recording that it was m
 def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
-    parser.add_argument("--machine", choices=MACHINES, default="ideal", help="what replays (default ideal: dependencies only)")
+    parser.add_argument("--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)")
     parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
     parser.add_argument(
         "--together",
@@ -65,13 +65,14 @@ def replay(arguments: argparse.Namespace) -> int:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
     from graphlink.replay.folder import graph_files, load_groups
-    from graphlink.replay.report import report
+    from graphlink.replay.report import report, usual_machine
     from graphlink.replay.whatif import Changes, parse_scale
 
     what = Path(arguments.what)
-    if arguments.together and arguments.machine not in JOINED:
-        raise UsageError("--together is for --machine ranks and --machine coupled")
     files = graph_files(what, arguments.rank)
+    machine = arguments.machine or usual_machine(len(files))
+    if arguments.together and machine not in JOINED:
+        raise UsageError("--together is for --machine ranks and --machine coupled")
     groups = load_groups(what if what.is_dir() else what.parent)
     changes = Changes(
         tuple(map(parse_scale, arguments.scale)),
@@ -79,7 +80,7 @@ def replay(arguments: argparse.Namespace) -> int:
         None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
-    found = report(files, arguments.machine, groups, changes, together=arguments.together)
+    found = report(files, machine, groups, changes, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what)))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
 
@@ -91,7 +92,7 @@ def text(report: Report, what: str) -> list[str | Table]:
         lines += ["", *_run(run)]
     # each note once; where runs are of a rank each, with the number of those that have it
     noted = Counter(note for run in report.runs for note in run.notes)
-    lines += [f"  note           {'' if len(report.runs) == 1 else f'{count:,} ranks: '}{note}" for note, count in noted.items()]
+    lines += [f"  note           {'' if len(report.runs) == 1 else counted(n, 'rank') + ': '}{note}" for note, n in noted.items()]
     if report.what_if:
         lines += ["", *_what_ifs(report)]
     return lines
@@ -182,7 +183,7 @@ def _done(report: Report) -> list[str]:
 
 def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> tuple[str, ...]:
     gain = before_ns - after_ns
-    gained = (_ms(gain), f"{100 * gain / before_ns if before_ns else 0.0:.2f} %") if finished else ("does not finish", "")
+    gained = (_ms(gain), percent(gain, before_ns)) if finished else ("does not finish", "")
     return name, _ms(before_ns), _ms(after_ns), *gained
 
 

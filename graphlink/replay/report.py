@@ -36,6 +36,11 @@ _POLLS: Final = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query$|is_completed|[Ee
 _PATHS: Final = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|[Aa]utotun|[Tt]imeout")
 
 
+def usual_machine(ranks: int) -> str:
+    """Return the machine that replays so many ranks where none is named: of several, ranks wait for each other."""
+    return COUPLED if ranks > 1 else IDEAL
+
+
 def report(
     files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
 ) -> Report:

@@ -65,13 +65,19 @@ def gains(report: dict[str, Any]) -> list[int]:
 def test_a_change_is_made_on_the_ranks_that_it_fits(
     folder: Path, change: list[str], ranks: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = report(folder, *change)
+    data = report(folder, "--machine", "ideal", *change)
     assert [i for i, gain in enumerate(gains(data)) if gain] == ranks
     text = capsys.readouterr().out
     done, others = text.partition("what if\n")[2].split("\n\n")[0], [r for r in range(3) if r not in ranks]
     assert f"{told_ranks(ranks)}: " in done or len(change) > 2
     if others:
         assert f"{told_ranks(others)}: as recorded, nothing there is named by {' '.join(change)}" in done
+
+
+def test_several_ranks_wait_for_each_other_where_no_machine_is_named(folder: Path) -> None:
+    assert report(folder) == report(folder, "--machine", "coupled")
+    assert report(folder, "--rank", "1") == report(folder, "--rank", "1", "--machine", "ideal")
+    assert report(folder, "--machine", "ideal")["machine"] == "ideal"
 
 
 def test_what_was_done_names_the_ranks_of_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
