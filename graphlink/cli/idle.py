@@ -20,10 +20,11 @@ def idle(arguments: argparse.Namespace) -> int:
     """Print the time of each device and the causes of its idle time; 0.
 
     Raises:
-        InputError: the folder has no idle.<rank>.json, or none of this rank.
+        InputError: the folder has no idle.<rank>.json, or none of this rank; a file cannot be read.
     """
     from graphlink.gpu import file
     from graphlink.gpu.table import IdleReport, idle_table, rank_idle
+    from graphlink.report import summary
 
     folder = Path(arguments.dir)
     files = {int(number): path for path in folder.glob("idle.*.json") if (number := path.name.split(".")[1]).isdecimal()}
@@ -32,6 +33,8 @@ def idle(arguments: argparse.Namespace) -> int:
     if not files:
         of = "" if arguments.rank is None else f" of rank {arguments.rank}"
         raise InputError(f"holds no idle.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out")
-    report = IdleReport(ranks=[rank_idle(file.load(files[rank]), arguments.top) for rank in sorted(files)])
+    beside = folder / summary.NAME
+    run = summary.load(beside).run if beside.is_file() else None
+    report = IdleReport(ranks=[rank_idle(file.load(files[rank]), arguments.top, run) for rank in sorted(files)])
     tell(arguments.json, report, lambda: idle_table(report))
     return 0

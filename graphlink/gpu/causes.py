@@ -266,7 +266,15 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     start, end, of, cause, text = (np.concatenate(column) for column in zip(*found.parts, strict=True))
     order = np.argsort(start, kind="stable")
     start, end, of = start[order], end[order], of[order]
-    return Idle(start + shift[of], end + shift[of], shift[of], cause[order].astype(np.uint8), text[order], tuple(hosts.texts.place))
+    return Idle(
+        start + shift[of],
+        end + shift[of],
+        shift[of],
+        cause[order].astype(np.uint8),
+        text[order],
+        np.where(ended, row, NOWHERE)[of],
+        tuple(hosts.texts.place),
+    )
 
 
 def _up_to_ops(busy: Busy, idle: Spans) -> Spans:

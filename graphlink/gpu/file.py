@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.time import GpuTime
+from graphlink.model import NOWHERE, Trace
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.version import __version__
@@ -32,13 +34,18 @@ CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 
 
 class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval of one cause, since the start of the graph, on the device's own clock."""
+    """An interval of one cause, since the start of the graph, on the device's own clock.
+
+    ``op`` and ``stream``: what began at the end of the idle time; absent where nothing more did.
+    """
 
     device: int
     start_ns: int
     end_ns: int
     cause: CauseName
     evidence: str
+    op: str | UnsetType = UNSET
+    stream: int | UnsetType = UNSET
 
 
 class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +64,24 @@ def name_of(rank: int) -> str:
     return f"idle.{rank}.json"
 
 
-def blocks(rank: int, found: GpuTime) -> Iterator[bytes]:
-    """Yield the file, an interval a line."""
+def blocks(rank: int, found: GpuTime, trace: Trace) -> Iterator[bytes]:
+    """Yield the file, an interval a line. ``trace``: the recording, which names the ops."""
     head = msgspec.json.encode(IdleFile(rank=rank, gpu=list(found.gpu), steps=list(found.steps), idle=[]))
     yield head.removesuffix(b"]}")
     encode, before = msgspec.json.Encoder().encode, b"\n"
     for device, idle in found.idle:
-        columns = (column.tolist() for column in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence))
-        for start, end, cause, text in zip(*columns, strict=True):
-            yield before + encode(IdleEntry(device=device, start_ns=start, end_ns=end, cause=CAUSES[cause], evidence=idle.texts[text]))
+        columns = (column.tolist() for column in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence, idle.row))
+        for start, end, cause, text, row in zip(*columns, strict=True):
+            entry = IdleEntry(
+                device=device,
+                start_ns=start,
+                end_ns=end,
+                cause=CAUSES[cause],
+                evidence=idle.texts[text],
+                op=UNSET if row == NOWHERE else trace.strings[trace.device.name[row]],
+                stream=UNSET if row == NOWHERE else int(trace.device.stream[row]),
+            )
+            yield before + encode(entry)
             before = b",\n"
     yield b"]}\n"
 

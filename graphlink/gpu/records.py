@@ -94,7 +94,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 class Idle(Short):
     """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the host's there.
 
-    ``evidence``: a position in ``texts`` (entry 0 is "").
+    ``evidence``: a position in ``texts`` (entry 0 is ""). ``row``: the device row that ended it, ``NOWHERE`` where nothing more began.
     """
 
     start_ns: I64
@@ -102,4 +102,5 @@ class Idle(Short):
     shift_ns: I64
     cause: U8
     evidence: I64
+    row: I64
     texts: tuple[str, ...]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
 from graphlink.gpu.records import DeviceTime, StepTime
-from graphlink.records import Short, Table, ms, percent, shortened
+from graphlink.gpu.regular import LateStarts, late_starts
+from graphlink.ranks.summary import Run, Straggler
+from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _FEW = 3  # causes on a line
 MEANING: dict[CauseName, str] = {
@@ -35,13 +38,31 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, int]
 
 
+class Waited(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank waited for others in communication, as ``run.waits`` of ``summary.json`` has it.
+
+    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and by how much others came
+    later to them.
+    """
+
+    ns: int
+    stragglers: dict[str, Straggler]
+    apart: int
+    apart_ns: int
+
+
 class RankIdle(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank. ``causes``: by device (in the order of ``gpu``), the longest first; ``longest``: idle intervals, the longest first."""
+    """A rank. ``causes`` (the longest first), ``late_starts`` (where they are regular): by device, in the order of ``gpu``.
+
+    ``longest``: idle intervals, the longest first; ``waited``: absent for a rank alone.
+    """
 
     rank: int
     gpu: list[DeviceTime]
     steps: list[StepTime]
     causes: list[list[CauseTime]]
+    late_starts: list[LateStarts | None]
+    waited: Waited | UnsetType = UNSET
     longest: list[IdleEntry]
 
 
@@ -49,9 +70,9 @@ class IdleReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[RankIdle]
 
 
-def rank_idle(file: IdleFile, top: int) -> RankIdle:
-    """Sum up the file of a rank. O(n log n) in its intervals."""
-    causes = []
+def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
+    """Sum up the file of a rank; ``run``: what the ranks say together. O(n log n) in its intervals."""
+    causes, late = [], []
     for one in file.gpu:
         mine = [entry for entry in file.idle if entry.device == one.device]
         by_cause: dict[CauseName, list[IdleEntry]] = {}
@@ -59,8 +80,21 @@ def rank_idle(file: IdleFile, top: int) -> RankIdle:
             by_cause.setdefault(entry.cause, []).append(entry)
         found = [_cause(cause, entries, top) for cause, entries in by_cause.items()]
         causes.append(sorted(found, key=lambda one: -one.ns))
+        late.append(late_starts(mine))
     longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
-    return RankIdle(rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, longest=longest)
+    waited = _waited(file.rank, run) if run is not None else UNSET
+    return RankIdle(rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, late_starts=late, waited=waited, longest=longest)
+
+
+def _waited(rank: int, run: Run) -> Waited:
+    mine = {f"group {one.name or '(unnamed)' if one.id is None else one.id}": one for one in run.groups if rank in one.ranks}
+    apart = [one for one in run.set_apart if one.group in mine and one.late_rank not in (None, rank)]
+    return Waited(
+        ns=sum(one.wait_ns for one in run.waits if one.rank == rank),
+        stragglers={name: one.straggler for name, one in mine.items() if one.straggler is not None and one.straggler.rank != rank},
+        apart=len(apart),
+        apart_ns=sum(one.skew_ns for one in apart),
+    )
 
 
 def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTime:
@@ -118,21 +152,51 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
 
 def _rank(rank: RankIdle) -> list[str | Table]:
     out: list[str | Table] = []
-    for one, causes in zip(rank.gpu, rank.causes, strict=True):
+    for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         whole = one.to_ns - one.from_ns
         out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
         if one.comm_ns:
             out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
+            out += _waits(rank.waited) if rank.waited is not UNSET else []
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
-        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), ""]
+        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), ""]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
     longest = [
-        (ms(entry.end_ns - entry.start_ns), ms(entry.start_ns), entry.cause, shortened(entry.evidence, 80)) for entry in rank.longest
+        (
+            ms(entry.end_ns - entry.start_ns),
+            ms(entry.start_ns),
+            entry.cause,
+            shortened(entry.evidence),
+            "" if entry.stream is UNSET else str(entry.stream),
+            "" if entry.op is UNSET else shortened(entry.op),
+        )
+        for entry in rank.longest
     ]
-    return [*out, "longest", Table(longest, ("ms", "at ms", "cause", ""), ">><<"), ""] if longest else out
+    return [*out, "longest", Table(longest, ("ms", "at ms", "cause", "", "stream", "until"), ">><<><"), ""] if longest else out
+
+
+def _waits(waited: Waited) -> list[str]:
+    """Return on a line what communication waited for ranks that came late, and who did."""
+    if not (waited.ns or waited.apart_ns):
+        return []
+    who = [
+        f"mostly for rank {one.rank}, last in {one.times_late:,} of {counted(one.meetings, 'meeting')} of {name}"
+        for name, one in waited.stragglers.items()
+    ]
+    apart = [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'meeting')} set apart"] if waited.apart else []
+    return [f"  in communication it waited {ms(waited.ns)} ms for ranks that came late{''.join(f'; {part}' for part in [*who, *apart])}"]
+
+
+def _late(late: LateStarts) -> list[str]:
+    """Return the hint that lies in late starts of one length."""
+    return [
+        f"  {late.alike:,} of {counted(late.count, 'late start')} end idle time of {ms(late.gap_ns)} ms (within 5 %): "
+        f"{ms(late.late_ns + late.other_ns)} ms in all, {ms(late.other_ns)} ms of it before the launch calls had returned.",
+        "  Ops begin as regularly on a GPU that another process shares in time slices: look with nvidia-smi, record without that process.",
+    ]
 
 
 def _first(evidence: dict[str, int]) -> str:

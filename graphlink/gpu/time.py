@@ -77,4 +77,5 @@ def _within(why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> Idle:
     """Return what lies in [from_ns, to_ns), in times since the start of the graph."""
     low, high = np.searchsorted(why.end_ns, from_ns, side="right"), np.searchsorted(why.start_ns, to_ns)
     start, end = np.maximum(why.start_ns[low:high], from_ns), np.minimum(why.end_ns[low:high], to_ns)
-    return Idle(start - epoch_ns, end - epoch_ns, why.shift_ns[low:high], why.cause[low:high], why.evidence[low:high], why.texts)
+    at = slice(low, high)
+    return Idle(start - epoch_ns, end - epoch_ns, why.shift_ns[at], why.cause[at], why.evidence[at], why.row[at], why.texts)

@@ -274,7 +274,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
     files.append(idle_file.name_of(rank))
     with publish.writing(folder / files[-1]) as out:
-        out.writelines(idle_file.blocks(rank, gpu))
+        out.writelines(idle_file.blocks(rank, gpu, prepared.linked.trace))
     if options.timeline != "none":
         log.info("writing the timeline")
         beside = options.timeline == "both"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
+from graphlink.gpu import file as idle_file
 from graphlink.graph import path_file as path
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
@@ -24,7 +25,7 @@ from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
-from graphlink.replay.report import MACHINES, report
+from graphlink.replay.report import MACHINES, report, usual_machine
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.report import summary
 from graphlink.run import tables
@@ -179,8 +180,11 @@ class Run:
         return self._of_graphs(rank, lambda file: tables.collectives(file, groups, self.summary))
 
     def idle(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row per piece of idle time in the graph: host gap, device delay, start delay or host wait (``cause``), in ns."""
-        return self._of_graphs(rank, tables.idle)
+        """Return one row per interval in which a GPU was idle, as ``graphlink idle`` shows: cause, evidence, and the op that ended it.
+
+        Times are in ns, on the GPU's own clock (docs/idle.md).
+        """
+        return tables.of_ranks({one: tables.idle(idle_file.load(self.folder / idle_file.name_of(one))) for one in self._chosen(rank)})
 
     def bubbles(self) -> pd.DataFrame:
         """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
@@ -218,7 +222,7 @@ class Run:
         remove_sync: str | int | Sequence[str | int] = (),
         gb_per_s: float | None = None,
         launch_us: float | None = None,
-        machine: str = "ideal",
+        machine: str | None = None,
         rank: int | None = None,
     ) -> Report:
         """Replay the graphs, and with changes once more, as ``graphlink replay`` does (docs/replay.md).
@@ -231,13 +235,15 @@ class Run:
             remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
-            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``.
+            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks and ``ideal`` for one.
             rank: Only this rank.
 
         Raises:
             InputError: a graph cannot be read.
             UsageError: a change names nothing, a value is out of range, there is no such machine or rank.
         """
+        files = self._graph_files(rank)
+        machine = machine or usual_machine(len(files))
         if machine not in MACHINES:
             raise bad_value("machine", machine, f"one of {', '.join(MACHINES)}")
         if gb_per_s is not None and not 0 < gb_per_s < 1e9:
@@ -250,7 +256,7 @@ class Run:
             None if gb_per_s is None else gb_per_s * 1e9,
             None if launch_us is None else round(launch_us * 1000),
         )
-        return report(self._graph_files(rank), machine, load_groups(self.folder), changes)
+        return report(files, machine, load_groups(self.folder), changes)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})

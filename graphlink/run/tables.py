@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.errors import bad_value
+from graphlink.gpu.file import IdleFile
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
@@ -141,32 +142,20 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
     )
 
 
-def idle(file: Graph) -> pd.DataFrame:
-    """Return one row per piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
-
-    Causes: ``host_gap`` and ``device_delay`` (nodes: nothing explains them), ``start_delay`` (before a device op), ``host_wait`` (a host op
-    blocked in synchronisation). Pieces of several threads and streams lie next to each other.
-    """
-    work = works_of(file)
-    causes = {
-        "host_gap": np.where(work == Work.GAP, file.duration_ns, 0),
-        "device_delay": np.where(work == Work.DELAY, file.duration_ns, 0),
-        "start_delay": np.where(file.host | (work == Work.DELAY), 0, file.start_delay_ns),
-        "host_wait": np.where(file.host, file.wait_ns, 0),
-    }
-    at = [np.flatnonzero(ns) for ns in causes.values()]
-    node = np.concatenate(at)
-    cause = np.repeat(np.array([*causes], object), [len(a) for a in at])
-    idle_ns = np.concatenate([ns[a] for ns, a in zip(causes.values(), at, strict=True)])
-    order = np.argsort(node, kind="stable")
+def idle(file: IdleFile) -> pd.DataFrame:
+    """Return one row per interval in which a device was idle, with its cause and evidence, and what began then on which stream."""
+    rows = file.idle
+    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
+    stream = np.array([0 if row.stream is UNSET else row.stream for row in rows], np.int64)
     return frame(
         {
-            "id": _ids(file, node[order]),
-            "name": _texts(file, node[order]),
-            "cause": cause[order],
-            **_places(file, node[order], ("tid", "device", "stream")),
-            "start_ns": file.start_ns[node[order]],
-            "idle_ns": idle_ns[order],
+            "device": np.array([row.device for row in rows], np.int64),
+            "start_ns": start,
+            "end_ns": end,
+            "duration_ns": end - start,
+            **{name: np.array([getattr(row, name) for row in rows], object) for name in ("cause", "evidence")},
+            "stream": _known(stream, np.array([row.stream is not UNSET for row in rows], np.bool_)),
+            "op": np.array([None if row.op is UNSET else row.op for row in rows], object),
         }
     )
 

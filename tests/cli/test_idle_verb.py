@@ -54,3 +54,10 @@ def test_a_run_without_device_ops_says_so(tmp_path: Path, capsys: pytest.Capture
     assert main(["--kineto", str(tmp_path / "kineto_0.json"), "-o", str(tmp_path / "out"), "--quiet"]) == 0
     assert main(["idle", str(tmp_path / "out")]) == 0
     assert "rank 0: no device ops were recorded" in capsys.readouterr().out
+
+
+def test_an_interval_names_the_op_and_the_stream_on_which_it_began(folder: Path) -> None:
+    entries = json.loads((folder / "idle.0.json").read_bytes())["idle"]
+    rows = json.loads((DEMO / "kineto_0.json").read_bytes())["traceEvents"]
+    recorded = {(row["name"], row["args"].get("stream")) for row in rows if "args" in row}
+    assert entries and {(entry["op"], entry["stream"]) for entry in entries} <= recorded

@@ -323,6 +323,12 @@ def test_the_straggler_is_named_with_evidence(slow: Done, tmp_path: Path) -> Non
     assert straggler["wait_share"] > 0.9
     assert "rank 2" in straggler["evidence"]
     assert re.search(rf"straggler +{re.escape(straggler['evidence'])}", done.out)
+    waits = {one["rank"]: one["wait_ns"] for one in done.run["waits"]}
+    for rank, wait_ns in waits.items():
+        (told,) = json.loads(command("idle", done.folder, "--rank", str(rank), "--json", "-", folder=done.folder).out)["ranks"]
+        assert told["waited"]["ns"] == wait_ns
+        assert {one["rank"] for one in told["waited"]["stragglers"].values()} == ({2} if rank != 2 else set())
+    assert f"it waited {waits[1] / 1e6:,.3f} ms" in command("idle", done.folder, "--rank", "1", folder=done.folder).out
     of_groups = {tuple(group["ranks"]): group["straggler"] for group in slow.run["groups"]}
     assert of_groups[2, 3]["rank"] == 3
     assert of_groups[0, 1] is of_groups[4, 5] is of_groups[6, 7] is None

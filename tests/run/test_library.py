@@ -105,18 +105,21 @@ def test_tables_say_what_the_graph_says(demo: graphlink.Run) -> None:
     assert launches[launches > 0].to_dict() == edges[edges.kind == "launch"].source.value_counts().to_dict()
 
 
-def test_waits_and_idle_time_say_what_the_graph_says(demo: graphlink.Run) -> None:
-    nodes, edges, syncs, idle = demo.nodes(0), demo.edges(0), demo.syncs(0), demo.idle(0)
+def test_waits_say_what_the_graph_says(demo: graphlink.Run) -> None:
+    nodes, edges, syncs = demo.nodes(0), demo.edges(0), demo.syncs(0)
     sync = edges[edges.kind == "sync"].reset_index(drop=True)
     assert syncs[["source", "target"]].equals(sync[["source", "target"]])
     assert syncs.source_end_ns.tolist() == nodes.set_index("id").end_ns.loc[sync.source].tolist()
     assert "cudaStreamSynchronize" in set(syncs.call)
-    by_cause = idle.groupby("cause").idle_ns.sum().to_dict()
-    assert by_cause == {
-        "host_gap": nodes[nodes.work == "gap"].duration_ns.sum(),
-        "host_wait": nodes.wait_ns.sum(),
-        "start_delay": nodes.start_delay_ns.sum(),
-    }
+
+
+def test_idle_time_is_that_of_the_summary_and_ends_with_an_op_of_its_stream(demo: graphlink.Run) -> None:
+    idle, kernels = demo.idle(0), demo.kernels(0)
+    (gpu,) = demo.summary.ranks[0].gpu
+    assert idle.groupby("cause").duration_ns.sum().to_dict() == gpu.idle_by_cause_ns
+    assert idle.duration_ns.sum() == gpu.idle_ns and (idle.end_ns - idle.start_ns == idle.duration_ns).all()
+    begun = set(zip(kernels.name, kernels.stream, strict=True))
+    assert set(zip(idle.op, idle.stream, strict=True)) <= begun
 
 
 def test_communication_has_the_bandwidth_that_the_ranks_tell_together(two: graphlink.Run, demo: graphlink.Run) -> None:
