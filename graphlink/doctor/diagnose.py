@@ -15,7 +15,7 @@ from graphlink.doctor.nccl import dump_lacking, join_lacking
 from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import Finding, merged
-from graphlink.doctor.waits import standing_lacking, waits_lacking
+from graphlink.doctor.waits import late_lacking, standing_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
@@ -127,6 +127,7 @@ def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_row), nsys=nsys))
     findings += standing_lacking(built, linked, comm)
+    findings += late_lacking(built.graph, linked)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
         findings.append(Finding("pipeline-doubts", 0.0, told=staged.warnings))

@@ -14,12 +14,13 @@ from graphlink.doctor.kineto import bounds
 from graphlink.doctor.records import Finding, if_any
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
+from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.call_roles import Role
-from graphlink.model import Bool, Communication, FoundBy, Linked, SyncKind
+from graphlink.model import NOWHERE, Bool, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
 
-EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not reported
+EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
@@ -75,6 +76,21 @@ def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Itera
         figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {f"{name}_ns": ns for name, ns in rests.items()}
         pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
         yield Finding("standstill", share, figures, told=(*stood.warnings, *pieces))
+
+
+def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
+    """Report device ops that began late for no reason that was recorded, where that is more than 5 % of the time of the rank.
+
+    Ops without a launch of their own (not recorded, or behind that of a graph) are other findings.
+    """
+    first = np.zeros(len(linked.device_call), np.bool_)
+    first[np.unique(linked.device_call, return_index=True)[1]] = True
+    delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    row = graph.row[delay]
+    ns = graph.duration_ns[delay[first[row] & (linked.device_call[row] != NOWHERE)]]  # they do not overlap
+    share = _share(int(ns.sum()), int(graph.end_ns.max(initial=0)))
+    if share > 1 - EXPLAINED_SHARE:
+        yield Finding("late-starts", share, {"delays": len(ns), "late_ns": int(ns.sum())})
 
 
 def _no_rows(linked: Linked, *, nsys: bool) -> str:

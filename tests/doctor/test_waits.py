@@ -24,9 +24,9 @@ def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_pat
     (inputs,) = of_folders([str(traces)], None).ranks
     (told,) = run_rank(inputs, Options(timeline="none"), tmp_path / "out").ranks
     assert finding.figures["inferred"] == told.sync.by_source["inferred"]
-    blocked = [w for w in told.warnings if "synchronisation calls waited" in w]
+    blocked = [w for w in told.warnings if w.startswith("synchronisation calls (")]
     count, took = finding.figures["unexplained"], finding.figures["unexplained_ns"]
-    assert [w.split(" us for ")[0] for w in blocked] == ([f"{count} synchronisation calls waited {took / 1000:.1f}"] if count else [])
+    assert [w.split(" us for ")[0] for w in blocked] == ([f"synchronisation calls ({count:,}) waited {took / 1000:.1f}"] if count else [])
 
 
 def test_calls_are_counted_by_name(tmp_path: Path) -> None:
@@ -44,6 +44,32 @@ def test_calls_are_counted_by_name(tmp_path: Path) -> None:
 
 def gloo(name: str, start: float, end: float) -> dict[str, object]:
     return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start, "args": {}}
+
+
+def late(calls_late_us: int) -> list[dict[str, object]]:
+    """Three kernels on an idle stream, the last of which begins late."""
+    row = {"ph": "X", "pid": 1, "tid": 1}
+    rows: list[dict[str, object]] = []
+    for k, at in enumerate((0, 1_000, 2_000)):
+        begun = at + 5 + (calls_late_us if k == 2 else 0)
+        rows += [
+            row | {"cat": "cpu_op", "name": "aten::mm", "ts": at, "dur": 10, "args": {"Input Dims": [[1]], "Record function id": k + 1}},
+            row | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 2, "args": {"correlation": k + 1}},
+            row
+            | {"cat": "kernel", "pid": 0, "tid": 7, "name": "k", "ts": begun, "dur": 30}
+            | {"args": {"stream": 7, "correlation": k + 1, "device": 0}},
+        ]
+    return rows
+
+
+@pytest.mark.parametrize(("late_us", "told"), [(500, True), (40, False)])
+def test_late_starts_that_nothing_explains_are_told_where_they_take_time(late_us: int, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": late(late_us)}))
+    found = diagnosed(tmp_path)
+    assert ("late-starts" in found) == told
+    if told:
+        figures = found["late-starts"].figures
+        assert figures["delays"] == 1 and abs(figures["late_ns"] - late_us * 1_000) <= 5_000
 
 
 def test_gloo_is_a_matter_of_inference(tmp_path: Path) -> None:

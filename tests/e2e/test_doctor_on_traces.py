@@ -18,7 +18,7 @@ from tests.e2e.conftest import ROOT
 TRACES = ROOT.parent / "shared" / "traces"
 
 KNOWN: dict[str, set[str]] = {
-    "megatron-tp2-v100": {"no-cuda-sync", "first-meeting-late"},
+    "megatron-tp2-v100": {"no-cuda-sync", "first-meeting-late", "late-starts"},
     "resnet-ddp2-a100": {"no-cuda-sync", "et-differs", "missing-ranks"},
     "dlrm8-v100": {"no-cuda-sync", "matched-by-order", "integer-us", "launches-before-window", "began-apart", "left-aside"},
     "vgg13-h100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps", "python-rows"},
@@ -41,7 +41,7 @@ KNOWN: dict[str, set[str]] = {
     "legacy/triton_example.json.gz": {"no-et", "no-cuda-sync", "no-record-function-ids"},
     "legacy/sendrecv_graph_launch_5streams.json.gz": {
         "no-et", "no-cuda-sync", "comm-unknown", "launches-before-window", "missing-ranks", "integer-us", "no-record-function-ids",
-        "standstill",
+        "standstill", "late-starts",
     },
     "host-only/no_gpu_no_rank.json.gz": {"no-et", "host-only", "no-rank", "integer-us", "no-record-function-ids"},
     "pipelining-cpu/1f1b": {"host-only", "host-comm", "no-seq", "no-pipeline-ranges", "began-apart", "first-meeting-late"},
