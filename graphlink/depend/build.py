@@ -13,6 +13,7 @@ from graphlink.depend.device import device_side
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
 from graphlink.depend.hostcomm import WAIT_END_NS
+from graphlink.depend.hta import NO_ROWS as HTA_NO_ROWS
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
@@ -28,7 +29,7 @@ from graphlink.tables import take
 
 SYNC = ("both", "hta", "cuda")
 NO_ROWS = (
-    "the recording has no cuda_sync rows: waits are inferred from their effect "
+    "the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
 )
 
@@ -154,18 +155,18 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
         untold = Untold(len(unexplained), int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum()))
         if unexplained:
             warnings.append(
-                f"{untold.calls} synchronisation calls waited {untold.calls_ns / 1000:.1f} us for something that "
-                "the recording does not show; their time stays in their ops"
+                f"synchronisation calls ({untold.calls:,}) waited {untold.calls_ns / 1000:.1f} us for something that "
+                "the recording does not show; that time stays in their ops"
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
     behind = int(np.count_nonzero(behind_rows(linked) & (cuda.role != Role.OTHER) & (cuda.role < Role.COPY) & (linked.call_op == NOWHERE)))
     if behind:
-        warnings.append(f"{behind} synchronisation and event calls after the last row are left out: the profiler's own")
+        warnings.append(f"synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own")
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
     if options.sync != "cuda" and len(trace.device.start_ns):
         hta, said = hta_waits(trace, linked.device_call, options.hta_limit)
         others.append(hta)
-        warnings += said
+        warnings += [text for text in said if text != HTA_NO_ROWS or NO_ROWS not in warnings]
     return FoundWaits(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), untold)
