@@ -75,6 +75,11 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0.0:.1f} %"
 
 
+def share_word(share: str) -> str:
+    """Return what people read for a share of the critical path: ``idle`` there is time that nothing explains, not a GPU's idle time."""
+    return "unexplained" if share == "idle" else share
+
+
 def shortened(text: str, most: int = 60) -> str:
     """Return the two ends of a name of more than ``most`` characters: names of kernels run over hundreds, and differ at both ends."""
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"

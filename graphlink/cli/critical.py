@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import Table, counted, joined, ms, percent, shortened
+from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
 
 if TYPE_CHECKING:
     from graphlink.graph.gains import OpGain
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
+FEW: Final = 8  # ranks that a line names
 _ABOUT: Final = """Gains are recomputed, each as if that thing alone took no time. They are no shares of the path, and never add up."""
 
 
@@ -50,10 +51,15 @@ def critical(arguments: argparse.Namespace) -> int:
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")
-        from graphlink.replay.across import across
+        from msgspec.structs import replace
+
+        from graphlink.replay.across import across, share_gains
         from graphlink.replay.folder import graph_files, load, load_groups
 
-        found = across(load(graph_files(folder)), load_groups(folder))
+        files, groups = load(graph_files(folder)), load_groups(folder)
+        found = across(files, groups)
+        if not found.stuck:
+            found = replace(found, gain_ns=share_gains(files, groups))
         tell(arguments.json, found, lambda: report_across(found, arguments.top))
     else:
         _of_a_rank(arguments, folder)
@@ -75,6 +81,7 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
         chosen = max(lengths, key=lambda rank: lengths[rank])
         if len(files) > 1:
             others = ["", "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses"]
+            others += ["Each path is of a rank alone, with its waits for others; --across shows what held up all of them."]
     file = path.load(files[chosen])
     tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])
 
@@ -88,7 +95,7 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         *(f"  Note: {note}." for note in file.notes),
     ]
     ops = [(g.gain_ns, _op(g)) for g in gains.ops]
-    families = [(g.gain_ns, (ms(g.on_path_ns), g.share, f"{g.count:,}", shortened(g.name))) for g in gains.families]
+    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", shortened(g.name))) for g in gains.families]
     syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
     return joined(
         [
@@ -118,7 +125,7 @@ def report(file: PathFile, top: int) -> list[str | Table]:
 
 def _op(gain: OpGain) -> tuple[str, ...]:
     parts = f" ({len(gain.nodes)} parts)" if len(gain.nodes) > 1 else ""
-    return ms(gain.on_path_ns), gain.share, f"{gain.id}", f"{shortened(gain.name)}{parts}"
+    return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", f"{shortened(gain.name)}{parts}"
 
 
 def _sync(gain: SyncPointGain) -> tuple[str, ...]:
@@ -136,14 +143,16 @@ def sentences(file: PathFile) -> list[str]:
     share, gain = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares)
     most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
     part, saved = percent(share[most], whole), percent(gain[most], whole)
-    said = f"Most of the path is {most} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {most} ({part})"
+    word = share_word(most)
+    said = f"Most of the path is {word} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {word} ({part})"
     if 2 * gain[most] < share[most]:
         said += f", but without it the rank would end only {saved} earlier: other work waits right behind."
     else:
         said += f"; without it the rank would end {saved} earlier."
     out = [said]
     if best != most:
-        out.append(f"The share that gains most is {best}: {percent(gain[best], whole)}, at {percent(share[best], whole)} of the path.")
+        gained, of = percent(gain[best], whole), percent(share[best], whole)
+        out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
         out.append(f"The one name that gains most is {shortened(top.name)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
@@ -159,7 +168,15 @@ def _shares(file: PathFile) -> Table:
     import msgspec
 
     share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
-    rows = [(name, f"{ms(ns)} ms", percent(ns, whole), f"{ms(gain[name])} ms", percent(gain[name], whole)) for name, ns in share.items()]
+    return share_table(share, gain, whole, whole)
+
+
+def share_table(share: Mapping[str, int], gain: Mapping[str, int], path_ns: int, total_ns: int) -> Table:
+    """Return the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain."""
+    rows = [
+        (share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), f"{ms(gain[name])} ms", percent(gain[name], total_ns))
+        for name, ns in share.items()
+    ]
     return Table(rows, ("share", "on the path", "", "gain if it took no time", ""), "<>>>>", indent=0)
 
 
@@ -194,19 +211,20 @@ def _stretches(file: PathFile) -> list[str | Table]:
         main = int(there[by_name[there].argmax()])
         ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
         most = f"{ids}, most {shortened(file.names[main])} {ms(by_name[main])}"
-        rows.append((ms(length[k]), percent(length[k], file.length_ns), file.shares[share[low]], f"from {ms(from_ns[k])}", most))
+        rows.append(
+            (ms(length[k]), percent(length[k], file.length_ns), share_word(file.shares[share[low]]), f"from {ms(from_ns[k])}", most)
+        )
     return [title, Table(rows, align=">><<<")]
 
 
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
     whole = found.length_ns
-    shares = [(name, f"{ms(ns)} ms", percent(ns, whole)) for name, ns in found.share_ns.items()]
-    families = [(ms(f.ns), percent(f.ns, whole), f.share, f"{f.nodes:,}", shortened(f.name)) for f in found.families[:top]]
+    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", shortened(f.name)) for f in found.families[:top]]
     return joined(
         [
             _head(found),
-            [Table(shares, ("share", "on the path"), "<>>", indent=0)],
+            _across_shares(found),
             _ranks(found),
             _hops(found, top),
             ["families (nodes of one name)", Table(families, ("on path", "", "share", "nodes", "name"), ">><><")],
@@ -218,28 +236,44 @@ def _head(found: CriticalAcross) -> list[str]:
     nodes = f"{len(found.nodes.id):,} of {found.nodes_all:,} nodes"
     lines = [f"{counted(len(found.ranks), 'rank')}: critical path {ms(found.length_ns)} ms, {nodes}"]
     if found.before_ns:
-        lines.append(f"  It begins on rank {found.nodes.rank[0]}, whose recording began {ms(found.before_ns)} ms after the first.")
+        first = f"{ms(found.before_ns)} ms before the recording of rank {found.nodes.rank[0]} began"
+        lines.append(
+            f"  The replay of all ranks takes {ms(found.before_ns + found.length_ns)} ms: {first}, then {ms(found.length_ns)} ms of path."
+        )
     if found.measured_ns is not None:
         error = "" if found.error_pct is None else f", {found.error_pct:+.3f} % (self-consistency)"
         lines.append(f"  Measured over all ranks {ms(found.measured_ns)} ms{error}.")
     return lines + [f"  {line}." for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
 
 
+def _across_shares(found: CriticalAcross) -> list[str | Table]:
+    """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
+    from msgspec import UNSET
+
+    if found.gain_ns is UNSET:
+        shares = [(share_word(name), f"{ms(ns)} ms", percent(ns, found.length_ns)) for name, ns in found.share_ns.items()]
+        return [Table(shares, ("share", "on the path"), "<>>", indent=0)]
+    return [share_table(found.share_ns, found.gain_ns, found.length_ns, found.before_ns + found.length_ns)]
+
+
 def _ranks(found: CriticalAcross) -> list[str | Table]:
+    from graphlink.replay.whatif import told_ranks
+
     rows = [
         (
             f"{rank.rank}",
             f"{ms(rank.ns)} ms",
             percent(rank.ns, found.length_ns),
             f"{rank.nodes:,}",
-            ", ".join(f"{name} {ms(ns)}" for name, ns in rank.share_ns.items() if ns),
+            ", ".join(f"{share_word(name)} {ms(ns)}" for name, ns in rank.share_ns.items() if ns),
         )
         for rank in sorted(found.ranks, key=lambda r: (-r.ns, r.rank))
         if rank.nodes
     ]
     table = Table(rows, ("rank", "on the path", "", "nodes", "of which"), "<>>><", indent=0)
-    off = sum(not rank.nodes for rank in found.ranks)
-    return [table, f"nothing of the path runs on the {off} other{'s' * (off > 1)}"] if off else [table]
+    off = [rank.rank for rank in found.ranks if not rank.nodes]
+    where = told_ranks(off) if len(off) <= FEW else f"the {len(off):,} others"
+    return [table, f"nothing of the path runs on {where}"] if off else [table]
 
 
 def _hops(found: CriticalAcross, top: int) -> list[str | Table]:

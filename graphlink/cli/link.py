@@ -118,7 +118,8 @@ def _next(made: Summary, out: str) -> list[str]:
     """Return what to run next, of a run with graphs."""
     if not made.ranks:
         return []
-    return [f"next: graphlink idle {out}; graphlink critical-path {out}; graphlink show -v {out} for all that was counted"]
+    across = " --across" if len(made.ranks) > 1 else ""
+    return [f"next: graphlink idle {out}; graphlink critical-path {out}{across}; graphlink show -v {out} for all that was counted"]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table, ms
+from graphlink.records import Short, Table, ms, share_word
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -304,7 +304,7 @@ def _path(replay: RunReplay) -> str:
     whole = replay.path_ns or 1
     before = replay.replayed_ns - replay.path_ns
     late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
-    parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
+    parts = ", ".join(f"{share_word(name)} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
     most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
     on = ", ".join(f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most[:SHOWN]) + ", ..." * (len(most) > SHOWN)
     return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"

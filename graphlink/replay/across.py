@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
@@ -19,6 +20,7 @@ from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Rendezvous, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
+from graphlink.replay.whatif import Changes, Scale, apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
@@ -107,6 +109,7 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     nodes_run: int
     nodes_all: int
     share_ns: dict[str, int]
+    gain_ns: dict[str, int] | UnsetType = UNSET  # of all nodes of a share on all ranks; absent in the file, and where a rank is stuck
     ranks: list[RankShare]
     hops: list[Hop]
     families: list[AcrossFamily]
@@ -154,6 +157,19 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         ],
         notes=list(met.notes),
     )
+
+
+def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> dict[str, int]:
+    """Return how much earlier all ranks would end if what counts as a share took no time, on any rank: of each share a replay."""
+    work = workload(files)
+    before_ns = play_coupled(work, meetings(work, groups)).total_ns
+    out = {}
+    for share, name in enumerate(SHARES):
+        sorts = [w for w in Work if _SHARE[w] == share and (work.work == w).any()]
+        sorts += [Work.DELAY] if share == Share.IDLE and Work.DELAY not in sorts and work.fixed_ns.any() else []
+        changed = apply(work, Changes(tuple(Scale(w, None, 0) for w in sorts)), groups).work if sorts else work
+        out[name] = before_ns - play_coupled(changed, meetings(changed, groups)).total_ns
+    return out
 
 
 def encode(found: CriticalAcross) -> bytes:

@@ -24,7 +24,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, joined, ms, percent, shortened
+from graphlink.records import Short, Table, counted, joined, ms, percent, share_word, shortened
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -268,7 +268,8 @@ def _top_gain(rank: Rank) -> str:
     if gain is UNSET:
         return ""
     shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
-    return f"{shortened(gain.name)} ({gain.share}, {gain.count:,} nodes): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
+    which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
+    return f"{shortened(gain.name)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
 
 
 def _trust(rank: Rank) -> str:
@@ -342,7 +343,7 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
         f"{_idle_percent(rank):.1f}",
         next((cause for cause, _ in causes.most_common(1)), ""),
         f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}",
-        max(shares, key=shares.__getitem__),
+        share_word(max(shares, key=shares.__getitem__)),
         f"{rank.replay.error_pct:+.3f}",
         _explained(_all_stood(rank.standstill)),
     )
@@ -369,7 +370,7 @@ def _standstill(found: Standstill) -> str:
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
     whole = _all_stood(found)
     shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
-    longest = f"; longest rest {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
+    longest = f"; longest unexplained {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
     return f"{ms(whole.ns)} ms, {_explained(whole)} % explained: {shares}{longest}"
 
 
@@ -400,7 +401,7 @@ def _method(rank: Rank) -> str:
 def _path(path: CriticalPath) -> str:
     """Return the parts of the path, the largest first."""
     parts = sorted(msgspec.structs.asdict(path.share_ns).items(), key=lambda part: -part[1])
-    shares = ", ".join(f"{name} {percent(ns, path.length_ns)}" for name, ns in parts if ns)
+    shares = ", ".join(f"{share_word(name)} {percent(ns, path.length_ns)}" for name, ns in parts if ns)
     return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
 
 

@@ -152,10 +152,23 @@ def test_the_verb_prints_the_path_over_ranks(tmp_path: Path, capsys: pytest.Capt
     assert main(["critical-path", str(tmp_path), "--across"]) == 0
     text = capsys.readouterr().out
     assert "2 ranks: critical path 0.015 ms, 2 of 4 nodes" in text and "the path stays on one rank" in text
-    assert "It begins on rank 1, whose recording began 0.001 ms after the first." in text
-    assert "nothing of the path runs on the 1 other" in text
+    assert "The replay of all ranks takes 0.016 ms: 0.001 ms before the recording of rank 1 began, then 0.015 ms of path." in text
+    assert "nothing of the path runs on rank 0" in text
     assert main(["critical-path", str(tmp_path), "--across", "--rank", "0"]) == 2
     assert "leave --rank out" in capsys.readouterr().err
+
+
+def test_shares_have_the_gains_of_a_replay_without_them(tmp_path: Path) -> None:
+    folder(tmp_path)
+    out = tmp_path / "p.json"
+    assert main(["critical-path", str(tmp_path), "--across", "--json", str(out)]) == 0
+    found = json.loads(out.read_bytes())
+    assert [*found["gain_ns"]] == [*found["share_ns"]]
+    for share, sort in (("host", "host"), ("communication", "comm")):
+        assert main(["replay", str(tmp_path), "--scale", f"{sort}=0", "--json", str(out)]) == 0
+        (what_if,) = json.loads(out.read_bytes())["what_if"]
+        assert found["gain_ns"][share] == what_if["before_ns"] - what_if["after_ns"] > 0
+    assert found["gain_ns"]["compute"] == found["gain_ns"]["copy"] == found["gain_ns"]["idle"] == 0
 
 
 @pytest.mark.parametrize(
