@@ -1,4 +1,4 @@
-"""``graphlink critical-path``: what holds a rank or the run up, and what would be gained from whom."""
+"""``graphlink critical-path``: what holds a rank or the run up, and what would be gained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
 FEW: Final = 8  # ranks that a line names
-_ABOUT: Final = """Gains are recomputed, each as if that thing alone took no time. They are no shares of the path, and never add up."""
+_ABOUT: Final = """A gain is how much earlier the end would come if that thing alone took no time. It is no share of the path; gains never add up."""
 
 
 def critical_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def critical_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--across",
         action="store_true",
-        help="instead: the path over all ranks, from one that waited to the one that came late",
+        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that came late",
     )
     parser.add_argument("--rank", type=count, metavar="R", help="which rank (default: the one with the longest path)")
     parser.add_argument("--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)")

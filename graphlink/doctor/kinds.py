@@ -142,8 +142,8 @@ _ALL: Final = (
          "device ops begin {streams_ms} ms late", "what is said of each piece"),
     Kind("late-starts", "note", "device ops began late {delays} times, {late_ms} ms in all, and nothing recorded says why",
          "that time is device delays in the graph, which shrink with nothing but --scale delay; their gain says how much depends on them",
-         "cuda_sync rows, if there are none: they name what a stream waited for; else look with nvidia-smi whether another process uses the "
-         "GPU, and record without it (graphlink idle OUT shows where)"),
+         "cuda_sync rows, if there are none: they name what a stream waited for; else look with nvidia-smi whether another process uses "
+         "the GPU, and record without it (graphlink idle OUT shows where)"),
     # Communication, and of which rank a recording is
     Kind("comm-unknown", "lost", "parameters or group of {unknown} of {comms} communication ops are unknown",
          "they are COMP_NODEs whose time counts as communication: no size, no group, and ranks do not meet in them",

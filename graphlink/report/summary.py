@@ -278,7 +278,7 @@ def _trust(rank: Rank) -> str:
     replay = rank.replay
     return (
         f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency); "
-        f"{_explained(whole)} % of {ms(whole.ns)} ms standstill explained"
+        f"{_explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
     )
 
 
