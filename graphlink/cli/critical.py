@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
 FEW: Final = 8  # ranks that a line names
-_ABOUT: Final = """A gain is how much earlier the end would come if that thing alone took no time. It is no share of the path; gains never add up."""
+_ABOUT: Final = "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and gains never add up."
 
 
 def critical_options(parser: argparse.ArgumentParser) -> None:

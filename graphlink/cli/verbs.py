@@ -45,7 +45,9 @@ _ALL: Final = (
     Verb("join", "DIR", "join the ranks that link --rank-job left in DIR, and publish their files there", join_options, join, urls=True),
     Verb("show", "DIR|FILE.et", "print the summary of an earlier run, or a node of a graph with its edges", show_options, show),
     Verb("replay", "DIR|FILE.et", "replay graphs, compare with the recording, ask what if", replay_options, replay),
-    Verb("critical-path", "DIR", "print the critical path of a rank or over all ranks, and what would be gained", critical_options, critical),
+    Verb(
+        "critical-path", "DIR", "print the critical path of a rank or over all ranks, and what would be gained", critical_options, critical
+    ),
     Verb("idle", "DIR", "print what each GPU was busy with, and why it was idle", idle_options, idle),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
