@@ -23,9 +23,8 @@ import numpy as np
 from causes import Recorded, cause, told
 
 from graphlink.cli import main as graphlink
-from graphlink.graph.write_et import Heading, write_et
+from graphlink.graph.target import written
 from graphlink.ranks.group_ids import assign
-from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changes, Scale, apply
 from graphlink.replay.workload import Work, Workload, measured_ns, workload
@@ -77,10 +76,8 @@ def recorded(program: Program, wanted: Callable[[dict[str, Any]], bool]) -> Reco
         prepared = prepare(Inputs(kineto=path), Options(sync="cuda"))
         graph = prepared.built.graph
         ids = assign({0: prepared.plan.groups})[0]
-        et = Path(folder) / "trace.0.et"
-        with et.open("wb") as out:
-            write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, Heading(0, 1, graph.epoch_ns))
-        return Recorded(execution, row_ids(execution), prepared, workload(load({0: et})))
+        work = workload({0: written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids)})
+        return Recorded(execution, row_ids(execution), prepared, work)
 
 
 def error_pct(program: Program, execution: Execution, work: Workload, scale: float) -> float:

@@ -30,14 +30,13 @@ import numpy as np
 from graphlink.errors import GraphlinkError
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.write_et import Heading, write_et
+from graphlink.graph.target import written
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report
-from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.replay.workload import Work, workload
@@ -134,14 +133,9 @@ def _is_wait(kind: str, source: Key, target: Key) -> bool:
 
 
 def _gains(prepared: PreparedRank) -> dict[str, float]:
-    """Gain in percent of each sort at half its time on the ideal machine, from the written graph."""
+    """Gain in percent of each sort at half its time on the ideal machine."""
     graph, ids = prepared.built.graph, assign({prepared.rank: prepared.plan.groups})[prepared.rank]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"trace.{prepared.rank}.et"
-        with path.open("wb") as out:
-            heading = Heading(prepared.rank, prepared.world_size, graph.epoch_ns)
-            write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading)
-        work = workload(load({prepared.rank: path}))
+    work = workload({prepared.rank: written(graph.of_rank(prepared.rank, prepared.world_size), prepared.comm, prepared.plan, ids)})
     before = play_ideal(work).total_ns
     out_of = {}
     for sort in SORTS:
