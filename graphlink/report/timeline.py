@@ -135,8 +135,9 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         *_wait_args(waits, linked, at[1]),
         *_path_args(shown.found.path, at[2]),
     ]
-    pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
-    processes = [Process(f"rank {shown.rank}", pid)]
+    where = [linked.trace.host_name, "" if linked.trace.pid is None else f"pid {linked.trace.pid}"]
+    label = ", ".join(filter(None, where))
+    processes = [Process(f"rank {shown.rank}", label)]
     if shown.beside:
         played = shown.played
         start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)

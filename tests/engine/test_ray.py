@@ -64,7 +64,7 @@ def cluster() -> Iterator[str]:
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves its log files open
 
 
-@pytest.mark.parametrize("at_once", [None, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("at_once", [None, 1, 3])
 def test_results_come_in_order_and_are_those_of_processes(cluster: str, tmp_path: Path, at_once: int | None) -> None:
     told: list[int] = []
     tasks = some(tmp_path, 6)
@@ -86,7 +86,6 @@ def test_a_run_on_a_cluster_writes_what_processes_write(cluster: str, tmp_path: 
     assert by_pool == by_ray
 
 
-@pytest.mark.long
 def test_no_more_than_at_once_are_under_way(cluster: str, tmp_path: Path) -> None:
     run_all_on_ray(engine_tasks.slow_square, some(tmp_path, 4), 1)
     assert in_time_order(tmp_path) == ["0.0", "1.0", "2.0", "3.0"]  # though the first is slow
@@ -124,12 +123,10 @@ def test_what_work_raises_is_raised_here(cluster: str, tmp_path: Path) -> None:
     assert "in reject_two" in str(raised.value.__cause__)
 
 
-@pytest.mark.long
 def test_an_estimate_above_what_a_node_has_does_not_wait_for_ever(cluster: str, tmp_path: Path) -> None:
     assert run_all_on_ray(engine_tasks.square, some(tmp_path, 2), estimates_bytes=[10**6, 10**15]) == [0, 1]
 
 
-@pytest.mark.long
 def test_a_node_without_the_module_is_told(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def work(task): return task\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -236,7 +233,6 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, tmp_path: Pa
     assert not any(ray_folder.iterdir())
 
 
-@pytest.mark.long
 def test_an_address_where_nothing_answers_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}

@@ -18,7 +18,7 @@ from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
-from graphlink.run.discover.names import natural_order
+from graphlink.run.discover.names import natural_order, placed_ranks
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
@@ -124,9 +124,10 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
             todo="leave it out: they are numbered by communicator, or by file, process and device",
         )
     out = []
-    for k, (export, contents, numbering) in enumerate(
-        zip(exports, files, number(files, [_named_rank(path) for path in exports]), strict=True)
-    ):
+    named = [_named_rank(path) for path in exports]
+    if None in named:
+        named = [*(placed_ranks(exports) or named)]
+    for k, (export, contents, numbering) in enumerate(zip(exports, files, number(files, named), strict=True)):
         if rank is not None and numbering.world_size is None:
             numbering = replace(numbering, ranks=(rank,))
         out += [

@@ -25,6 +25,7 @@ _KIND: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times
 _DIGITS: Final = re.compile(r"\d+")
+_TIMES: Final = re.compile(r"step|iter|epoch|pid", re.IGNORECASE)  # what is counted there is no rank
 
 
 def is_trace_name(name: str) -> bool:
@@ -57,15 +58,43 @@ def named_world(path: Path) -> int | None:
 def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int] | None:
     """Find the numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is ``told`` of any.
 
-    That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder. None where
-    there is no such number, or two that differ.
+    That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder. Without any, the
+    number of a node and that of the rank on it: ``report_{node}_{local}``. None where there is no such number, or two that differ.
     """
     full = [
         numbers
         for numbers in _columns(paths)
         if sorted(numbers) == list(range(len(paths))) and all(t in (None, n) for t, n in zip(told, numbers, strict=True))
     ]
-    return full[0] if full and all(numbers == full[0] for numbers in full) else None
+    if full:
+        return full[0] if all(numbers == full[0] for numbers in full) else None
+    found = placed_ranks(paths)
+    return found if found is not None and all(t in (None, n) for t, n in zip(told, found, strict=True)) else None
+
+
+def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
+    """Read rank = node x ranks a node + local rank in names that differ in these two alone, as ``report_0_3`` (node 0, local rank 3) or
+    ``report_03``.
+
+    Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of them must be there,
+    or the digits could be of one number. None where the names do not tell.
+    """
+    stems = [_stem(path) for path in paths]
+    if len(paths) < 2 or len({_DIGITS.sub("0", stem) for stem in stems}) > 1 or _TIMES.search(stems[0]):
+        return None
+    columns = [column for column in zip(*map(_DIGITS.findall, stems), strict=True) if len(set(column)) > 1]
+    if len(columns) == 1 and all(1 < len(text) < 6 for text in columns[0]):
+        node, local = ([int(text[part]) for text in columns[0]] for part in (slice(-1), slice(-1, None)))
+        if len({*columns[0]}) < len({*node}) * len({*local}):
+            return None
+    elif len(columns) == 2 and all(len(text) < 6 for column in columns for text in column):
+        node, local = ([int(text) for text in column] for column in columns)
+    else:
+        return None
+    each = max(local) + 1
+    ranks = [n * each + k for n, k in zip(node, local, strict=True)]
+    whole = {*node} == {*range(max(node) + 1)} and {*local} == {*range(each)}
+    return ranks if whole and len({*ranks}) == len(ranks) else None
 
 
 def natural_order(path: Path) -> list[tuple[int, str]]:
