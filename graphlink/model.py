@@ -213,6 +213,7 @@ class FrameRows(Short):
     tid: I64
     start_ns: I64
     end_ns: I64
+    name: I32
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -246,6 +247,14 @@ class DeviceClocks(Short):
     devices: tuple[DeviceClock, ...]
 
 
+class Gpu(msgspec.Struct, frozen=True):
+    """A device as its recording names it. ``capability``: (major, minor) of CUDA or its equivalent; None where it is not recorded."""
+
+    device: int
+    name: str
+    capability: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Trace(Short):
     """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
@@ -269,6 +278,7 @@ class Trace(Short):
     host_name: str = ""  # of the machine; "" where the recording does not tell
     job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
     frames: FrameRows | None = None  # None = the recording has no stacks
+    gpus: tuple[Gpu, ...] = ()  # as far as the recording describes them
     clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, Bool, DeviceKind, SyncKind
-from graphlink.read.columns import MISSING, Parts, Strings
+from graphlink.model import I64, Bool, DeviceKind, Gpu, SyncKind
+from graphlink.read.columns import MISSING, Parts, Strings, to_int_or_none
 from graphlink.read.ranges import around_others, fits
 
 _Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
@@ -36,6 +36,23 @@ def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
     """
     labelled = {pid for pid, text in labels.items() if text not in ("", "CPU")}
     return labelled | {pid for pid, text in names.items() if pid not in labels and _DEVICE.fullmatch(text)}
+
+
+def gpus_of(recorded: Any) -> tuple[Gpu, ...]:
+    """Return the devices that ``deviceProperties`` of Kineto describe; what is no device among them is passed over."""
+    rows = [row for row in recorded if isinstance(row, dict)] if isinstance(recorded, list) else []
+    return gpus((row.get("id"), row.get("name"), row.get("computeMajor"), row.get("computeMinor")) for row in rows)
+
+
+def gpus(rows: Iterable[tuple[Any, Any, Any, Any]]) -> tuple[Gpu, ...]:
+    """Return a device for each (number, name, major, minor) whose number is one; a capability is there in full or not at all."""
+    out = []
+    for number, name, *capability in rows:
+        device, (major, minor) = to_int_or_none(number), map(to_int_or_none, capability)
+        known = None if major is None or minor is None else (major, minor)
+        if device is not None:
+            out.append(Gpu(device, name if isinstance(name, str) else "", known))
+    return tuple(out)
 
 
 def is_call(category: str) -> bool:

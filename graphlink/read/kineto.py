@@ -21,7 +21,7 @@ from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRow
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.devices import device_processes, is_call, place
+from graphlink.read.devices import device_processes, gpus_of, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -50,7 +50,7 @@ from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_row
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
-_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
+_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName"})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
@@ -168,7 +168,12 @@ class _KinetoRows:
         if not spans:
             return rows
         if category == FRAME:
-            self.parts[FRAME].add(tid=ints([row.tid for row in spans]), start_ns=start[usable], end_ns=(start + length)[usable])
+            self.parts[FRAME].add(
+                tid=ints([row.tid for row in spans]),
+                start_ns=start[usable],
+                end_ns=(start + length)[usable],
+                name=self.strings.column([row.name or "" for row in spans]),
+            )
             return rows
         args = [row.args or NO_ARGS for row in spans]
         self.parts[OTHER].add(
@@ -402,6 +407,7 @@ class _KinetoRows:
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
             frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
+            gpus=gpus_of(around.get("deviceProperties")),
             host_name=_host_name(around, pid),
             job=job_of(around),
         )

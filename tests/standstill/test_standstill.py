@@ -198,7 +198,9 @@ def test_silence_in_which_frames_begin_and_end_is_python() -> None:
     trace = build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy])
     start = np.array([50, *range(1_000, 2_000, 90), 4_000]) * 1000
     end = np.array([6_000, *range(1_080, 2_000, 90), 2_000, 4_010]) * 1000
-    frames = FrameRows(np.ones(len(start), np.int64), start + trace.host.start_ns[0], end + trace.host.start_ns[0])
+    frames = FrameRows(
+        np.ones(len(start), np.int64), start + trace.host.start_ns[0], end + trace.host.start_ns[0], np.zeros(len(start), np.int32)
+    )
     found = stood(linked(replace(trace, frames=frames))).standstill
     assert found.python_ns == 1_010_000
     assert found.threads == Stood(ns=5_000_000 - 1_010_000, explained_ns=0)

@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE, Comm, Trace
+from graphlink.model import NOWHERE, Comm, Gpu, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
+from graphlink.read.devices import gpus
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
 from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
@@ -96,6 +97,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             left_out={},
             warnings=(*export.warnings, *renumbered, *cut_window(export)),
             host_name=_host_name(export),
+            gpus=_gpus(export),
         )
         first, *others = split(rows, places, whole)
         first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
@@ -174,6 +176,13 @@ def _host_name(export: Export) -> str:
     rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
     names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
     return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+def _gpus(export: Export) -> tuple[Gpu, ...]:
+    """Return the devices of the machine, by their CUDA numbers where the export has those."""
+    number = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
+    rows = export.rows("TARGET_INFO_GPU", (number, "name", "computeMajor", "computeMinor"))
+    return gpus((device, name.decode("utf-8", "replace") if isinstance(name, bytes) else "", *rest) for device, name, *rest in rows)
 
 
 def cut_window(export: Export) -> list[str]:
