@@ -66,10 +66,21 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, top: int = 100) -> Gains:
-    """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
+@dataclass(frozen=True, slots=True)
+class FoundGains:
+    """The gains that are listed, and that of each operation; ``NOWHERE`` where it is none of the largest and was not computed."""
 
-    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as.
+    listed: Gains
+    operation_ns: I64
+
+
+def top_gains(
+    graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, top: int = 100, operation: I32 | None = None
+) -> FoundGains:
+    """Find the ``top`` largest gains of ops, families, sync points and operations, and the gain of each share.
+
+    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as; ``operation``: which one each
+    node is part of, ``NOWHERE`` for none.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
@@ -78,9 +89,10 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
     work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)  # of a delay, what launch latency does not explain
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
-    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), graph.name, working)]
+    operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
+    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), graph.name, working, operation)]
     for _ in range(ROUNDS):
-        wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share)), strict=True)]
+        wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share), top), strict=True)]
         ends = np.cumsum([0, *map(len, wanted)])
         if not ends[-1]:
             break
@@ -89,11 +101,11 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
         found = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
         for group, w, gain in zip(groups, wanted, found, strict=True):
             group.gain_ns[w] = gain
-    ops, families, by_share = groups
+    ops, families, by_share, operations = groups
     idle_ns = late.total_ns - length_ns(graph, np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns))
     share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
     points = sync_gains(graph, sync_points(graph), late, path)
-    return Gains(
+    listed = Gains(
         shares=ShareNs(**share_gains),
         ops=[
             OpGain(**figures, id=node, name=graph.name_of(node), nodes=nodes.tolist())
@@ -107,6 +119,7 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
         sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
+    return FoundGains(listed, operations.gain_ns)
 
 
 def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) -> I64:

@@ -15,7 +15,7 @@ from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lag
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.slack import slack
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.model import I64, Communication, Linked
+from graphlink.model import I32, I64, Communication, Linked
 from graphlink.read import document
 from graphlink.records import Short
 
@@ -61,20 +61,26 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains."""
+    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains; of operations as ``FoundGains``."""
 
     path: CriticalChain
     slack_ns: I64
     gains: Gains
+    operation_gain_ns: I64
 
 
-def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100) -> Explained:
-    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per node). O(n log n)."""
+def explain(
+    graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100, operation: I32 | None = None
+) -> Explained:
+    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per node). O(n log n).
+
+    ``operation``: which operation each node is part of, ``NOWHERE`` for none.
+    """
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
-    gains = top_gains(graph, linked, late, path, share, top)
-    return Explained(path, late.node_ns, gains)
+    found = top_gains(graph, linked, late, path, share, top, operation)
+    return Explained(path, late.node_ns, found.listed, found.operation_ns)
 
 
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:

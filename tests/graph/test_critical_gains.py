@@ -47,7 +47,7 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:
-    return top_gains(r.graph, records(), *r[1:], top)
+    return top_gains(r.graph, records(), *r[1:], top).listed
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -205,6 +205,18 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
             assert found.shares.idle == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
         else:
             assert getattr(found.shares, s.name.lower()) == whole - total(g, np.where(r.share == s, own, 0))
+
+
+@settings(deadline=None)
+@given(graphs(), st.data())
+def test_the_gain_of_an_operation_is_that_of_its_nodes(g: Graph, data: st.DataObject) -> None:
+    count = len(g.kind)
+    label = np.array(data.draw(st.lists(st.integers(NOWHERE, 5), min_size=count, max_size=count)), np.int32)
+    r = replayed(g)
+    found = top_gains(r.graph, records(), *r[1:], operation=label).operation_ns
+    assert len(found) == label.max(initial=NOWHERE) + 1
+    for code, gain in enumerate(found.tolist()):
+        assert gain == total(g) - total(g, np.where(label == code, np.minimum(g.duration_ns, split(g)[0]), 0))
 
 
 @settings(deadline=None)
