@@ -36,7 +36,7 @@ DONE: Final = "journal.done"
 MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
 _CUT: Final = ("a run was killed while it moved files, and they cannot be put back", "run the command as somebody who may write there")
 _OWN: Final = re.compile(
-    r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle)\.[0-9]{1,10}\.json"
+    r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle|ops)\.[0-9]{1,10}\.json"
     r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
     r"|timeline\.perfetto-trace|pipeline\.svg|report\.html|README\.txt|network\.yml|run\.sh"
 )

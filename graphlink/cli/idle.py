@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
-from graphlink.errors import InputError
+from graphlink.cli.rank_files import rank_files
 
 
 def idle_options(parser: argparse.ArgumentParser) -> None:
@@ -26,15 +26,9 @@ def idle(arguments: argparse.Namespace) -> int:
     from graphlink.gpu.table import IdleReport, idle_table, rank_idle
     from graphlink.report import summary
 
-    folder = Path(arguments.dir)
-    files = {int(number): path for path in folder.glob("idle.*.json") if (number := path.name.split(".")[1]).isdecimal()}
-    if arguments.rank is not None:
-        files = {rank: path for rank, path in files.items() if rank == arguments.rank}
-    if not files:
-        of = "" if arguments.rank is None else f" of rank {arguments.rank}"
-        raise InputError(f"holds no idle.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out")
-    beside = folder / summary.NAME
+    files = rank_files(Path(arguments.dir), "idle", arguments.rank)
+    beside = Path(arguments.dir) / summary.NAME
     run = summary.load(beside).run if beside.is_file() else None
-    report = IdleReport(ranks=[rank_idle(file.load(files[rank]), arguments.top, run) for rank in sorted(files)])
+    report = IdleReport(ranks=[rank_idle(file.load(path), arguments.top, run) for path in files.values()])
     tell(arguments.json, report, lambda: idle_table(report))
     return 0

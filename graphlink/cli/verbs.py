@@ -14,6 +14,7 @@ from graphlink.cli.critical import critical, critical_options
 from graphlink.cli.doctor import doctor, doctor_options
 from graphlink.cli.idle import idle, idle_options
 from graphlink.cli.link import join, join_options, link, link_options
+from graphlink.cli.ops import ops, ops_options
 from graphlink.cli.replay import replay, replay_options
 from graphlink.cli.show import show, show_options
 
@@ -49,6 +50,7 @@ _ALL: Final = (
         "critical-path", "DIR", "print the critical path of a rank or over all ranks, and what would be gained", critical_options, critical
     ),
     Verb("idle", "DIR", "print what each GPU was busy with, and why it was idle", idle_options, idle),
+    Verb("ops", "DIR", "print which operations the device time goes to, and whether they use tensor cores", ops_options, ops),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
     ),

@@ -43,6 +43,8 @@ from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
+from graphlink.operations import file as ops_file
+from graphlink.operations.find import find_operations, measured
 from graphlink.perfetto.packets import Rows
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
@@ -268,8 +270,12 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
-    found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost)
+    operations = find_operations(graph, prepared.linked)
+    found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost, operation=operations.of_node)
     publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
+    files.append(ops_file.name_of(rank))
+    ops = measured(operations, graph, prepared.linked, prepared.comm, found.operation_gain_ns, rank)
+    publish.write(folder / files[-1], ops_file.encode(ops))
     log.info("finding out why devices were idle")
     gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
     files.append(idle_file.name_of(rank))

@@ -19,6 +19,7 @@ from graphlink.gpu import file as idle_file
 from graphlink.graph import path_file as path
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
+from graphlink.operations import file as operations_file
 from graphlink.pipeline import file as bubbles
 from graphlink.publish import settle
 from graphlink.records import html_table
@@ -162,8 +163,15 @@ class Run:
         """Return one row per dependency: the ids ``source`` and ``target``, and its ``kind``."""
         return self._of_graphs(rank, tables.edges)
 
-    def ops(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row per host op (and part of one): times in ns, its caller and how many device ops it launches."""
+    def ops(self, rank: int | None = None, *, by_path: bool = False) -> pd.DataFrame:
+        """Return one row per host op (and part of one): times in ns, its caller and how many device ops it launches.
+
+        ``by_path``: one row per operation instead, as ``graphlink ops`` prints them (docs/operations.md): all calls from one path, forward
+        and backward together, most device time first.
+        """
+        if by_path:
+            found = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in self._chosen(rank)}
+            return tables.of_ranks({one: tables.operations(file) for one, file in found.items()})
         return self._of_graphs(rank, tables.ops)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:

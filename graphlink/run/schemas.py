@@ -16,6 +16,8 @@ from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
 from graphlink.graph.node_view import NodeView
 from graphlink.graph.path_file import PathFile
+from graphlink.operations.records import Operations
+from graphlink.operations.table import OperationsReport
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Report
@@ -32,6 +34,8 @@ FILES: Final[dict[str, Any]] = {
     "critical_path.schema.json": PathFile,
     "idle.schema.json": IdleFile,
     "idle.report.schema.json": IdleReport,
+    "ops.schema.json": Operations,
+    "ops.report.schema.json": OperationsReport,
     "critical_path.ranks.schema.json": CriticalAcross,
     "linked.schema.json": LinkedFile,
     "bubbles.schema.json": Bubbles,

@@ -20,6 +20,7 @@ from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.operations.records import Operations
 from graphlink.pipeline.file import IdleEntry
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
@@ -69,6 +70,27 @@ def ops(file: Graph) -> pd.DataFrame:
             **{name: getattr(file, name)[mine] for name in (*_TIMES, "self_ns", "wait_ns")},
             "caller": _callers(file)[mine],
             "launches": launches[mine],
+        }
+    )
+
+
+def operations(file: Operations) -> pd.DataFrame:
+    """Return one row per operation; its path and its types are one text each. ``gain_ns`` is missing where it was not computed."""
+    rows = file.operations
+    gain = np.array([NOWHERE if row.gain_ns is None else row.gain_ns for row in rows], np.int64)
+    times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns")
+    cores = ("eligible_ns", "used_ns", "not_used_ns", "unknown_ns", "other_type_ns")
+    return frame(
+        {
+            "path": np.array(["/".join(row.path) for row in rows], object),
+            "kind": np.array([row.kind for row in rows], object),
+            **{
+                name: np.array([getattr(row, name) for row in rows], np.int64) for name in ("calls", "backward_calls", "device_ops", *times)
+            },
+            "gain_ns": _known(gain, gain != NOWHERE),
+            **{f"tensor_{name}": np.array([getattr(row.tensor_cores, name) for row in rows], np.int64) for name in cores},
+            "dtypes": np.array([", ".join(row.dtypes) for row in rows], object),
+            "kernel": np.array([row.kernels[0].name if row.kernels else None for row in rows], object),
         }
     )
 

@@ -31,6 +31,7 @@ VERBS_AND_RECORDS = [
     (["bubbles", "{pipeline}", "--schedule", "gpipe"], "bubbles.compared"),
     (["check", "{out}"], "check"),
     (["idle", "{out}"], "idle.report"),
+    (["ops", "{out}"], "ops.report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
 ]
@@ -100,7 +101,17 @@ def test_another_schedule_stands_in_the_data(graphlink: Run, ready: dict[str, Pa
 
 @pytest.mark.parametrize(
     "name",
-    ["summary.json", "trace.0.et", "trace.7.et", "critical_path.0.json", "idle.0.json", "comm_group.json", ".graphlink/x.json", ""],
+    [
+        "summary.json",
+        "trace.0.et",
+        "trace.7.et",
+        "critical_path.0.json",
+        "idle.0.json",
+        "ops.0.json",
+        "comm_group.json",
+        ".graphlink/x.json",
+        "",
+    ],
 )
 def test_outputs_are_never_overwritten(graphlink: Run, ready: dict[str, Path], name: str) -> None:
     before = {path.name: path.read_bytes() for path in ready["out"].iterdir() if path.is_file()}

@@ -1,0 +1,32 @@
+"""``graphlink ops``: which operations the device time of an earlier run goes to, and whether they use tensor cores."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from graphlink.cli.numbers import count
+from graphlink.cli.out import tell
+from graphlink.cli.rank_files import rank_files
+
+
+def ops_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
+    parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
+    parser.add_argument("--top", type=count, default=10, metavar="N", help="how many operations (default 10)")
+    parser.add_argument("--whole-names", action="store_true", help="print paths and names of kernels in full")
+
+
+def ops(arguments: argparse.Namespace) -> int:
+    """Print the operations with most device time; 0.
+
+    Raises:
+        InputError: the folder has no ops.<rank>.json, or none of this rank.
+    """
+    from graphlink.operations import file
+    from graphlink.operations.table import OperationsReport, operations_table, top_of
+
+    files = rank_files(Path(arguments.dir), "ops", arguments.rank)
+    report = OperationsReport(ranks=[top_of(file.load(path), arguments.top) for path in files.values()])
+    tell(arguments.json, report, lambda: operations_table(report, whole=arguments.whole_names))
+    return 0

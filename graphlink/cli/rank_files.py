@@ -1,0 +1,22 @@
+"""Find the files that a run wrote for each of its ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphlink.errors import InputError
+
+
+def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
+    """Return ``<stem>.<rank>.json`` of each rank, ascending; with ``rank`` only of that one.
+
+    Raises:
+        InputError: there is none.
+    """
+    files = {int(number): path for path in folder.glob(f"{stem}.*.json") if (number := path.name.split(".")[1]).isdecimal()}
+    if rank is not None:
+        files = {one: path for one, path in files.items() if one == rank}
+    if not files:
+        of = "" if rank is None else f" of rank {rank}"
+        raise InputError(f"holds no {stem}.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out")
+    return dict(sorted(files.items()))

@@ -1,0 +1,293 @@
+"""Find the operations of a rank: which one each device op, host row and node is part of, and what each took."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from graphlink.graph_model import Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
+from graphlink.operations.names import short_name
+from graphlink.operations.paths import HostPaths, host_paths
+from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
+from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
+from graphlink.records import Short
+from graphlink.tables import spread
+
+_HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
+_USES: Final[dict[Use, UseName]] = {Use.USED: "used", Use.NOT_USED: "not_used", Use.UNKNOWN: "unknown", Use.NONE: "none"}
+_SHAPES: Final = 3  # of an operation that are listed
+_FRAMES: Final = 8
+_INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of PyTorch, and of what is built in
+NOT_RECORDED: Final = "launch not recorded"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FoundOperations(Short):
+    """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node, ``NOWHERE`` for none.
+
+    ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device row.
+    """
+
+    host: HostPaths
+    path: I64
+    kind: tuple[Kind, ...]
+    of_row: I64
+    of_node: I32
+    of_device: I64
+    backward: Bool
+    op: I64
+
+
+def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
+    """Find the operation of each host row, device row and node. O(n log n) in rows."""
+    host, device, calls = host_paths(linked), linked.trace.device, linked.trace.calls
+    table, rows = host.table, linked.trace.host
+    launched = linked.device_call != NOWHERE
+    op = spread(len(device.name), launched, linked.call_op[linked.device_call[launched]].astype(np.int64))
+    known = op != NOWHERE
+    in_op = known.copy()
+    in_op[known] = ~rows.annotation[op[known]] | host.inside[op[known]]
+    bare = np.flatnonzero(~in_op)
+    alone = np.flatnonzero(graph.kind == NodeKind.HOST_CALL)
+    # a kernel outside any op stands for itself, below its call and the ranges around that
+    base = np.zeros(len(bare) + len(alone), np.int64)
+    base[: len(bare)][known[bare]] = host.path[op[bare[known[bare]]]]
+    call_name = np.full(len(base), int(table.named([NOT_RECORDED])[0]))
+    call_name[: len(bare)][launched[bare]] = calls.name[linked.device_call[bare[launched[bare]]]]
+    call_name[len(bare) :] = calls.name[graph.row[alone]]
+    under = table.below(base, call_name)
+    of_device = np.zeros(len(op), np.int64)
+    of_device[in_op] = host.operation[op[in_op]]
+    of_device[bare] = table.below(under[: len(bare)], _short_names(linked, host)[device.name[bare]])
+    of_node = np.zeros(len(graph.kind), np.int64)
+    for mine, paths in (
+        (np.flatnonzero(np.isin(graph.kind, _HOST)), host.operation),
+        (np.flatnonzero(graph.kind == NodeKind.DEVICE_OP), of_device),
+    ):
+        of_node[mine] = paths[graph.row[mine]]
+    of_node[alone] = under[len(bare) :]
+    used, number = np.unique(np.concatenate([of_node, host.operation, of_device, [0]]), return_inverse=True)
+    number = number.reshape(-1) - 1  # path 0 is none
+    nodes, row_ops, device_ops = np.split(number[:-1], np.cumsum([len(of_node), len(host.operation)]))
+    kind = _kinds(used[1:], host, rows.annotation)
+    backward = np.zeros(len(op), np.bool_)
+    backward[in_op] = host.backward[op[in_op]]
+    op = np.where(in_op, op, NOWHERE)
+    return FoundOperations(host, used[1:], kind, row_ops, nodes.astype(np.int32), device_ops, backward, op)
+
+
+def _short_names(linked: Linked, host: HostPaths) -> I64:
+    """Return the number of the short name of each name of a device op that occurs."""
+    strings, names = linked.trace.strings, np.unique(linked.trace.device.name)
+    return spread(len(strings), names, host.table.named([short_name(strings[k]) for k in names.tolist()]))
+
+
+def _kinds(paths: I64, host: HostPaths, annotation: Bool) -> tuple[Kind, ...]:
+    kinds: dict[int, Kind] = dict.fromkeys(host.operation[host.heads].tolist(), "op")
+    kinds |= dict.fromkeys(host.operation[host.heads & annotation].tolist(), "range")
+    return tuple("python" if path == host.python else kinds.get(path, "launch") for path in paths.tolist())
+
+
+def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, gain_ns: I64, rank: int) -> Operations:
+    """Sum up what each operation took; ``gain_ns`` as ``FoundGains`` has it. O(n log n) in rows and operations."""
+    count, device = len(found.path), linked.trace.device
+    length_ns = device.end_ns - device.start_ns
+    columns = _times(found, graph, length_ns)
+    use, cores = _tensor_cores(found, linked, comm, length_ns)
+    of_cores = zip(*(column.tolist() for column in cores.values()), strict=True)
+    every: dict[str, list[Any]] = {
+        **{name: column.tolist() for name, column in columns.items()},
+        "path": found.host.table.texts(found.path),
+        "kind": list(found.kind),
+        "gain_ns": [None if gain == NOWHERE else gain for gain in gain_ns.tolist()] + [0] * (count - len(gain_ns)),
+        "tensor_cores": [TensorCores(**dict(zip(cores, values, strict=True))) for values in of_cores],
+        "dtypes": _dtypes(found, linked, length_ns),
+        **_shapes(found, linked),
+        "kernels": _kernels(found.of_device, linked, use, length_ns, count),
+        "stack": _stacks(found, linked, length_ns),
+    }
+    operations = [Operation(**dict(zip(every, values, strict=True))) for values in zip(*every.values(), strict=True)]
+    of_unknown = np.flatnonzero(use == Use.UNKNOWN)
+    return Operations(
+        rank=rank,
+        gpus=sorted({gpu.name for gpu in _gpus(linked)} - {""}),
+        device_ops=len(length_ns),
+        device_ns=int(columns["device_ns"].sum()),
+        host_ns=int(columns["host_ns"].sum()),
+        delay_ns=int(columns["delay_ns"].sum()),
+        tensor_cores=TensorCores(**{name: int(column.sum()) for name, column in cores.items()}),
+        unknown=_kernels(np.zeros(len(of_unknown), np.int64), linked, use, length_ns, 1, of_unknown)[0],
+        operations=sorted(operations, key=lambda one: (-one.device_ns, -one.host_ns, -one.device_ops, one.path)),
+    )
+
+
+def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I64]:
+    """Return calls, device ops and times of each operation, by the names of the fields of ``Operation``."""
+    count = len(found.path)
+    host_nodes = np.flatnonzero(np.isin(graph.kind, (*_HOST, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
+    of_host, host_ns = found.of_node[host_nodes], graph.self_ns[host_nodes]
+    with_row = graph.kind[host_nodes] != NodeKind.HOST_CALL
+    back = np.zeros(len(host_nodes), np.bool_)
+    back[with_row] = found.host.backward[graph.row[host_nodes[with_row]]]
+    delays = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    heads = np.flatnonzero(found.host.heads)
+    head_back = found.host.backward[heads]
+    calls = _sums(found.of_row[heads[~head_back]], None, count)
+    launches = np.array([kind == "launch" for kind in found.kind], np.bool_)
+    device_ops = _sums(found.of_device, None, count)
+    calls[launches] = (device_ops + _sums(of_host[~with_row], None, count))[launches]
+    return {
+        "calls": calls,
+        "backward_calls": _sums(found.of_row[heads[head_back]], None, count),
+        "device_ops": device_ops,
+        "device_ns": _sums(found.of_device, length_ns, count),
+        "backward_device_ns": _sums(found.of_device[found.backward], length_ns[found.backward], count),
+        "host_ns": _sums(of_host, host_ns, count),
+        "backward_host_ns": _sums(of_host[back], host_ns[back], count),
+        "delay_ns": _sums(found.of_device[graph.row[delays]], graph.duration_ns[delays], count),
+    }
+
+
+def _gpus(linked: Linked) -> list[Gpu]:
+    """Return the devices that ran anything; all that are described where a recording numbers them otherwise."""
+    gpus, used = linked.trace.gpus, set(np.unique(linked.trace.device.device).tolist())
+    return [gpu for gpu in gpus if gpu.device in used] or list(gpus)
+
+
+def _sums(of: I64 | I32, ns: I64 | None, count: int) -> I64:
+    """Return the sum of ``ns`` of each operation, or how many there are of it."""
+    out = np.zeros(count, np.int64)
+    np.add.at(out, of, 1 if ns is None else ns)
+    return out
+
+
+def _tensor_cores(found: FoundOperations, linked: Linked, comm: Communication, length_ns: I64) -> tuple[I64, dict[str, I64]]:
+    """Return the ``Use`` of each device row, and the fields of ``TensorCores`` for each operation."""
+    device, strings, count = linked.trace.device, linked.trace.strings, len(found.path)
+    names = np.unique(device.name)
+    use = spread(len(strings), names, np.array([use_of(strings[k]) for k in names.tolist()], np.int64))[device.name]
+    use[device.kind != DeviceKind.KERNEL] = Use.NONE
+    use[comm.device_row] = Use.NONE
+    computes, in_op = use != Use.NONE, found.op != NOWHERE
+    op_names = linked.trace.host.name
+    launching = np.unique(op_names[found.op[in_op]])
+    fits = np.zeros(len(strings), np.bool_)
+    fits[[k for k in launching.tolist() if is_eligible(strings[k])]] = True
+    eligible = computes & in_op
+    eligible[eligible] = fits[op_names[found.op[eligible]]]
+    taken = types_taken(_gpus(linked))
+    other = eligible.copy()
+    if taken is None:
+        other[:] = False
+    else:
+        if not taken:
+            eligible[:] = False  # a device without tensor cores
+        codes, dtypes = _types(linked)
+        fitting = np.array([not dtype or dtype in taken for dtype in dtypes], np.bool_)
+        other[eligible] = ~fitting[codes[found.op[eligible]]]
+        other &= eligible
+    masks = {
+        "kernels_ns": computes,
+        "used_ns": use == Use.USED,
+        "not_used_ns": use == Use.NOT_USED,
+        "unknown_ns": use == Use.UNKNOWN,
+        "eligible_ns": eligible,
+        "eligible_used_ns": eligible & (use == Use.USED),
+        "eligible_unknown_ns": eligible & (use == Use.UNKNOWN),
+        "other_type_ns": other,
+        "without_op_ns": computes & ~in_op,
+    }
+    return use, {name: _sums(found.of_device[mask], length_ns[mask], count) for name, mask in masks.items()}
+
+
+def _recorded(linked: Linked, column: str) -> tuple[I64, tuple[str, ...]]:
+    """Return a column of texts of host rows, as Kineto has it or else the execution trace: a position among texts."""
+    strings, codes = linked.trace.strings, getattr(linked.trace.host, column).astype(np.int64)
+    if linked.et is None:
+        return codes, strings
+    bare = (codes == 0) & (linked.match.et != NOWHERE)
+    codes[bare] = getattr(linked.et, column)[linked.match.et[bare]] + len(strings)
+    return codes, (*strings, *linked.et.strings)
+
+
+def _types(linked: Linked) -> tuple[I64, list[str]]:
+    """Return the type that each host row computes in, a position in a list."""
+    codes, texts = _recorded(linked, "input_types")
+    used, which = np.unique(codes, return_inverse=True)
+    return which.reshape(-1), [dtype_of(texts[k]) for k in used.tolist()]
+
+
+def _dtypes(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list[str]]:
+    """Return the types of each operation, most device time first."""
+    codes, dtypes = _types(linked)
+    names = sorted({*dtypes, ""})
+    place = np.array([names.index(dtype) for dtype in dtypes], np.int64)
+    rows = np.flatnonzero(found.op != NOWHERE)
+    spent = np.zeros(len(found.path) * len(names), np.int64)
+    np.add.at(spent, found.of_device[rows] * len(names) + place[codes[found.op[rows]]], np.maximum(length_ns[rows], 1))
+    out: list[list[str]] = [[] for _ in range(len(found.path))]
+    filled = np.flatnonzero(spent)
+    for key in filled[np.lexsort((filled, -spent[filled]))].tolist():
+        if names[key % len(names)]:
+            out[key // len(names)].append(names[key % len(names)])
+    return out
+
+
+def _shapes(found: FoundOperations, linked: Linked) -> dict[str, list[Any]]:
+    """Return the most frequent input shapes of the forward calls of each operation, as recorded, and how many others there are."""
+    codes, texts = _recorded(linked, "input_shapes")
+    rows = np.flatnonzero(found.host.heads & ~found.host.backward & (found.of_row != NOWHERE))
+    key, count = np.unique(found.of_row[rows] * len(texts) + codes[rows], return_counts=True)
+    by_operation: list[list[tuple[int, str]]] = [[] for _ in range(len(found.path))]
+    for one, times in zip(key.tolist(), count.tolist(), strict=True):
+        operation, text = divmod(one, len(texts))
+        if texts[text] not in ("", "[]"):
+            by_operation[operation].append((-times, texts[text]))
+    first = [[text for _, text in sorted(shapes)[:_SHAPES]] for shapes in by_operation]
+    return {"shapes": first, "other_shapes": [len(shapes) - len(some) for shapes, some in zip(by_operation, first, strict=True)]}
+
+
+def _kernels(of: I64, linked: Linked, use: I64, length_ns: I64, count: int, rows: I64 | None = None) -> list[list[Kernel]]:
+    """Return the kernels of each of ``count`` groups, most time first; ``of``: the group of each of ``rows``, which are all without any."""
+    device, strings = linked.trace.device, linked.trace.strings
+    rows = np.arange(len(device.name)) if rows is None else rows
+    key, which, counts = np.unique((of * len(strings) + device.name[rows]) * len(Use) + use[rows], return_inverse=True, return_counts=True)
+    spent = _sums(which.reshape(-1), length_ns[rows], len(key))
+    out: list[list[Kernel]] = [[] for _ in range(count)]
+    for one, times, ns in zip(key.tolist(), counts.tolist(), spent.tolist(), strict=True):
+        group, code = divmod(one // len(Use), len(strings))
+        whole = strings[code]
+        out[group].append(Kernel(name=short_name(whole), whole_name=whole, count=times, ns=ns, tensor_cores=_USES[Use(one % len(Use))]))
+    for kernels in out:
+        kernels.sort(key=lambda kernel: (-kernel.ns, -kernel.count, kernel.whole_name))
+    return out
+
+
+def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list[str]]:
+    """Return the innermost Python frames outside of PyTorch around the launch of the longest device op of each operation, a forward one
+    if there is any: autograd's threads have no stack."""
+    out: list[list[str]] = [[] for _ in range(len(found.path))]
+    frames, strings, calls = linked.trace.frames, linked.trace.strings, linked.trace.calls
+    rows = np.flatnonzero(linked.device_call != NOWHERE)
+    if frames is None or not len(rows):
+        return out
+    rows = rows[np.lexsort((linked.trace.device.start_ns[rows], -length_ns[rows], found.backward[rows], found.of_device[rows]))]
+    operation, first = np.unique(found.of_device[rows], return_index=True)
+    call = linked.device_call[rows[first]]
+    order = np.lexsort((calls.start_ns[call], calls.tid[call]))
+    operation, tid, at_ns = operation[order], calls.tid[call[order]], calls.start_ns[call[order]]
+    theirs = np.array([_INNER.fullmatch(text) is None for text in strings], np.bool_)[frames.name]
+    for thread in np.unique(tid).tolist():
+        asked = np.flatnonzero(tid == thread)
+        mine = np.flatnonzero(theirs & (frames.tid == thread))
+        low, high = (np.searchsorted(at_ns[asked], times[mine]) for times in (frames.start_ns, frames.end_ns))
+        around = np.flatnonzero(low < high)
+        around = around[np.lexsort((-frames.end_ns[mine[around]], frames.start_ns[mine[around]]))]
+        for frame, begin, end in zip(frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True):
+            for k in asked[begin:end].tolist():
+                out[operation[k]].append(strings[frame])
+    return [stack[-_FRAMES:] for stack in out]

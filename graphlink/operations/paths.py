@@ -1,0 +1,188 @@
+"""The path of each host row: the modules, ranges and ops around it, outermost first; and which op forward or backward work is of.
+
+Instances of one module class are one (``nn.Module: Linear_36`` is ``Linear``), and marks of steps are left out, so that what is done
+once a layer and a step has one path. An autograd node is part of the forward op that made it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from graphlink.depend.threads import forward_backward
+from graphlink.link.nest import innermost, last_started, nest
+from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
+from graphlink.pipeline.rules import STEP_MARK
+from graphlink.tables import spread, take
+
+_MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
+_ENGINE: Final = "autograd::engine::evaluate_function"
+PYTHON: Final = "Python between ops"
+
+
+@dataclass(slots=True)
+class PathTable:
+    """Paths by number: each is another one and a name behind it; 0 is the empty one. ``names``: texts, of which more may be added."""
+
+    names: list[str]
+    parent: list[I64] = field(default_factory=lambda: [np.zeros(1, np.int64)])
+    name: list[I64] = field(default_factory=lambda: [np.zeros(1, np.int64)])
+    count: int = 1
+
+    def named(self, texts: list[str]) -> I64:
+        """Number texts, equal ones alike."""
+        place: dict[str, int] = {}
+        codes = [place.setdefault(text, len(self.names) + len(place)) for text in texts]
+        self.names += place
+        return np.array(codes, np.int64)
+
+    def below(self, parent: I64, name: I64) -> I64:
+        """Add the paths that lead on from ``parent`` by ``name``; their numbers. What is added by different calls differs. O(n log n)."""
+        key, which = np.unique(parent * len(self.names) + name, return_inverse=True)
+        self.parent.append(key // len(self.names))
+        self.name.append(key % len(self.names))
+        self.count += len(key)
+        out: I64 = self.count - len(key) + which.reshape(-1)
+        return out
+
+    def texts(self, paths: I64) -> list[list[str]]:
+        """Return the names of each path, outermost first."""
+        parent, name = np.concatenate(self.parent).tolist(), np.concatenate(self.name).tolist()
+        out = []
+        for path in paths.tolist():
+            texts = []
+            while path:
+                texts.append(self.names[name[path]])
+                path = parent[path]
+            out.append(texts[::-1])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaths:
+    """One entry per host row: its ``path``; the path of the operation that it is part of, and whether as backward.
+
+    ``heads``: rows that are a call of their operation, not part of one.
+    """
+
+    table: PathTable
+    path: I64
+    operation: I64
+    backward: Bool
+    inside: Bool  # part of a forward op that has a backward, or of a backward
+    heads: Bool
+    python: int  # the path of what no op covers
+
+
+def host_paths(linked: Linked) -> HostPaths:
+    """Find the path and the operation of every host row. O(n log n) in host rows and frames of modules."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    count = len(rows.start_ns)
+    table = PathTable(list(strings))
+    parent, name = _nesting(linked, table)
+    python = int(table.below(np.zeros(1, np.int64), table.named([PYTHON]))[0])
+    marks = np.zeros(len(parent), np.bool_)
+    marks[:count] = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
+    while len(within := np.flatnonzero((parent != NOWHERE) & marks[parent])):
+        parent[within] = parent[parent[within]]
+    forward_of, forward = _forward_of(linked)
+    own = np.flatnonzero(forward | (forward_of != NOWHERE))
+    near: I64 = spread(len(parent), own, own)  # the op with a backward, or the backward, that each row is in
+    path = np.zeros(len(parent), np.int64)
+    for level in _levels(parent):
+        above = parent[level]
+        inner = above != NOWHERE
+        around = np.where(inner, path[above], 0)
+        near[level] = np.where((near[level] == NOWHERE) & inner, near[above], near[level])
+        named = ~marks[level]
+        path[level] = around
+        path[level[named]] = table.below(around[named], name[level[named]])
+    path, near, marks = path[:count], near[:count], marks[:count]
+    inside = near != NOWHERE
+    backward = inside & (forward_of[near] != NOWHERE)
+    of = np.where(inside, np.where(backward, forward_of[near], near), np.arange(count))
+    heads = ~inside | (near == np.arange(count))
+    return HostPaths(table, path, np.where(marks, python, path[of]), backward, inside, heads, python)
+
+
+def _forward_of(linked: Linked) -> tuple[I64, Bool]:
+    """Return for each host row the forward op whose backward it begins, ``NOWHERE`` for others; and which rows are such forward ops.
+
+    What the engine does around an autograd node, such as adding gradients up, is part of the backward.
+    """
+    rows = linked.trace.host
+    forward, backward = forward_backward(linked)
+    engine = np.array([text.startswith(_ENGINE) for text in linked.trace.strings], np.bool_)
+    above = linked.parent[backward]
+    by_engine = (above != NOWHERE) & engine[rows.name[above]]
+    forward_of: I64 = spread(len(rows.start_ns), np.where(by_engine, above, backward), forward.astype(np.int64))
+    is_forward = np.zeros(len(rows.start_ns), np.bool_)
+    is_forward[forward_of[forward_of != NOWHERE]] = True
+    return forward_of, is_forward & (forward_of == NOWHERE)
+
+
+def _levels(parent: I64) -> list[I64]:
+    """Return rows by how many are around them, the outermost first."""
+    depth, above = (parent != NOWHERE).astype(np.int64), parent.copy()
+    while (above != NOWHERE).any():
+        inner = np.flatnonzero(above != NOWHERE)
+        depth[inner] += depth[above[inner]]
+        above[inner] = above[above[inner]]
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(order) else []
+
+
+def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
+    """Return (parent, name) of all host rows and, behind them, of the frames of modules: what encloses each, and its name in ``table``.
+
+    Of a row and a frame that cover the same time the frame is the outer one.
+    """
+    rows, frames = linked.trace.host, linked.trace.frames
+    parent, name = linked.parent.astype(np.int64), rows.name.astype(np.int64)
+    found = {} if frames is None else _modules(frames, linked.trace.strings)
+    if frames is None or not found:
+        return parent, name
+    modules = _as_rows(take(frames, np.isin(frames.name, [*found])))
+    within, _ = nest(modules, np.zeros(len(modules.tid), np.bool_), 0)
+    everything = np.ones(len(modules.tid), np.bool_)
+    until_ns = np.maximum(rows.start_ns, rows.end_ns - 1)
+    module = innermost(modules, within, last_started(modules, everything, rows.tid, rows.start_ns), everything, until_ns)
+    module[linked.crossing] = NOWHERE
+    usable = ~linked.crossing
+    op = last_started(rows, usable, modules.tid, modules.start_ns)
+    op = innermost(rows, linked.parent, op, usable, np.maximum(modules.start_ns, modules.end_ns - 1))
+    same = (op != NOWHERE) & (rows.start_ns[op] == modules.start_ns) & (rows.end_ns[op] == modules.end_ns)
+    op[same] = linked.parent[op[same]]
+    code = dict(zip(found, table.named(list(found.values())).tolist(), strict=True))
+    return (
+        np.append(_later(parent, rows, module, modules, len(parent)), _later(op, rows, within, modules, len(parent))),
+        np.append(name, np.array([code[k] for k in modules.name.tolist()], np.int64)),
+    )
+
+
+def _later(op: I32 | I64, rows: HostRows, module: I32, modules: HostRows, count: int) -> I64:
+    """Choose the inner one of the op and the module around something: the one that began later. Modules are numbered from ``count``."""
+    some = (op != NOWHERE) & (module != NOWHERE)
+    began, other = rows.start_ns[op[some]], modules.start_ns[module[some]]
+    inner = op == NOWHERE
+    inner[some] = (other > began) | ((other == began) & (modules.end_ns[module[some]] <= rows.end_ns[op[some]]))
+    return np.where(inner, np.where(module == NOWHERE, NOWHERE, module.astype(np.int64) + count), op)
+
+
+def _modules(frames: FrameRows, strings: tuple[str, ...]) -> dict[int, str]:
+    """Return the class of each module whose frames were recorded, by the number of the frame's name."""
+    found = {code: _MODULE.fullmatch(strings[code]) for code in np.unique(frames.name).tolist()}
+    return {code: match[1] for code, match in found.items() if match}
+
+
+def _as_rows(frames: FrameRows) -> HostRows:
+    """Return frames in the order and shape of host rows, so that they nest as those do."""
+    frames = take(frames, np.lexsort((frames.name, -frames.end_ns, frames.start_ns)))
+    none, zero = np.zeros(len(frames.tid), np.int32), np.zeros(len(frames.tid), np.int64)
+    return HostRows(
+        frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero, none, none,
+        CommTable(none[:0], ()),
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""The operations of a rank, as ``ops.<rank>.json`` has them (docs/operations.md)."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from graphlink.records import Short
+from graphlink.version import __version__
+
+FORMAT: Final = 1
+
+Kind = Literal["op", "range", "launch", "python"]
+UseName = Literal["used", "not_used", "unknown", "none"]
+
+
+class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Device time of kernels that compute, by whether their names tell that they use tensor cores.
+
+    ``kernels_ns`` = ``used_ns`` + ``not_used_ns`` + ``unknown_ns``. Of it ``eligible_ns`` ran for ops that libraries can run on tensor
+    cores (by the op that launched), of that again ``eligible_used_ns``, ``eligible_unknown_ns``, and ``other_type_ns``: with inputs of a
+    type that the tensor cores of this device do not take. ``without_op_ns``: of kernels whose op is not recorded.
+    """
+
+    kernels_ns: int
+    used_ns: int
+    not_used_ns: int
+    unknown_ns: int
+    eligible_ns: int
+    eligible_used_ns: int
+    eligible_unknown_ns: int
+    other_type_ns: int
+    without_op_ns: int
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """Device ops of one name. ``name``: demangled and short; ``whole_name``: as recorded; ``tensor_cores``: none = it does not compute."""
+
+    name: str
+    whole_name: str
+    count: int
+    ns: int
+    tensor_cores: UseName
+
+
+class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A forward op with its backward, a range, or what was launched outside any op; all calls that come from one ``path``.
+
+    ``path``: modules, ranges and ops, outermost first. ``stack``: Python frames outside of PyTorch around the launch of its longest device
+    op, the innermost last. Device time is the sum over device ops, host time what its rows took without those inside them; of both the
+    backward's part is ``backward_...``. ``delay_ns``: for how long its device ops came late and nothing explains it. ``gain_ns``: how much
+    earlier the rank would end if it took no time; None where it is none of the largest. ``shapes``: most frequent first, the other ones
+    only counted.
+    """
+
+    path: list[str]
+    kind: Kind
+    calls: int
+    backward_calls: int
+    device_ops: int
+    device_ns: int
+    backward_device_ns: int
+    host_ns: int
+    backward_host_ns: int
+    delay_ns: int
+    gain_ns: int | None
+    tensor_cores: TensorCores
+    dtypes: list[str]
+    shapes: list[str]
+    other_shapes: int
+    kernels: list[Kernel]
+    stack: list[str]
+
+
+class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those of the rank.
+
+    ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
+    """
+
+    graphlink: str = __version__
+    format: int = FORMAT
+    rank: int
+    gpus: list[str]
+    device_ops: int
+    device_ns: int
+    host_ns: int
+    delay_ns: int
+    tensor_cores: TensorCores
+    unknown: list[Kernel]
+    operations: list[Operation]

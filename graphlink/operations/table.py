@@ -1,0 +1,162 @@
+"""What ``graphlink ops`` prints and its ``--json`` holds: the operations with most device time, and how far tensor cores are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from graphlink.operations.records import Kernel, Operation, Operations, TensorCores
+from graphlink.records import Short, Table, counted, ms, percent, shortened
+
+_PATH: Final = 76  # characters of a path, where it is not printed in full
+_END: Final = 34  # of its first and of its last name
+_FEW: Final = 3
+
+
+class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A rank with its first operations and unknown names; ``others``, ``others_device_ns``: how many more there are, and their time.
+
+    ``most_delayed``: the path of the operation whose device ops came late by most; empty where none did.
+    """
+
+    rank: int
+    gpus: list[str]
+    device_ops: int
+    device_ns: int
+    host_ns: int
+    delay_ns: int
+    most_delayed: list[str]
+    tensor_cores: TensorCores
+    unknown: list[Kernel]
+    other_unknown: int
+    operations: list[Operation]
+    others: int
+    others_device_ns: int
+
+
+class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
+    ranks: list[RankOperations]
+
+
+def top_of(file: Operations, top: int) -> RankOperations:
+    """Return the first operations of a rank."""
+    latest = max(file.operations, key=lambda one: one.delay_ns, default=None)
+    return RankOperations(
+        **{name: getattr(file, name) for name in ("rank", "gpus", "device_ops", "device_ns", "host_ns", "delay_ns", "tensor_cores")},
+        most_delayed=latest.path if latest and latest.delay_ns else [],
+        unknown=file.unknown[:top],
+        other_unknown=len(file.unknown[top:]),
+        operations=file.operations[:top],
+        others=len(file.operations[top:]),
+        others_device_ns=sum(one.device_ns for one in file.operations[top:]),
+    )
+
+
+def operations_table(report: OperationsReport, *, whole: bool = False, most_ranks: int = 2) -> list[str | Table]:
+    """Return the report for people: of few ranks all, of many a line each, and the operations of the one with most device time."""
+    ranks, out = report.ranks, list[str | Table]()
+    if len(ranks) > most_ranks:
+        out += [_ranks(ranks), ""]
+        ranks = [max(ranks, key=lambda rank: (rank.device_ns, -rank.rank))]
+    return [*out, *(part for rank in ranks for part in _rank(rank, whole))]
+
+
+def _ranks(ranks: Sequence[RankOperations]) -> Table:
+    head = ("rank", "device ms", "device ops", "eligible ms", "on tensor cores", "most by")
+    rows = [
+        (
+            str(rank.rank),
+            ms(rank.device_ns),
+            f"{rank.device_ops:,}",
+            ms(rank.tensor_cores.eligible_ns),
+            percent(rank.tensor_cores.eligible_used_ns, rank.tensor_cores.eligible_ns),
+            short_path(rank.operations[0].path) if rank.operations else "",
+        )
+        for rank in ranks
+    ]
+    return Table(rows, head, ">>>>><", indent=0)
+
+
+def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
+    on = f" on {', '.join(rank.gpus)}" if rank.gpus else ""
+    late = f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
+    took = f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; host {ms(rank.host_ns)} ms{late}"
+    out: list[str | Table] = [f"rank {rank.rank}: {took}", *_cores(rank.tensor_cores)]
+    head = ["device ms", "share", "backward", "calls", "host ms", "gain ms", "tensor cores", "type", "operation", "longest kernel"]
+    rows = [_row(one, rank.device_ns, whole) for one in rank.operations]
+    called = any(one.stack for one in rank.operations)
+    if called:
+        head.append("from")
+        rows = [(*row, _from(one, whole)) for row, one in zip(rows, rank.operations, strict=True)]
+    out.append(Table(rows, head, ">>>>>>"))
+    if rank.others:
+        out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
+    if rank.unknown:
+        names = [(ms(one.ns), f"{one.count:,}", one.whole_name if whole else shortened(one.name)) for one in rank.unknown]
+        out += ["kernels whose names do not tell whether they use tensor cores", Table(names, ("ms", "count", ""), ">><")]
+    if rank.other_unknown:
+        out.append(f"  {counted(rank.other_unknown, 'more name')}")
+    return [*out, ""]
+
+
+def _cores(of: TensorCores) -> list[str]:
+    """Return how far tensor cores are used, in a line or two."""
+    if not of.kernels_ns:
+        return []
+    bare = f"; {percent(of.without_op_ns, of.kernels_ns)} without a recorded op" if of.without_op_ns else ""
+    states = _states(of.used_ns, of.unknown_ns, of.kernels_ns)
+    out = [f"  tensor cores, of {ms(of.kernels_ns)} ms of compute kernels: {states}{bare}"]
+    if of.eligible_ns:
+        other = f"; {percent(of.other_type_ns, of.eligible_ns)} in types that they do not take" if of.other_type_ns else ""
+        states = _states(of.eligible_used_ns, of.eligible_unknown_ns, of.eligible_ns)
+        out.append(f"  of {ms(of.eligible_ns)} ms in ops that could use them: {states}{other}")
+    return out
+
+
+def _states(used_ns: int, unknown_ns: int, whole_ns: int) -> str:
+    states = {"used": used_ns, "not used": whole_ns - used_ns - unknown_ns, "unknown": unknown_ns}
+    return ", ".join(f"{word} {percent(ns, whole_ns)}" for word, ns in states.items())
+
+
+def _row(one: Operation, whole_ns: int, whole: bool) -> tuple[str, ...]:
+    kernel = one.kernels[0] if one.kernels else None
+    return (
+        ms(one.device_ns),
+        percent(one.device_ns, whole_ns),
+        percent(one.backward_device_ns, one.device_ns) if one.backward_device_ns else "",
+        f"{one.calls:,}",
+        ms(one.host_ns),
+        "" if one.gain_ns is None else ms(one.gain_ns),
+        core_state(one.tensor_cores),
+        ", ".join(one.dtypes[:_FEW]) + (", ..." if len(one.dtypes) > _FEW else ""),
+        "/".join(one.path) if whole else short_path(one.path),
+        "" if kernel is None else kernel.whole_name if whole else shortened(kernel.name, 48),
+    )
+
+
+def _from(one: Operation, whole: bool) -> str:
+    return " > ".join(one.stack) if whole else shortened(one.stack[-1]) if one.stack else ""
+
+
+def core_state(of: TensorCores) -> str:
+    """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where it could not."""
+    if of.used_ns:
+        return f"used {percent(of.used_ns, of.kernels_ns)}"
+    if of.unknown_ns:
+        return "unknown"
+    if not of.eligible_ns:
+        return ""
+    return "not used: type" if of.other_type_ns else "not used"
+
+
+def short_path(path: Sequence[str]) -> str:
+    """Return a path with its first and its last names, as many as fit: ``VGG/.../aten::conv2d/aten::convolution``."""
+    whole = "/".join(path)
+    if len(whole) <= _PATH or len(path) == 1:
+        return shortened(whole, _PATH)
+    first, inner, kept = shortened(path[0], _END), path[1:-1], [shortened(path[-1], _END)]
+    while inner and len("/".join((first, "...", inner[-1], *kept))) <= _PATH:
+        inner, kept = inner[:-1], [inner[-1], *kept]
+    return "/".join([first, *(["..."] if inner else []), *kept])

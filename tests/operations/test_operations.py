@@ -1,0 +1,282 @@
+"""Which operation each device op is of, and what operations took: programs with known answers, random ones, recordings."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.depend.build import BuildOptions, build
+from graphlink.errors import InputError
+from graphlink.graph.durations import cost_ns
+from graphlink.graph.path_file import explain
+from graphlink.graph_model import Graph, NodeKind
+from graphlink.link.communication import communication
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import DeviceKind, FrameRows, Gpu, Linked, Trace
+from graphlink.operations import file
+from graphlink.operations.find import NOT_RECORDED, find_operations, measured
+from graphlink.operations.paths import PYTHON
+from graphlink.operations.records import Operation, Operations
+from graphlink.operations.table import OperationsReport, operations_table, short_path, top_of
+from graphlink.records import Table
+from graphlink.replay.ideal import replay
+from graphlink.run.job import Inputs, link_rank
+from graphlink.testing import random_program, run, write_kineto
+from graphlink.testing.changes import renumbered, shuffled
+from tests.build import Call, Device, Host, build_trace
+from tests.depend.programs import linked_of, shape
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+DEMO = Path(__file__).resolve().parents[2] / "fixtures" / "demo" / "kineto_0.json"
+GEMM, ADD = "volta_fp16_s884gemm_fp16_128x128_nn", "void at::native::add_kernel<float>(int)"
+
+
+def of_linked(linked: Linked) -> tuple[Operations, Graph]:
+    comm = communication(linked)
+    graph = build(linked, comm, BuildOptions(sync="cuda")).graph
+    found = find_operations(graph, linked)
+    cost = cost_ns(graph)
+    gains = explain(graph, linked, comm, replay(graph, cost).end_ns, cost, operation=found.of_node).operation_gain_ns
+    return measured(found, graph, linked, comm, gains, 0), graph
+
+
+def of_trace(trace: Trace) -> Operations:
+    return of_linked(link(trace, None, match_hosts(trace, None)))[0]
+
+
+def by_path(found: Operations) -> dict[str, Operation]:
+    out = {"/".join(one.path): one for one in found.operations}
+    assert len(out) == len(found.operations), "a path is one operation"
+    return out
+
+
+def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
+    """Sums over operations are those of the rank, exactly; parts of an operation are parts."""
+    rows, device = found.operations, linked.trace.device
+    length_ns = device.end_ns - device.start_ns
+    assert found.device_ns == sum(one.device_ns for one in rows) == int(length_ns.sum())
+    assert found.device_ops == sum(one.device_ops for one in rows) == len(length_ns)
+    host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
+    assert found.host_ns == sum(one.host_ns for one in rows) == int(graph.self_ns[host].sum())
+    assert found.delay_ns == sum(one.delay_ns for one in rows) == int(graph.duration_ns[graph.kind == NodeKind.DEVICE_DELAY].sum())
+    heads = [one for one in rows if one.kind != "launch"]
+    assert sum(one.calls + one.backward_calls for one in heads) <= len(linked.trace.host.tid)
+    for one in rows:
+        cores = one.tensor_cores
+        assert one.device_ns == sum(kernel.ns for kernel in one.kernels)
+        assert one.device_ops == sum(kernel.count for kernel in one.kernels)
+        assert cores.kernels_ns == cores.used_ns + cores.not_used_ns + cores.unknown_ns <= one.device_ns
+        assert cores.eligible_used_ns + cores.eligible_unknown_ns <= cores.eligible_ns <= cores.kernels_ns
+        assert cores.other_type_ns <= cores.eligible_ns
+        assert 0 <= one.backward_device_ns <= one.device_ns
+        assert 0 <= one.backward_host_ns <= one.host_ns
+        assert one.calls + one.backward_calls > 0
+        assert one.path
+    assert found.tensor_cores.unknown_ns == sum(kernel.ns for kernel in found.unknown)
+    assert [(one.device_ns, one.host_ns) for one in rows] == sorted(((one.device_ns, one.host_ns) for one in rows), reverse=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.randoms(use_true_random=False))
+def test_operations_of_random_programs_add_up_to_the_rank(seed: int, random: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_kineto(run(random_program(seed, shape(random))), Path(folder) / "kineto.json")
+        linked = linked_of(Path(folder) / "kineto.json")
+    found, graph = of_linked(linked)
+    check_sums(found, linked, graph)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_neither_the_order_of_rows_nor_numbers_of_threads_streams_and_calls_matter(seed: int) -> None:
+    def written(document: dict[str, Any]) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kineto.json"
+            path.write_text(json.dumps(document))
+            return file.encode(of_linked(linked_of(path))[0])
+
+    document = json.loads(DEMO.read_bytes())
+    before = written(document)
+    assert len(msgspec.json.decode(before, type=Operations).operations) > 5
+    assert written(shuffled(document, seed).document) == before
+    assert written(renumbered(document, seed).document) == before
+
+
+def training(**recorded: Any) -> Trace:
+    """Two steps of a linear layer with its backward on a thread of its own; the launch of a copy; a graph launch; an orphan."""
+    host, calls, device = [], [], []
+    for step in (0, 1):
+        t = 1000.0 * step
+        host += [
+            Host(f"ProfilerStep#{step}", t, t + 900, annotation=True),
+            Host("forward", t + 10, t + 200, annotation=True),
+            Host("aten::linear", t + 20, t + 100),
+            Host("aten::addmm", t + 30, t + 90, seq_id=step),
+            Host("autograd::engine::evaluate_function: AddmmBackward0", t + 300, t + 400, tid=2, seq_id=step, fw_tid=1),
+            Host("AddmmBackward0", t + 310, t + 390, tid=2, seq_id=step, fw_tid=1),
+            Host("aten::mm", t + 320, t + 380, tid=2),
+        ]
+        calls += [
+            Call("cudaLaunchKernel", t + 40, t + 50, 10 * step + 1),
+            Call("cudaLaunchKernel", t + 330, t + 340, 10 * step + 2, tid=2),
+            Call("cudaGraphLaunch", t + 500, t + 520, 10 * step + 3),
+        ]
+        device += [
+            Device(GEMM, t + 60, t + 160, 10 * step + 1),
+            Device(GEMM, t + 350, t + 550, 10 * step + 2),
+            Device(ADD, t + 560, t + 565, 10 * step + 3),
+            Device("mystery", t + 570, t + 580, 10 * step + 3),
+        ]
+    device.append(Device("Memcpy HtoD", 900, 907, 99, kind=DeviceKind.MEMCPY, stream=9))
+    return replace(build_trace(host=host, calls=calls, device=device), **recorded)
+
+
+def test_a_forward_op_and_its_backward_are_one_operation_and_steps_are_no_part_of_its_path() -> None:
+    found = by_path(of_trace(training()))
+    linear = found["forward/aten::linear/aten::addmm"]
+    assert (linear.calls, linear.backward_calls, linear.device_ops, linear.kind) == (2, 2, 4, "op")
+    assert (linear.device_ns, linear.backward_device_ns) == (600_000, 400_000)
+    assert (linear.host_ns, linear.backward_host_ns) == (320_000, 200_000), "its op 60 us, and all that the engine does for it 100 us"
+    assert [(kernel.name, kernel.count, kernel.ns, kernel.tensor_cores) for kernel in linear.kernels] == [(GEMM, 4, 600_000, "used")]
+    assert linear.tensor_cores.eligible_ns == linear.tensor_cores.eligible_used_ns == 600_000
+    assert "autograd" not in "".join(found)
+    assert found["forward/aten::linear"].host_ns == 40_000
+    assert found["forward"].kind == "range"
+
+
+def test_what_no_op_launched_stands_for_itself_under_its_call_and_ranges() -> None:
+    found = by_path(of_trace(training()))
+    add = found["cudaGraphLaunch/add_kernel"]
+    assert (add.kind, add.calls, add.device_ns, add.tensor_cores.not_used_ns) == ("launch", 2, 10_000, 10_000)
+    assert add.tensor_cores.without_op_ns == 10_000
+    assert found["cudaGraphLaunch/mystery"].tensor_cores.unknown_ns == 20_000
+    assert found[f"{NOT_RECORDED}/Memcpy HtoD"].device_ns == 7_000
+    assert found[f"{NOT_RECORDED}/Memcpy HtoD"].tensor_cores.kernels_ns == 0
+
+
+def test_time_of_a_step_mark_is_python_between_ops() -> None:
+    steps = [Host(f"ProfilerStep#{k}", 1000 * k, 1000 * k + 900, annotation=True) for k in range(2)]
+    found = by_path(of_trace(build_trace(host=[*steps, Host("aten::mm", 10, 200), Host("aten::add", 1100, 1200)])))
+    assert (found[PYTHON].kind, found[PYTHON].device_ns, found[PYTHON].calls) == ("python", 0, 2)
+    assert found[PYTHON].host_ns == (2 * 900 - 190 - 100) * 1000
+    assert found.keys() == {PYTHON, "aten::mm", "aten::add"}
+
+
+def test_unknown_names_are_counted_with_their_time() -> None:
+    found = of_trace(training())
+    assert [(one.name, one.count, one.ns) for one in found.unknown] == [("mystery", 2, 20_000)]
+    assert found.tensor_cores.unknown_ns == 20_000
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "eligible_ns", "other_ns"),
+    [
+        (Gpu(0, "Tesla V100", (7, 0)), "float", 600_000, 600_000),
+        (Gpu(0, "Tesla V100", (7, 0)), "c10::Half", 600_000, 0),
+        (Gpu(0, "NVIDIA A100", (8, 0)), "float", 600_000, 0),
+        (Gpu(0, "Tesla P100", (6, 0)), "c10::Half", 0, 0),
+        (Gpu(0, "NVIDIA A100"), "double", 600_000, 0),
+        (Gpu(5, "Tesla V100", (7, 0)), "float", 600_000, 600_000),  # numbered otherwise than its rows
+    ],
+)
+def test_types_and_devices_decide_what_tensor_cores_could_do(gpu: Gpu, dtype: str, eligible_ns: int, other_ns: int) -> None:
+    trace = training(gpus=(gpu,))
+    texts = (*trace.strings, f'["{dtype}", "{dtype}"]', "[[8, 4], [4, 2]]")
+    types, shapes = (np.full(len(trace.host.tid), len(trace.strings) + k, np.int32) for k in (0, 1))
+    trace = replace(trace, strings=texts, host=replace(trace.host, input_types=types, input_shapes=shapes))
+    found = of_trace(trace)
+    assert found.gpus == [gpu.name]
+    assert (found.tensor_cores.eligible_ns, found.tensor_cores.other_type_ns) == (eligible_ns, other_ns)
+    (linear,) = (one for one in found.operations if one.path[-1] == "aten::addmm")
+    assert (len(linear.dtypes), linear.shapes, linear.other_shapes) == (1, ["[[8, 4], [4, 2]]"], 0)
+
+
+def test_paths_have_the_classes_of_modules_and_the_stack_of_the_launch() -> None:
+    trace = training()
+    frames = [
+        ("train.py(9): main", 0, 1999), ("nn.Module: Net_0", 15, 150), ("torch/nn/modules/module.py(1): _call_impl", 16, 149),
+        ("net.py(5): forward", 17, 148), ("nn.Module: Linear_3", 18, 140), ("nn.Module: Linear_7", 1018, 1140),
+        ("nn.Module: Net_0", 1015, 1150),
+    ]  # fmt: skip
+    start, end = (np.array([row[k] * 1000 for row in frames], np.int64) + int(trace.host.start_ns[0]) for k in (1, 2))
+    names = (np.arange(len(frames)) + len(trace.strings)).astype(np.int32)
+    strings = (*trace.strings, *(name for name, *_ in frames))
+    found = by_path(of_trace(replace(trace, strings=strings, frames=FrameRows(np.ones(len(frames), np.int64), start, end, names))))
+    linear = found["forward/Net/Linear/aten::linear/aten::addmm"]
+    assert (linear.calls, linear.device_ops) == (2, 4)
+    assert linear.stack == ["train.py(9): main", "net.py(5): forward"]
+
+
+def test_a_gain_is_what_a_replay_without_the_operation_shows() -> None:
+    trace = training()
+    linked = link(trace, None, match_hosts(trace, None))
+    found, graph = of_linked(linked)
+    operations, cost = find_operations(graph, linked), cost_ns(graph)
+    whole = replay(graph, cost).total_ns
+    paths = operations.host.table.texts(operations.path)
+    gains = {"/".join(one.path): one.gain_ns for one in found.operations}
+    for k, path in enumerate(paths):
+        without = replay(graph, np.where(operations.of_node == k, cost - np.minimum(cost, graph.duration_ns), cost)).total_ns
+        assert gains["/".join(path)] == whole - without
+
+
+def test_a_rank_without_rows_has_no_operations_and_says_so() -> None:
+    found = of_trace(build_trace(host=[Host("aten::mm", 0, 10)]))
+    assert [one.path for one in found.operations] == [["aten::mm"]]
+    assert found.device_ns == 0
+    assert (
+        operations_table(OperationsReport(ranks=[top_of(found, 10)]))[0] == "rank 0: 0.000 ms of device time in 0 device ops; host 0.010 ms"
+    )
+
+
+def test_the_table_names_what_it_leaves_out() -> None:
+    found = of_trace(training())
+    lines = operations_table(OperationsReport(ranks=[top_of(found, 1)]))
+    rest = found.device_ns - found.operations[0].device_ns
+    assert f"  {len(found.operations) - 1} more operations with {rest / 1e6:,.3f} ms of device time" in lines
+    several = operations_table(OperationsReport(ranks=[top_of(msgspec.structs.replace(found, rank=rank), 1) for rank in range(4)]))
+    assert isinstance(several[0], Table)
+    assert [row[0] for row in several[0].rows] == ["0", "1", "2", "3"]
+
+
+def test_short_paths_keep_both_ends() -> None:
+    path = ["DistributedDataParallel.forward", *(f"Block{k}" for k in range(20)), "aten::linear", "aten::addmm"]
+    assert short_path(path).startswith("DistributedDataParallel.forward/.../")
+    assert short_path(path).endswith("aten::linear/aten::addmm")
+    assert short_path(["a", "b"]) == "a/b"
+    assert max(len(short_path(path)) for path in (["x" * 500], ["x" * 500] * 2, ["x" * 500] * 9, path)) <= 76
+
+
+def test_a_file_reads_back_and_another_is_refused(tmp_path: Path) -> None:
+    found = of_trace(training())
+    path = tmp_path / file.name_of(0)
+    path.write_bytes(file.encode(found))
+    assert file.load(path) == found
+    path.write_text("{}")
+    with pytest.raises(InputError):
+        file.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "used_pct"),  # of the time of compute kernels
+    [("vgg13-h100/kineto_0", 39), ("rocm/mi300_owlv2_skewed", 43), ("megatron-tp2-v100/kineto_0", 0), ("inference/h100_vit", 78)],
+)
+def test_recordings_add_up_and_leave_no_name_unknown(name: str, used_pct: int) -> None:
+    path = TRACES / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip("needs the public traces")
+    linked = link_rank(Inputs(kineto=path)).linked
+    found, graph = of_linked(linked)
+    check_sums(found, linked, graph)
+    cores = found.tensor_cores
+    assert (round(100 * cores.used_ns / cores.kernels_ns), cores.unknown_ns) == (used_pct, 0)
