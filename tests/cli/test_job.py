@@ -33,6 +33,7 @@ def test_one_rank(graphlink: Run, traces: Path, tmp_path: Path) -> None:
             "trace.0.et",
             "critical_path.0.json",
             "idle.0.json",
+            "ops.0.json",
             "comm_group.json",
             "summary.json",
             "timeline.perfetto-trace",
