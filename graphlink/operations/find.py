@@ -87,8 +87,8 @@ def _short_names(linked: Linked, host: HostPaths) -> I64:
 
 
 def _kinds(paths: I64, host: HostPaths, annotation: Bool) -> tuple[Kind, ...]:
-    kinds: dict[int, Kind] = dict.fromkeys(host.operation[host.heads].tolist(), "op")
-    kinds |= dict.fromkeys(host.operation[host.heads & annotation].tolist(), "range")
+    kinds: dict[int, Kind] = dict.fromkeys(host.operation[host.heads & annotation].tolist(), "range")
+    kinds |= dict.fromkeys(host.operation[host.heads & ~annotation].tolist(), "op")
     return tuple("python" if path == host.python else kinds.get(path, "launch") for path in paths.tolist())
 
 

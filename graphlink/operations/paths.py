@@ -7,7 +7,8 @@ once a layer and a step has one path. An autograd node is part of the forward op
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,34 +24,38 @@ _ENGINE: Final = "autograd::engine::evaluate_function"
 PYTHON: Final = "Python between ops"
 
 
-@dataclass(slots=True)
 class PathTable:
     """Paths by number: each is another one and a name behind it; 0 is the empty one. ``names``: texts, of which more may be added."""
 
-    names: list[str]
-    parent: list[I64] = field(default_factory=lambda: [np.zeros(1, np.int64)])
-    name: list[I64] = field(default_factory=lambda: [np.zeros(1, np.int64)])
-    count: int = 1
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._code = {text: code for code, text in enumerate(names)}
+        self._parent, self._name = np.zeros(1, np.int64), np.zeros(1, np.int64)
 
-    def named(self, texts: list[str]) -> I64:
-        """Number texts, equal ones alike."""
-        place: dict[str, int] = {}
-        codes = [place.setdefault(text, len(self.names) + len(place)) for text in texts]
-        self.names += place
-        return np.array(codes, np.int64)
+    def named(self, texts: Sequence[str]) -> I64:
+        """Return the numbers of texts, new ones where there are none yet."""
+        for text in texts:
+            if text not in self._code:
+                self._code[text] = len(self.names)
+                self.names.append(text)
+        return np.array([self._code[text] for text in texts], np.int64)
 
     def below(self, parent: I64, name: I64) -> I64:
-        """Add the paths that lead on from ``parent`` by ``name``; their numbers. What is added by different calls differs. O(n log n)."""
+        """Return the paths that lead on from ``parent`` by ``name``, new ones where there are none yet. O(n log n)."""
         key, which = np.unique(parent * len(self.names) + name, return_inverse=True)
-        self.parent.append(key // len(self.names))
-        self.name.append(key % len(self.names))
-        self.count += len(key)
-        out: I64 = self.count - len(key) + which.reshape(-1)
+        known = self._parent[1:] * len(self.names) + self._name[1:]
+        order = np.argsort(known)
+        at = np.append(order, 0)[np.searchsorted(known[order], key)]
+        old = np.append(known, NOWHERE)[at] == key if len(known) else np.zeros(len(key), np.bool_)
+        number = np.where(old, at + 1, len(self._parent) + np.cumsum(~old) - 1)
+        self._parent = np.append(self._parent, key[~old] // len(self.names))
+        self._name = np.append(self._name, key[~old] % len(self.names))
+        out: I64 = number[which.reshape(-1)]
         return out
 
     def texts(self, paths: I64) -> list[list[str]]:
         """Return the names of each path, outermost first."""
-        parent, name = np.concatenate(self.parent).tolist(), np.concatenate(self.name).tolist()
+        parent, name = self._parent.tolist(), self._name.tolist()
         out = []
         for path in paths.tolist():
             texts = []
@@ -81,7 +86,7 @@ def host_paths(linked: Linked) -> HostPaths:
     """Find the path and the operation of every host row. O(n log n) in host rows and frames of modules."""
     rows, strings = linked.trace.host, linked.trace.strings
     count = len(rows.start_ns)
-    table = PathTable(list(strings))
+    table = PathTable(strings)
     parent, name = _nesting(linked, table)
     python = int(table.below(np.zeros(1, np.int64), table.named([PYTHON]))[0])
     marks = np.zeros(len(parent), np.bool_)
@@ -96,7 +101,8 @@ def host_paths(linked: Linked) -> HostPaths:
         above = parent[level]
         inner = above != NOWHERE
         around = np.where(inner, path[above], 0)
-        near[level] = np.where((near[level] == NOWHERE) & inner, near[above], near[level])
+        # a module inside a backward is the forward once more, for activation checkpointing
+        near[level] = np.where((near[level] == NOWHERE) & inner & (level < count), near[above], near[level])
         named = ~marks[level]
         path[level] = around
         path[level[named]] = table.below(around[named], name[level[named]])

@@ -28,6 +28,7 @@ from graphlink.operations.find import NOT_RECORDED, find_operations, measured
 from graphlink.operations.paths import PYTHON
 from graphlink.operations.records import Operation, Operations
 from graphlink.operations.table import OperationsReport, operations_table, short_path, top_of
+from graphlink.read.nsys.report import read_report
 from graphlink.records import Table
 from graphlink.replay.ideal import replay
 from graphlink.run.job import Inputs, link_rank
@@ -55,9 +56,7 @@ def of_trace(trace: Trace) -> Operations:
 
 
 def by_path(found: Operations) -> dict[str, Operation]:
-    out = {"/".join(one.path): one for one in found.operations}
-    assert len(out) == len(found.operations), "a path is one operation"
-    return out
+    return {"/".join(one.path): one for one in found.operations}
 
 
 def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
@@ -69,6 +68,7 @@ def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
     host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
     assert found.host_ns == sum(one.host_ns for one in rows) == int(graph.self_ns[host].sum())
     assert found.delay_ns == sum(one.delay_ns for one in rows) == int(graph.duration_ns[graph.kind == NodeKind.DEVICE_DELAY].sum())
+    assert len({tuple(one.path) for one in rows}) == len(rows), "a path is one operation"
     heads = [one for one in rows if one.kind != "launch"]
     assert sum(one.calls + one.backward_calls for one in heads) <= len(linked.trace.host.tid)
     for one in rows:
@@ -217,6 +217,33 @@ def test_paths_have_the_classes_of_modules_and_the_stack_of_the_launch() -> None
     assert linear.stack == ["train.py(9): main", "net.py(5): forward"]
 
 
+def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:
+    host = [
+        Host("aten::mm", 0, 10),
+        Host("Net", 20, 60, annotation=True),
+        Host("aten::mm", 30, 40),
+        Host("aten::mm", 110, 120),
+        Host("", 200, 210),
+    ]
+    trace = build_trace(host=host, calls=[Call("aten::mm", 300, 310, 1)])
+    start = int(trace.host.start_ns[0])
+    frames = FrameRows(np.array([1]), np.array([start + 100_000]), np.array([start + 150_000]), np.array([len(trace.strings)], np.int32))
+    linked = link(trace := replace(trace, strings=(*trace.strings, "nn.Module: Net_0"), frames=frames), None, match_hosts(trace, None))
+    found, graph = of_linked(linked)
+    check_sums(found, linked, graph)
+    assert {"/".join(one.path): one.calls for one in found.operations}["Net/aten::mm"] == 2
+
+
+def test_a_module_inside_a_backward_is_the_forward_once_more() -> None:
+    trace = training()
+    start = np.array([315_000], np.int64) + int(trace.host.start_ns[0])
+    frames = FrameRows(np.array([2]), start, start + 66_000, np.array([len(trace.strings)], np.int32))
+    found = by_path(of_trace(replace(trace, strings=(*trace.strings, "nn.Module: Linear_3"), frames=frames)))
+    assert found["forward/aten::linear/aten::addmm"].backward_device_ns == 200_000, "of the other step"
+    (again,) = (one for path, one in found.items() if path.endswith("AddmmBackward0/Linear/aten::mm"))
+    assert (again.calls, again.device_ns) == (1, 200_000)
+
+
 def test_a_gain_is_what_a_replay_without_the_operation_shows() -> None:
     trace = training()
     linked = link(trace, None, match_hosts(trace, None))
@@ -280,3 +307,18 @@ def test_recordings_add_up_and_leave_no_name_unknown(name: str, used_pct: int) -
     check_sums(found, linked, graph)
     cores = found.tensor_cores
     assert (round(100 * cores.used_ns / cores.kernels_ns), cores.unknown_ns) == (used_pct, 0)
+
+
+RECORDINGS = sorted(path for path in TRACES.rglob("*") if path.name.endswith((".json.gz", ".sqlite")) and not path.name.startswith("et_"))
+
+
+@pytest.mark.skipif(not RECORDINGS, reason="needs the public traces")
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_recording_adds_up(path: Path) -> None:
+    inputs = [Inputs(kineto=path)]
+    if path.suffix == ".sqlite":
+        inputs = [Inputs(nsys=path, place=place) for place in range(len(read_report(path)[1]))]
+    for one in inputs:
+        linked = link_rank(one).linked
+        found, graph = of_linked(linked)
+        check_sums(found, linked, graph)

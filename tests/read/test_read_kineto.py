@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.model import DeviceKind, SyncKind, Trace
+from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
 from graphlink.read import looks_like, read_kineto
 
 
@@ -226,8 +226,22 @@ def test_frames_of_python_are_no_rows_but_when_they_were_is_kept(read):
     )  # fmt: skip
     frames = trace.frames
     assert (frames.tid.tolist(), frames.start_ns.tolist(), frames.end_ns.tolist()) == ([11, 9], [2000, 6000], [4000, 7000])
+    assert names(trace, frames.name) == ["f", "g"]
     assert trace.left_out == {"python_function": 2, "unreadable": 1}
     assert read(row("cpu_op", "a", 1, 1)).frames is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "gpus"),
+    [
+        ([{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}], (Gpu(0, "NVIDIA A100", (8, 0)),)),
+        ([{"id": "1", "name": 7, "computeMajor": 8}, {"name": "x"}, 3], (Gpu(1, "", None),)),
+        ({"id": 0}, ()),
+        (None, ()),
+    ],
+)
+def test_devices_are_described_as_far_as_the_recording_does(read, recorded, gpus):
+    assert read(row("cpu_op", "a", 1, 1), deviceProperties=recorded).gpus == gpus
 
 
 def test_durations(read):

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.model import DeviceKind, SyncKind, Trace
+from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
 from graphlink.pairs import dense
 from graphlink.read import looks_like, read_nsys
 from graphlink.read.nsys.file import open_export
@@ -332,6 +332,15 @@ def test_the_name_of_the_host(tmp_path: Path, hosts: tuple[str, ...], name: str)
     for host in hosts:
         edit(path, f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Local (CLI)', 'Hostname', 619, '{host}')")
     assert {trace.host_name for trace in read_nsys(path)} == {name}
+
+
+def test_the_devices_of_the_machine_by_their_cuda_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    read_one(path, TRAINING)
+    assert {trace.gpus for trace in read_nsys(path)} == {()}
+    edit(path, "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor INTEGER)")
+    edit(path, "INSERT INTO TARGET_INFO_GPU VALUES (1, 'NVIDIA H100', 0, 9, 0), (0, NULL, 1, 'x', NULL)")
+    assert {trace.gpus for trace in read_nsys(path)} == {(Gpu(0, "NVIDIA H100", (9, 0)), Gpu(1, "", None))}
 
 
 def test_every_table_but_one_may_be_missing(tmp_path: Path) -> None:
