@@ -43,12 +43,18 @@ def test_of_separated_numbers_some_may_be_missing() -> None:
         ("a_1_0", "a_1_1", "a_2_0", "a_2_1"),  # no node 0
         ("a_0_0_0", "a_0_1_1", "a_1_0_1", "a_1_1_0"),
         ("a_0_0", "a_0_0x", "a_1_0"),
+        ("tp_rank_0_pp_rank_0", "tp_rank_0_pp_rank_1", "tp_rank_1_pp_rank_0", "tp_rank_1_pp_rank_1"),
         ("a_0_0",),
         ("a", "b"),
     ],
 )
 def test_what_is_no_grid_tells_nothing(names: tuple[str, ...]) -> None:
     assert placed_ranks(paths(*names)) is None
+
+
+def test_the_numbers_may_be_called_what_they_are() -> None:
+    names = [f"node_{n}_local_rank_{k}" for n in range(2) for k in range(2)]
+    assert placed_ranks(paths(*names)) == [0, 1, 2, 3]
 
 
 def test_a_rank_that_is_told_otherwise_counts() -> None:

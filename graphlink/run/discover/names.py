@@ -82,6 +82,8 @@ def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
     stems = [_stem(path) for path in paths]
     if len(paths) < 2 or len({_DIGITS.sub("0", stem) for stem in stems}) > 1 or _TIMES.search(stems[0]):
         return None
+    if any((found["inner"] or "node").lower() not in ("node", "local") for found in _RANK.finditer(stems[0])):  # of tensors, stages, ...
+        return None
     columns = [column for column in zip(*map(_DIGITS.findall, stems), strict=True) if len(set(column)) > 1]
     if len(columns) == 1 and all(1 < len(text) < 6 for text in columns[0]):
         node, local = ([int(text[part]) for text in columns[0]] for part in (slice(-1), slice(-1, None)))
