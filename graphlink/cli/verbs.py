@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from graphlink.cli.advice import advice, advice_options
 from graphlink.cli.astra import astra, astra_options
 from graphlink.cli.bubbles import bubbles, bubbles_options
 from graphlink.cli.check import check, check_options
@@ -50,6 +51,7 @@ _ALL: Final = (
         "critical-path", "DIR", "print the critical path of a rank or over all ranks, and what would be gained", critical_options, critical
     ),
     Verb("idle", "DIR", "print what each GPU was busy with, and why it was idle", idle_options, idle),
+    Verb("advice", "DIR", "print what would make a run end earlier, with the gain that a replay computes", advice_options, advice),
     Verb("ops", "DIR", "print which operations the device time goes to, and whether they use tensor cores", ops_options, ops),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles

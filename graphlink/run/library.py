@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphlink.advice.advise import advise
+from graphlink.advice.kinds import Outputs
+from graphlink.advice.records import AdviceReport
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
@@ -28,6 +31,7 @@ from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
 from graphlink.replay.report import MACHINES, report, usual_machine
 from graphlink.replay.whatif import Changes, parse_scale
+from graphlink.replay.workload import workload
 from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.link import linked
@@ -271,6 +275,20 @@ class Run:
 
     def _graph_files(self, rank: int | None) -> dict[int, Path]:
         return {one: self.folder / f"{self.summary.options.name}.{one}.et" for one in self._chosen(rank)}
+
+    def advice(self, rank: int | None = None) -> AdviceReport:
+        """Return what would make the run end earlier, the largest gain first, each with its evidence and the command behind the gain.
+
+        Gains, in ns and per cent, are of one change alone, and are not to be added up (docs/advice.md).
+
+        Raises:
+            InputError: a file of the run cannot be read.
+            UsageError: there is no such rank.
+        """
+        files = self._graph_files(rank)
+        operations = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in files}
+        outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
+        return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
 
     def _path(self, rank: int) -> path.PathFile:
         return path.load(self.folder / f"critical_path.{rank}.json")

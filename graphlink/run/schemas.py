@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from graphlink.advice.records import AdviceReport
 from graphlink.astra.check_rules import Judged
 from graphlink.astra.files import Prepared
 from graphlink.gpu.file import IdleFile
@@ -34,6 +35,7 @@ FILES: Final[dict[str, Any]] = {
     "critical_path.schema.json": PathFile,
     "idle.schema.json": IdleFile,
     "idle.report.schema.json": IdleReport,
+    "advice.report.schema.json": AdviceReport,
     "ops.schema.json": Operations,
     "ops.report.schema.json": OperationsReport,
     "critical_path.ranks.schema.json": CriticalAcross,

@@ -31,6 +31,7 @@ VERBS_AND_RECORDS = [
     (["bubbles", "{pipeline}", "--schedule", "gpipe"], "bubbles.compared"),
     (["check", "{out}"], "check"),
     (["idle", "{out}"], "idle.report"),
+    (["advice", "{out}"], "advice.report"),
     (["ops", "{out}"], "ops.report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),

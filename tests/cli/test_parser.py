@@ -28,6 +28,7 @@ OPTIONS = {
     "bubbles": "--top --compare --schedule --microbatches --chunks --input-share",
     "check": "--groups",
     "idle": "--rank --top",
+    "advice": "--rank --top",
     "ops": "--rank --top --whole-names",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",

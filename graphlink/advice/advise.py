@@ -1,0 +1,75 @@
+"""Advice for a run: what may be worth a change, with the gain that a replay of the changed graphs tells."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from graphlink.advice.kinds import Outputs, candidates
+from graphlink.advice.records import Advice, AdviceReport, Candidate
+from graphlink.errors import UsageError
+from graphlink.replay.coupled import play_coupled
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.meetings import meetings
+from graphlink.replay.played import Played
+from graphlink.replay.report import cannot, usual_machine
+from graphlink.replay.whatif import Changes, fit
+from graphlink.replay.workload import Workload
+
+Groups = Mapping[int, Sequence[int]]
+_STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
+
+
+def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceReport:
+    """Return advice for a run, the largest gain first; what gains nothing is left out. A replay for each candidate.
+
+    ``groups`` is ``comm_group.json``; ``folder`` stands in commands; ``whole``: ``run`` has all ranks that the folder has.
+    """
+    machine = usual_machine(len(run.ranks))
+    before = _play(run.work, groups)
+    prefix = ["graphlink", "replay", folder, *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))])]
+    found = [_advice(one, run.work, groups, before, prefix) for one in candidates(run)]
+    told = [one for one in found if one.gain_ns is None or one.gain_ns > 0]
+    files = dict(zip(run.ranks, run.work.files, strict=True))
+    return AdviceReport(
+        ranks=list(run.ranks),
+        machine=machine,
+        replayed_ns=before.total_ns,
+        advice=sorted(told, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
+        notes=cannot(files, machine, Changes()),
+    )
+
+
+def _advice(one: Candidate, work: Workload, groups: Groups, before: Played, prefix: list[str]) -> Advice:
+    told = Advice(kind=one.kind, what=one.what, evidence=one.evidence, todo=one.todo, why_not=one.why_not)
+    if one.changes is None:
+        return told
+    try:
+        changed = fit(work, one.changes, groups)
+    except UsageError as problem:
+        return _without_gain(told, problem.what)
+    if changed.refused:
+        return _without_gain(told, next(iter(changed.refused.values())).what)
+    after = _play(changed.work, groups)
+    if not (before.ran.all() and after.ran.all()):
+        return _without_gain(told, _STUCK)
+    gain_ns = before.total_ns - after.total_ns
+    return Advice(
+        kind=told.kind,
+        what=told.what,
+        evidence=told.evidence,
+        todo=told.todo,
+        gain_ns=gain_ns,
+        gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
+        supposed=one.supposed,
+        command=shlex.join([*prefix, *one.arguments]),
+    )
+
+
+def _without_gain(told: Advice, why: str) -> Advice:
+    return Advice(kind=told.kind, what=told.what, evidence=told.evidence, todo=told.todo, why_not=why)
+
+
+def _play(work: Workload, groups: Groups) -> Played:
+    return play_coupled(work, meetings(work, groups)) if len(work.ranks) > 1 else play_ideal(work)

@@ -1,0 +1,344 @@
+"""What may be worth a change in a run, found in its outputs: each kind of advice with its evidence and the what-if that tells its gain."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.advice.records import Candidate
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I64
+from graphlink.operations.records import Operations
+from graphlink.patterns import UserPattern
+from graphlink.pipeline.delays import LOADER
+from graphlink.records import counted, ms, percent, shortened
+from graphlink.replay.syncs import sync_waits
+from graphlink.replay.whatif import Changes, Scale, launches
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.report.summary import Rank, Summary
+
+QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
+MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
+MOST_KERNELS: Final = 12  # names in a pattern
+_PART: Final = " (cont.)"
+_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
+_MATRIX: Final = re.compile(r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn")  # else it serves one: layouts, sums
+_POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a run has written, of the ranks that advice is for."""
+
+    summary: Summary
+    ranks: tuple[int, ...]
+    work: Workload
+    operations: Mapping[int, Operations]
+
+
+def candidates(run: Outputs) -> Iterator[Candidate]:
+    """Yield what may be worth a change, whatever it gains. Linear in nodes, but n log n in synchronisation edges."""
+    for kind in _KINDS:
+        yield from kind(run)
+
+
+def _scaled(*scales: tuple[Work, str, float]) -> tuple[Changes, tuple[str, ...]]:
+    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors."""
+    made = tuple(Scale(work, UserPattern(pattern, "advice") if pattern else None, factor) for work, pattern, factor in scales)
+    return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.factor:g}"))
+
+
+def _data_loading(run: Outputs) -> Iterator[Candidate]:
+    names = {name.removesuffix(_PART) for file in run.work.files for name in file.strings}
+    loaders = sorted({_escaped(name.split("#")[0]) for name in names if LOADER.fullmatch(name)})
+    if not loaders:
+        return
+    pattern = f"^(?:{'|'.join(loaders)})"
+    host_ns = _ns_of(run.work, pattern, Work.HOST)
+    changes, arguments = _scaled((Work.HOST, pattern, 0))
+    yield Candidate(
+        kind="data_loading",
+        what="the run waits for its data",
+        evidence=f"the loader took {ms(host_ns)} ms of host time; GPUs were idle for {ms(_idle_ns(run, 'data_loading'))} ms meanwhile",
+        evidence_ns=host_ns,
+        todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment before the run",
+        changes=changes,
+        arguments=arguments,
+        supposed="if it took no time; ops inside it stay",
+    )
+
+
+def _launch_bound(run: Outputs) -> Iterator[Candidate]:
+    """Return how much launches cost: the quickest ops with one do little else, and what they take is what each launch costs the host."""
+    work = run.work
+    idle_ns = sum(_idle_ns(run, cause) for cause in ("host_work", "python"))
+    of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
+    alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
+    if not len(alone) or not len(kernels):
+        return
+    launch_ns = int(np.quantile(alone, QUICKEST))
+    short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
+    yield Candidate(
+        kind="launch_bound",
+        what="GPUs wait for the host to launch work",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; {counted(int(of_node.sum()), 'launch call')}, "
+        f"{launch_ns / 1000:,.1f} us each in the quickest ops, and {short} of {counted(len(kernels), 'kernel')} take less than that",
+        evidence_ns=idle_ns,
+        todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
+        changes=Changes(launch_ns=-launch_ns),
+        arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
+        supposed="if launches cost the host nothing; graphs take the rest of its ops away as well",
+    )
+
+
+def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
+    waited, count = Counter[str](), Counter[str]()
+    calls: dict[str, set[str]] = defaultdict(set)
+    blocked_ns = _blocked_ns(run.work)
+    for wait in sync_waits(run.work):
+        ops = sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
+        for op in ops[:1]:
+            waited[op] += int(blocked_ns[wait.targets[0]])
+            count[op] += 1
+            calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
+    for op, ns in waited.most_common(MOST_SYNCS):
+        by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
+        yield Candidate(
+            kind="blocking_sync",
+            what=f"{shortened(op)} makes the host wait for the GPU",
+            evidence=f"{counted(count[op], 'wait')}{by}, {ms(ns)} ms in all",
+            evidence_ns=ns,
+            todo="no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and non_blocking=True",
+            changes=Changes(remove_sync=(op,)),
+            arguments=("--remove-sync", op),
+            supposed="if the host did not wait there",
+        )
+
+
+def _blocked_ns(work: Workload) -> I64:
+    """Return for how long the thread of each host node did nothing before it, as recorded."""
+    edge = np.flatnonzero(work.kind == EdgeKind.HOST)
+    start, ended = work.column("start_ns"), work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns")
+    out = np.zeros(len(work), np.int64)
+    target = work.target[edge]
+    out[target] = np.maximum(start[target] - ended[work.source[edge]], 0)
+    return out
+
+
+def _exposed(run: Outputs) -> Iterator[Candidate]:
+    devices = [one for rank in _ranks(run) for one in rank.gpu]
+    for kind, sort, what, exposed_ns, whole_ns, todo in (
+        (
+            "exposed_communication",
+            Work.COMM,
+            "communication that no computation hides",
+            sum(one.exposed_comm_ns for one in devices),
+            sum(one.comm_ns for one in devices),
+            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look with graphlink critical-path --across",
+        ),
+        (
+            "copies",
+            Work.COPY,
+            "copies that nothing hides",
+            sum(one.exposed_copy_ns for one in devices),
+            sum(one.copy_ns for one in devices),
+            "pinned memory and non_blocking=True, a stream of their own, fewer and larger copies",
+        ),
+    ):
+        if (run.work.work == sort).any():
+            changes, arguments = _scaled((sort, "", 0))
+            yield Candidate(
+                kind=kind,  # type: ignore[arg-type]
+                what=what,
+                evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed",
+                evidence_ns=exposed_ns,
+                todo=todo,
+                changes=changes,
+                arguments=arguments,
+                supposed="at most: if all of it took no time",
+            )
+
+
+def _stragglers(run: Outputs) -> Iterator[Candidate]:
+    whole = run.summary.run
+    if whole is None or whole.straggler is None:
+        return
+    waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
+    yield Candidate(
+        kind="straggler",
+        what=f"rank {whole.straggler.rank} comes late to collectives",
+        evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
+        evidence_ns=waited_ns,
+        todo=f"compare graphlink idle --rank {whole.straggler.rank} with another rank: data, host, clock of the GPU, share of the work",
+        why_not="no what-if changes a rank alone",
+    )
+
+
+def _bubbles(run: Outputs) -> Iterator[Candidate]:
+    pipeline = run.summary.pipeline
+    if not pipeline:
+        return
+    lost_ns = sum(pipeline.causes_ns.values())
+    most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="")
+    yield Candidate(
+        kind="pipeline_bubble",
+        what="stages of the pipeline stand idle",
+        evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
+        evidence_ns=lost_ns,
+        todo="more microbatches, another schedule, equal stages",
+        why_not="another schedule is another program: graphlink bubbles DIR --compare simulates it",
+    )
+
+
+def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
+    without = Counter[str]()
+    other: set[str] = set()
+    type_ns = 0
+    for file in run.operations.values():
+        type_ns += file.tensor_cores.other_type_ns
+        for operation in file.operations:
+            could = operation.tensor_cores.eligible_ns > 0
+            for kernel in operation.kernels:
+                if could and kernel.tensor_cores == "not_used" and _MATRIX.search(kernel.whole_name):
+                    without[kernel.whole_name] += kernel.ns
+                else:
+                    other.add(kernel.whole_name)
+    ns = without.total()
+    if not ns:
+        return
+    named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
+    pattern = _telling(named, other)
+    types = f", {ms(type_ns)} ms of it in types that they do not take (float32 without TF32)" if type_ns else ""
+    changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
+    yield Candidate(
+        kind="tensor_cores",
+        what="matrix products and convolutions without tensor cores",
+        evidence=f"{ms(ns)} ms in kernels of such ops that use none{types}",
+        evidence_ns=ns,
+        todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
+        changes=changes,
+        arguments=arguments,
+        supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
+        why_not="" if named else "the same kernels run for other ops",
+    )
+
+
+def _small_kernels(run: Outputs) -> Iterator[Candidate]:
+    names = {name for file in run.work.files for name in file.strings if _POINTWISE.search(name)}
+    pattern = _POINTWISE.pattern
+    ns = _ns_of(run.work, pattern, Work.KERNEL)
+    if not names or not ns:
+        return
+    changes, arguments = _scaled((Work.KERNEL, pattern, 0))
+    yield Candidate(
+        kind="small_kernels",
+        what="element by element work in kernels of its own",
+        evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
+        evidence_ns=ns,
+        todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
+        changes=changes,
+        arguments=arguments,
+        supposed="at most: if they took no time; what launches them stays",
+    )
+
+
+def _late_starts(run: Outputs) -> Iterator[Candidate]:
+    if not ((run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()):
+        return
+    idle_ns = _idle_ns(run, "start_delay")
+    changes, arguments = _scaled((Work.DELAY, "", 0))
+    yield Candidate(
+        kind="late_starts",
+        what="device ops begin late, and nothing recorded explains it",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches",
+        evidence_ns=idle_ns,
+        todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the recording lacks",
+        changes=changes,
+        arguments=arguments,
+        supposed="if all began as soon as they could",
+    )
+
+
+def _idle_for(run: Outputs) -> Iterator[Candidate]:
+    for kind, cause, what, todo, why_not in (
+        (
+            "allocator",
+            "memory_management",
+            "GPUs wait for the allocator",
+            "keep sizes equal, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the step",
+            "the calls lie inside ops, which are nodes as a whole",
+        ),
+        (
+            "profiler",
+            "profiler_artefact",
+            "the profiler itself holds up the run",
+            "fewer activities, shorter windows, no stacks or shapes",
+            "it is no part of the run that is recorded",
+        ),
+    ):
+        ns = _idle_ns(run, cause)
+        if ns:
+            evidence = f"GPUs were idle for {ms(ns)} ms for it"
+            yield Candidate(kind=kind, what=what, evidence=evidence, evidence_ns=ns, todo=todo, why_not=why_not)  # type: ignore[arg-type]
+
+
+def _memory(run: Outputs) -> Iterator[Candidate]:
+    logs = run.summary.logs
+    if not logs:
+        return
+    used = [
+        (one.memory_used_mib.max, one.memory_total_mib)
+        for log in logs.nvidia_smi
+        for one in log.gpus
+        if one.memory_used_mib is not None and one.memory_used_mib.max is not None and one.memory_total_mib
+    ]
+    if not used:
+        return
+    most, total = max(used, key=lambda one: one[0] / one[1])
+    yield Candidate(
+        kind="memory",
+        what="memory of the GPUs is left",
+        evidence=f"at most {most:,.0f} of {total:,.0f} MiB were in use (nvidia-smi)",
+        evidence_ns=0,
+        todo="a larger batch, less recomputation or offloading",
+        why_not="a larger batch is another program",
+    )
+
+
+_KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
+    *(_data_loading, _launch_bound, _blocking_syncs, _exposed, _stragglers, _bubbles, _tensor_cores, _small_kernels, _late_starts),
+    *(_idle_for, _memory),
+)
+
+
+def _ranks(run: Outputs) -> list[Rank]:
+    return [one for one in run.summary.ranks if one.rank in run.ranks]
+
+
+def _idle_ns(run: Outputs, cause: str) -> int:
+    """Return how long the devices of all ranks were idle for a cause."""
+    return sum(one.idle_by_cause_ns.get(cause, 0) for rank in _ranks(run) for one in rank.gpu)
+
+
+def _ns_of(work: Workload, pattern: str, sort: Work) -> int:
+    """Return what nodes of a sort cost whose name a pattern finds."""
+    return int(work.cost_ns[names_found(work, re.compile(pattern)) & (work.work == sort)].sum())
+
+
+def _telling(names: list[str], other: set[str]) -> str:
+    """Return a pattern that finds the names and none of the others: of each the shortest beginning that no other has."""
+    parts = []
+    for name in names:
+        size = next((n for n in range(min(24, len(name)), len(name)) if not any(one.startswith(name[:n]) for one in other)), len(name))
+        parts.append(_escaped(name[:size]) + ("$" if size == len(name) else ""))
+    return f"^(?:{'|'.join(dict.fromkeys(parts))})"
+
+
+def _escaped(name: str) -> str:
+    """Return a name as a pattern that finds it; spaces need no escape outside of verbose patterns."""
+    return re.escape(name).replace("\\ ", " ")

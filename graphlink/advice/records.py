@@ -1,0 +1,74 @@
+"""Advice, as ``graphlink advice --json`` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from graphlink.records import Short
+from graphlink.replay.whatif import Changes
+
+Kind = Literal[
+    "data_loading",
+    "launch_bound",
+    "blocking_sync",
+    "exposed_communication",
+    "straggler",
+    "pipeline_bubble",
+    "copies",
+    "tensor_cores",
+    "small_kernels",
+    "late_starts",
+    "allocator",
+    "profiler",
+    "memory",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the command line; None
+    where there is none, and ``why_not`` says why. ``evidence_ns``: by how much time it shows in the recording.
+    """
+
+    kind: Kind
+    what: str
+    evidence: str
+    evidence_ns: int
+    todo: str
+    changes: Changes | None = None
+    arguments: tuple[str, ...] = ()
+    supposed: str = ""
+    why_not: str = ""
+
+
+class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed`` came true.
+
+    Where no what-if tells, both are None and ``why_not`` says why. ``command`` computes the gain again.
+    """
+
+    kind: Kind
+    what: str
+    evidence: str
+    todo: str
+    gain_ns: int | None = None
+    gain_pct: float | None = None
+    supposed: str = ""
+    command: str = ""
+    why_not: str = ""
+
+
+class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Advice for a run of ``ranks``, the largest gain first, then what has none. Gains are of each alone and do not add up.
+
+    ``replayed_ns``: what the run takes on ``machine`` as recorded. ``notes``: what the gains leave out.
+    """
+
+    ranks: list[int]
+    machine: str
+    replayed_ns: int
+    advice: list[Advice]
+    notes: list[str]

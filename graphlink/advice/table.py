@@ -1,0 +1,35 @@
+"""Advice for people."""
+
+from __future__ import annotations
+
+from graphlink.advice.records import Advice, AdviceReport
+from graphlink.records import Table, ms
+
+
+def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
+    """Return the report: of each advice what it gains, why, what to do, and the command that computes the gain."""
+    some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
+    out: list[str | Table] = [f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"]
+    shown = [one for one in report.advice if one.gain_pct is None or one.gain_pct >= 0.05]
+    for k, one in enumerate(shown[:top], 1):
+        heading = f"{k}. {_gain(one)}{one.what}"
+        out += ["", heading, Table(_rows(one), indent=3)]
+    left, small = max(len(shown) - top, 0), len(report.advice) - len(shown)
+    rest = [f"{left} more with a larger --top"] if left else []
+    rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
+    if not report.advice:
+        rest = ["nothing was found that would make it end earlier"]
+    if rest:
+        out += ["", "; ".join(rest)]
+    if report.notes:
+        out += ["", Table([("note", note) for note in report.notes])]
+    return out
+
+
+def _gain(one: Advice) -> str:
+    return "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms) earlier: "
+
+
+def _rows(one: Advice) -> list[tuple[str, str]]:
+    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("from", one.command), ("no gain", one.why_not)]
+    return [(name, f"not computed: {text}" if name == "no gain" else text) for name, text in rows if text]
