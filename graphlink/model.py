@@ -255,6 +255,24 @@ class Gpu(msgspec.Struct, frozen=True):
     capability: tuple[int, int] | None = None
 
 
+class System(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a recording tells of the machine, "" where it does not. Nothing else of its metadata is taken: it may hold secrets.
+
+    ``cuda``, ``hip``: versions of the runtimes; ``cuda_driver``, ``hip_driver``: the newest that the driver takes; ``driver``: its own.
+    """
+
+    cpu: str = ""
+    driver: str = ""
+    cuda: str = ""
+    cuda_driver: str = ""
+    hip: str = ""
+    hip_driver: str = ""
+    nccl: str = ""
+
+
+NO_SYSTEM = System()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Trace(Short):
     """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
@@ -279,6 +297,7 @@ class Trace(Short):
     job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
     frames: FrameRows | None = None  # None = the recording has no stacks
     gpus: tuple[Gpu, ...] = ()  # as far as the recording describes them
+    system: System = NO_SYSTEM
     clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 

@@ -119,7 +119,9 @@ def _next(made: Summary, out: str) -> list[str]:
     if not made.ranks:
         return []
     across = " --across" if len(made.ranks) > 1 else ""
-    return [f"next: graphlink idle {out}; graphlink critical-path {out}{across}; graphlink advice {out}; graphlink show -v {out} for all that was counted"]
+    return [
+        f"next: graphlink idle {out}; graphlink critical-path {out}{across}; graphlink advice {out}; graphlink show -v {out} (all counts)"
+    ]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

@@ -38,6 +38,18 @@ def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
     return labelled | {pid for pid, text in names.items() if pid not in labels and _DEVICE.fullmatch(text)}
 
 
+def cuda_version(number: object) -> str:
+    """Format a version of CUDA: 12040 is 12.4. "" for what is none."""
+    found = to_int_or_none(number)
+    return f"{found // 1000}.{found % 1000 // 10}" if found is not None and 0 < found < 10**6 else ""
+
+
+def hip_version(number: object) -> str:
+    """Format a version of HIP: 60443483 is 6.4.43483. "" for what is none."""
+    found = to_int_or_none(number)
+    return f"{found // 10**7}.{found // 10**5 % 100}.{found % 10**5}" if found is not None and 0 < found < 10**10 else ""
+
+
 def gpus_of(recorded: Any) -> tuple[Gpu, ...]:
     """Return the devices that ``deviceProperties`` of Kineto describe; what is no device among them is passed over."""
     rows = [row for row in recorded if isinstance(row, dict)] if isinstance(recorded, list) else []

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, Trace
+from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, System, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.devices import device_processes, gpus_of, is_call, place
+from graphlink.read.devices import cuda_version, device_processes, gpus_of, hip_version, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -50,10 +50,12 @@ from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_row
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
-_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName"})
+_VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
+_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *_VERSIONS})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
+_VERSION = re.compile(r"[0-9.]{1,20}")
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
@@ -408,6 +410,7 @@ class _KinetoRows:
             warnings=tuple(warnings),
             frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
             gpus=gpus_of(around.get("deviceProperties")),
+            system=_system(around, info.get("nccl_version")),
             host_name=_host_name(around, pid),
             job=job_of(around),
         )
@@ -424,6 +427,17 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
         return recorded
     named = _WORKER.fullmatch(file) if isinstance(file, str) else None
     return named["host"] if named and int(named["pid"]) == pid else ""
+
+
+def _system(around: dict[str, Any], nccl: object) -> System:
+    cuda, cuda_driver, hip, hip_driver = (around.get(name) for name in _VERSIONS)
+    return System(
+        cuda=cuda_version(cuda),
+        cuda_driver=cuda_version(cuda_driver),
+        hip=hip_version(hip),
+        hip_driver=hip_version(hip_driver),
+        nccl=nccl if isinstance(nccl, str) and _VERSION.fullmatch(nccl) else "",
+    )
 
 
 def _words(value: object) -> object:

@@ -19,7 +19,7 @@ from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
 from graphlink.logs.records import Logs
 from graphlink.logs.table import logs_table
-from graphlink.model import DeviceClock, Sync
+from graphlink.model import DeviceClock, Sync, System
 from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
@@ -93,10 +93,19 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
 
 
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine of a rank as its recording tells: name, names of its GPUs, versions; what it does not tell is empty or absent."""
+
+    host: str
+    gpus: list[str]
+    system: System
+
+
 class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     world_size: int
     inputs: Inputs
+    machine: Machine | UnsetType = UNSET  # absent where the recording tells nothing of it
     graph_nodes: int
     node_kinds: dict[str, int]
     host: Host
@@ -223,6 +232,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     """Return what was counted while the graph was made, by its name."""
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     return [
+        ("machine", "" if rank.machine is UNSET else _machine(rank.machine)),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -246,6 +256,16 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
         ("  only in ET", _counts(rank.host.only_et, 3)),
         ("  only in Kineto", _counts(rank.host.only_kineto, 3) if rank.inputs.et else ""),
     ]
+
+
+def _machine(told: Machine) -> str:
+    """Format a machine: ``node7: 8 x NVIDIA H100, driver 580.95, CUDA 12.4``."""
+    gpus = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(told.gpus).items())
+    system = told.system
+    cuda = (("driver", system.driver), ("CUDA", system.cuda), ("CUDA of the driver", system.cuda_driver))
+    versions = (*cuda, ("HIP", system.hip), ("HIP of the driver", system.hip_driver), ("NCCL", system.nccl))
+    parts = [gpus, system.cpu, *(f"{name} {version}" for name, version in versions if version)]
+    return f"{told.host}: " * bool(told.host) + (", ".join(filter(None, parts)) or "nothing else is recorded")
 
 
 def _steps(rank: Rank) -> str:

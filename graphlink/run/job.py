@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphlink import publish
 from graphlink.depend.build import Built, build
@@ -37,7 +37,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I64, Communication, HostTrace, Linked, Trace
+from graphlink.model import I64, Communication, HostTrace, Linked, System, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
@@ -397,6 +397,12 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
     )
 
 
+def _machine(trace: Trace) -> summary.Machine | UnsetType:
+    if not (trace.host_name or trace.gpus or trace.system != System()):
+        return UNSET
+    return summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
+
+
 def _entry(
     prepared: PreparedRank,
     explained: path.Explained,
@@ -423,6 +429,7 @@ def _entry(
         rank=prepared.rank,
         world_size=world_size,
         inputs=_recorded_inputs(prepared),
+        machine=_machine(trace),
         graph_nodes=len(graph.kind),
         node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
         host=summary.Host(

@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE, Comm, Gpu, Trace
+from graphlink.model import NOWHERE, Comm, Gpu, System, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
-from graphlink.read.devices import gpus
+from graphlink.read.devices import cuda_version, gpus
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
 from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
@@ -98,6 +98,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             warnings=(*export.warnings, *renumbered, *cut_window(export)),
             host_name=_host_name(export),
             gpus=_gpus(export),
+            system=_system(export),
         )
         first, *others = split(rows, places, whole)
         first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
@@ -176,6 +177,17 @@ def _host_name(export: Export) -> str:
     rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
     names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
     return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+def _system(export: Export) -> System:
+    """Return what the export tells of the machine; nothing of what it tells in several ways."""
+    told: dict[str, set[str]] = {}
+    for name, value in export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+        if isinstance(name, bytes) and isinstance(value, bytes):
+            told.setdefault(name.decode("utf-8", "replace"), set()).add(value.decode("utf-8", "replace").strip())
+    once = {name: values.pop() for name, values in told.items() if len(values) == 1}
+    cpu, driver = once.get("CpuDescription", ""), once.get("NvDriverVersion", "")
+    return System(cpu="" if cpu == "unknown" else cpu, driver=driver, cuda_driver=cuda_version(once.get("CudaDriverVersion")))
 
 
 def _gpus(export: Export) -> tuple[Gpu, ...]:
