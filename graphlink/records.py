@@ -9,6 +9,11 @@ from typing import Any, Final
 
 MOST: Final = 300  # characters
 _FEW: Final = 40
+_SHARE_WORDS: Final = {
+    **dict.fromkeys(("idle", "gap", "delay"), "unexplained"),
+    "kernel": "compute",
+    "comm": "communication",
+}
 
 
 class Short:
@@ -76,8 +81,16 @@ def percent(part: float, whole: float) -> str:
 
 
 def share_word(share: str) -> str:
-    """Return what people read for a share of the critical path: ``idle`` there is time that nothing explains, not a GPU's idle time."""
-    return "unexplained" if share == "idle" else share
+    """Return what people read for a share of a path (``graph.critical``) or a sort of work (``replay.workload``): one word for each thing.
+
+    ``idle`` is there time that nothing explains, not a GPU's idle time.
+    """
+    return _SHARE_WORDS.get(share, share)
+
+
+def unexplained_parts(gap: str, delay: str) -> str:
+    """Return where the unexplained part of a path lies, of the texts of its host gaps and of its device delays."""
+    return f"idle GPU stream {delay} (device delays), idle host thread {gap} (host gaps)"
 
 
 def shortened(text: str, most: int = 60) -> str:

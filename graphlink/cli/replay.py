@@ -1,4 +1,4 @@
-"""``graphlink replay``: a graph against its recording, on several machines, and what would be if."""
+"""``graphlink replay``: a graph against its recording, on several machines, what would be if, and which names a change can take."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, counted, ms, percent, shortened
+from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 
 if TYPE_CHECKING:
-    from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
+    from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
 
 MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
 JOINED: Final = ("ranks", "coupled")  # all ranks at once
@@ -46,6 +46,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
     parser.add_argument("--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)")
     parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself")
     parser.add_argument(
         "--together",
         action="store_true",
@@ -70,7 +71,9 @@ def replay(arguments: argparse.Namespace) -> int:
 
     what = Path(arguments.what)
     files = graph_files(what, arguments.rank)
-    machine = arguments.machine or usual_machine(len(files))
+    machine = arguments.machine
+    if arguments.together:  # is for machines of all ranks, so it names one
+        machine = machine or usual_machine(len(files))
     if arguments.together and machine not in JOINED:
         raise UsageError("--together is for --machine ranks and --machine coupled")
     groups = load_groups(what if what.is_dir() else what.parent)
@@ -81,24 +84,46 @@ def replay(arguments: argparse.Namespace) -> int:
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
     found = report(files, machine, groups, changes, together=arguments.together)
-    tell(arguments.json, found, lambda: text(found, str(what)))
+    tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
 
 
-def text(report: Report, what: str) -> list[str | Table]:
-    """Return the report for people."""
-    lines: list[str | Table] = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
-    for run in report.runs:
-        lines += ["", *_run(run)]
-    # each note once; where runs are of a rank each, with the number of those that have it
+def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:
+    """Return the report for people: the gain of changes before all else. ``verbose``: with the replay of the recording where there are
+    changes, and where that replay and the recording drift apart.
+    """
+    from msgspec import UNSET
+
+    on = f"machine {report.machine}: {_ABOUT[report.machine]}"
+    alone = [] if report.why_alone is UNSET else [f"  each rank alone, since {report.why_alone}"]
+    runs = joined(_run(run, verbose=verbose) for run in report.runs)
+    if not report.what_if:
+        return [f"{what} on {on}", *alone, "", *runs, *_notes(report), *([] if verbose else _more(report))]
+    gains = [*_gains(report, what), *alone, *_answers(report)]
+    verbose = verbose or any(run.stuck for run in report.runs)  # what there is of it says why nothing is gained
+    return [*gains, "", *(["as recorded, on " + on, *runs, *_notes(report)] if verbose else _more(report))]
+
+
+def _more(report: Report) -> list[str]:
+    """Name what is left out without ``-v``."""
+    drifts, waits, notes = (sum(len(getattr(run, name)) for run in report.runs) for name in ("drifts", "slot_waits", "notes"))
+    changed = bool(report.what_if)
+    parts = [
+        *(["the replay of the recording itself"] if changed else []),
+        *([f"{counted(drifts, 'place')} where replay and recording drift apart"] if drifts else []),
+        *([f"{waits:,} threads and streams that waited for a slot"] if waits else []),
+        *([counted(notes, "note")] if changed and notes else []),
+    ]
+    return [f"  with -v        {', '.join(parts)}"] if parts else []
+
+
+def _notes(report: Report) -> list[str]:
+    """Return each note once; where runs are of a rank each, with the number of those that have it."""
     noted = Counter(note for run in report.runs for note in run.notes)
-    lines += [f"  note           {'' if len(report.runs) == 1 else counted(n, 'rank') + ': '}{note}" for note, n in noted.items()]
-    if report.what_if:
-        lines += ["", *_what_ifs(report)]
-    return lines
+    return [f"  note           {'' if len(report.runs) == 1 else counted(n, 'rank') + ': '}{note}" for note, n in noted.items()]
 
 
-def _run(run: Run) -> list[str | Table]:
+def _run(run: Run, *, verbose: bool) -> list[str | Table]:
     lines: list[str | Table] = [
         f"rank {r.rank}: {_replayed(r)}, {'' if r.finished else f'{r.ran:,} of '}{r.nodes:,} nodes" for r in run.ranks
     ]
@@ -106,23 +131,31 @@ def _run(run: Run) -> list[str | Table]:
     if len(run.ranks) > 1:
         lines.append(f"  all ranks      {_all(run)}")
     lines += _path(run.path)
-    if run.drifts:
-        rows = []
-        for d in run.drifts:
-            behind = f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge
-            rows.append((_us(d.change_ns), "to", _us(d.drift_ns), f"{_node(d.node, run)}  <- {behind}"))
-        head = "  replay and recording drift apart most (replayed - recorded start; change since what held the node back):"
-        lines += [head, Table(rows, align="><><", indent=4)]
-    if run.slot_waits:
-        waits = []
-        for w in run.slot_waits[:MOST_LANES]:
-            rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
-            most = f"{_us(w.behind_ns)} of it behind {w.behind}"
-            waits.append((_us(w.waited_ns), f"{rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}"))
-        lines += ["  ready, but the slot was taken:", Table(waits, align="><", indent=4)]
-    if len(run.slot_waits) > MOST_LANES:
-        lines.append(f"    ... and {len(run.slot_waits) - MOST_LANES} more")
-    return lines
+    return [*lines, *_drifts(run), *_slot_waits(run)] if verbose else lines
+
+
+def _drifts(run: Run) -> list[str | Table]:
+    if not run.drifts:
+        return []
+    rows = []
+    for d in run.drifts:
+        behind = f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge
+        rows.append((_us(d.change_ns), "to", _us(d.drift_ns), f"{_node(d.node, run)}  <- {behind}"))
+    head = "  replay and recording drift apart most (replayed - recorded start; change since what held the node back):"
+    return [head, Table(rows, align="><><", indent=4)]
+
+
+def _slot_waits(run: Run) -> list[str | Table]:
+    if not run.slot_waits:
+        return []
+    waits = []
+    for w in run.slot_waits[:MOST_LANES]:
+        rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
+        most = f"{_us(w.behind_ns)} of it behind {w.behind}"
+        waits.append((_us(w.waited_ns), f"{rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}"))
+    left = len(run.slot_waits) - MOST_LANES
+    more = [f"    ... and {left} more"] if left > 0 else []
+    return ["  ready, but the slot was taken:", Table(waits, align="><", indent=4), *more]
 
 
 def _replayed(r: RankEntry) -> str:
@@ -142,27 +175,45 @@ def _all(run: Run) -> str:
 
 
 def _path(path: PathEntry) -> list[str | Table]:
-    whole = path.length_ns
-    parts = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in path.work_ns.items() if ns)
+    """Return the path in the words of ``graphlink critical-path``, the largest part first."""
+    whole, spent = path.length_ns, Counter[str]()
+    for sort, ns in path.work_ns.items():
+        spent[share_word(sort)] += ns
+    parts = ", ".join(f"{word} {percent(ns, whole)}" for word, ns in spent.most_common() if ns)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
-    unexplained = f"{percent(path.gap_share, 1)} host gaps, {percent(path.delay_share, 1)} device delays"
-    top = [(percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", f"x {f.work}", shortened(f.name)) for f in path.top]
+    unexplained = unexplained_parts(percent(path.gap_share, 1), percent(path.delay_share, 1))
+    top = [(percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name)) for f in path.top]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
-        f"  of it          {unexplained}: time that nothing explains",
+        f"  unexplained    {unexplained}",
         *([Table(top, align=">>><<", indent=4)] if top else []),
     ]
 
 
-def _what_ifs(report: Report) -> list[str | Table]:
-    rows = []
+def _gains(report: Report, what: str) -> list[str | Table]:
+    """Return what the changes gain, in all and of each rank, and what they did."""
+    head, rows = f"{what} on machine {report.machine}, what if", []
     for run, w in zip(report.runs, report.what_if, strict=True):
-        for a, b in zip(run.ranks, w.ranks, strict=True):
-            rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
         if len(run.ranks) > 1:
             rows.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
-    done = [f"  {d}" for d in _done(report)]
-    lines: list[str | Table] = ["what if", *done, "", Table(rows, ("", "before", "after", "gain"), "<>>>>")]
+        for a, b in zip(run.ranks, w.ranks, strict=True):
+            rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
+    if len(report.what_if) == 1:
+        head += f": {_answer(report.what_if[0])}"
+    return [head, Table(rows, ("", "before", "after", "gain"), "<>>>>"), *(f"  {d}" for d in _done(report))]
+
+
+def _answer(w: WhatIf) -> str:
+    """Return the gain in words."""
+    if w.gain_pct is None:
+        return "it does not finish"
+    gain = w.before_ns - w.after_ns
+    return f"ends {_ms(abs(gain))} ({percent(abs(gain), w.before_ns)}) {'later' if gain < 0 else 'earlier'}"
+
+
+def _answers(report: Report) -> list[str | Table]:
+    """Return the path after the changes, and what they do not answer."""
+    lines: list[str | Table] = []
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
     return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]

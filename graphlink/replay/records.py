@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.records import Short
 from graphlink.version import __version__
@@ -107,8 +108,11 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """``why_alone``: why each rank was replayed alone although no machine was named; absent where that is not so."""
+
     graphlink: str = __version__
     machine: str
+    why_alone: str | UnsetType = UNSET
     runs: list[Run]
     what_if: list[WhatIf]  # one entry a run, or none
     cannot: list[str]  # what a what-if does not answer

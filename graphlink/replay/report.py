@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.graph_model import Graph, NodeType
+from graphlink.records import shortened
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
@@ -42,14 +44,26 @@ def usual_machine(ranks: int) -> str:
 
 
 def report(
-    files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
+    files: Mapping[int, Path], machine: str | None, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
 ) -> Report:
     """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with ``changes`` again.
+
+    ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
         UsageError: a change names nothing, or is one of several waits.
     """
+    found = _report(files, machine or usual_machine(len(files)), groups, changes, together)
+    stuck = found.runs[0].stuck
+    if machine is not None or found.machine != COUPLED or not stuck:
+        return found
+    first = stuck[0]
+    why = f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for {first.waits_for}"
+    return replace(_report(files, IDEAL, groups, changes, together), why_alone=f"{why}: --machine {COUPLED} replays all together")
+
+
+def _report(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, together: bool) -> Report:
     found = Report(machine=machine, runs=[], what_if=[], cannot=[])
     batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
     refused = [([*batch], _replay(found, load(batch), groups, changes, together)) for batch in batches]
@@ -115,7 +129,7 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and changes.bytes_per_s is None:
-        out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets them meet")
+        out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets those meet that match")
     out += _kept(files, changes)
     if _folded(files.values()) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
         out.append(NAMES)

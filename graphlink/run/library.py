@@ -29,7 +29,7 @@ from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
-from graphlink.replay.report import MACHINES, report, usual_machine
+from graphlink.replay.report import MACHINES, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.replay.workload import workload
 from graphlink.report import summary
@@ -247,7 +247,8 @@ class Run:
             remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
-            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks and ``ideal`` for one.
+            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and ``ideal`` for
+                one and where several would wait for each other for ever.
             rank: Only this rank.
 
         Raises:
@@ -255,8 +256,7 @@ class Run:
             UsageError: a change names nothing, a value is out of range, there is no such machine or rank.
         """
         files = self._graph_files(rank)
-        machine = machine or usual_machine(len(files))
-        if machine not in MACHINES:
+        if machine is not None and machine not in MACHINES:
             raise bad_value("machine", machine, f"one of {', '.join(MACHINES)}")
         if gb_per_s is not None and not 0 < gb_per_s < 1e9:
             raise bad_value("gb_per_s", gb_per_s, "a bandwidth in GB/s above 0")

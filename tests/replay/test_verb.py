@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,58 @@ def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(tmp_path: Path, ca
     assert "self-consistency" not in text and "50.00 %" not in text
     report = json.loads(data.read_bytes())
     assert [r["error_pct"] for r in report["runs"][0]["ranks"]] == [None, None] and report["what_if"][0]["gain_pct"] is None
+
+
+def test_ranks_that_cannot_be_replayed_together_are_replayed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "r.json"
+    written(tmp_path, [node(0, start_ns=0), recv(1, [0], comm_src=1)], [node(0, start_ns=0), node(1, data=[0])])  # rank 1 never sends
+
+    def replay(*more: str) -> tuple[int, dict[str, Any]]:
+        status = main(["replay", str(tmp_path), "--json", str(data), *more])
+        return status, json.loads(data.read_bytes())
+
+    (status, found), text = replay(), capsys.readouterr().out
+    assert (status, found["machine"], [r["stuck"] for r in found["runs"]]) == (0, "ideal", [[], []])
+    assert "rank 0 would wait for ever in node 1 (op1) for a send from rank 1 that is not there" in found["why_alone"]
+    assert f"each rank alone, since {found['why_alone']}" in text
+    assert found["runs"] == replay("--machine", "ideal")[1]["runs"]
+    capsys.readouterr()
+    assert replay("--scale", "kernel=0.5")[0] == 0
+    assert found["why_alone"] in capsys.readouterr().out.split("\n\n")[0]  # with the gains
+    for named in (("--machine", "coupled"), ("--together",)):
+        status, found = replay(*named)
+        assert (status, found["machine"], "why_alone" in found) == (1, "coupled", False)
+
+
+def test_the_gain_comes_first_and_the_recording_with_v(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def replay(*more: str) -> str:
+        assert main(["replay", str(out), *more]) == 0
+        return capsys.readouterr().out
+
+    short, whole = replay("--scale", "kernel=0.5"), replay("--scale", "kernel=0.5", "-v")
+    head, columns, rank, done = short.splitlines()[:4]
+    assert re.fullmatch(r".* on machine ideal, what if: ends \d+\.\d{3} ms \(\d+\.\d %\) earlier", head)
+    assert columns.split() == ["before", "after", "gain"]
+    assert rank.split()[:2] == ["rank", "0"]
+    assert "kernel x 0.5: " in done
+    assert "later" in replay("--scale", "kernel=2").splitlines()[0]
+    assert whole.startswith(short[: short.index("  with -v ")])
+    for of_the_recording in ("measured", "(self-consistency)", "drift apart most"):
+        assert (of_the_recording in short, of_the_recording in whole) == (False, True)
+    plain = replay()
+    assert ("(self-consistency)" in plain, "drift apart most" in plain) == (True, False)
+    assert "  with -v        10 places where replay and recording drift apart" in plain
+    assert "drift apart most" in replay("-v")
+    assert "with -v" not in replay("-v")
+
+
+def test_a_part_has_one_word(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (path,) = (line for line in lines if line.startswith("  critical path  "))
+    assert set(re.findall(r"[ ,] ([a-z]+) [\d.]+ %", path)) <= {"host", "compute", "communication", "copy", "unexplained"}
+    (parts,) = (line for line in lines if line.startswith("  unexplained  "))
+    assert re.search(r"idle GPU stream [\d.]+ % \(device delays\), idle host thread [\d.]+ % \(host gaps\)", parts)
 
 
 class TestNotAnswered:
