@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ from graphlink.errors import UsageError
 from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 
 if TYPE_CHECKING:
-    from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
+    from graphlink.replay.records import Listed, NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
 
 MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
+SORTS: Final = ("host", "gap", "kernel", "comm", "copy", "delay")
 JOINED: Final = ("ranks", "coupled")  # all ranks at once
 MOST_LANES: Final = 8
+MOST_NAMES: Final = 20
 _ABOUT: Final = {
     "ideal": "dependencies only, each rank alone",
     "astra-sim": "one CPU, one GPU and one communication slot a rank, lowest id first",
@@ -26,9 +29,11 @@ _ABOUT: Final = {
     "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
 }
 _EPILOG: Final = """what-if, all of it combinable:
-  --scale SORT[:REGEX]=FACTOR   SORT is kernel, comm, copy (copies and memsets), host, gap (host gaps) or delay (device delays
-                                and start delays). Start delays and gaps do not scale with kernels or hosts. Factors of one
-                                node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
+  --scale SORT[:REGEX]=FACTOR   SORT is kernel (computation), comm (communication), copy (copies and memsets), host, gap (host gaps)
+                                or delay (device delays and start delays). Start delays and gaps do not scale with kernels or
+                                hosts. Factors of one node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
+  --scale REGEX=FACTOR          all nodes in whose name REGEX is found, of whatever sort: --scale aten::copy_=0.5. What there is to
+                                scale: graphlink replay DIR --list
   --remove-sync WHICH           takes waits of the host for the device away. WHICH is: all; the id of a node, awaited or waiting
                                 (graphlink show FILE.et --node ID lists sync edges); the exact name of the op that waits, such as
                                 aten::item; or of the call, such as cudaStreamSynchronize, where the graph names its calls.
@@ -52,21 +57,30 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
     )
+    parser.add_argument(
+        "--list",
+        nargs="?",
+        const="all",
+        choices=("all", *SORTS),
+        metavar="SORT",
+        help="list the names that --scale takes, longest first; of one SORT: " + ", ".join(SORTS),
+    )
+    parser.add_argument("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})")
     change = parser.add_argument_group("what if")
-    change.add_argument("--scale", action="append", default=[], metavar="SORT[:REGEX]=FACTOR", help="other durations, repeatable")
+    change.add_argument("--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable")
     change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
     change.add_argument("--bandwidth", type=between(1e-6, 1e9, "bandwidth in GB/s"), metavar="GB/S", help="communication at this bandwidth")
     change.add_argument("--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more")
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Replay what ``arguments`` name and print it; 0, or 1 if a rank cannot finish.
+    """Replay what ``arguments`` name and print it, or list what can be scaled; 0, or 1 if a rank cannot finish.
 
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
     from graphlink.replay.folder import graph_files, load_groups
-    from graphlink.replay.report import report, usual_machine
+    from graphlink.replay.report import listed, report, usual_machine
     from graphlink.replay.whatif import Changes, parse_scale
 
     what = Path(arguments.what)
@@ -76,6 +90,7 @@ def replay(arguments: argparse.Namespace) -> int:
         machine = machine or usual_machine(len(files))
     if arguments.together and machine not in JOINED:
         raise UsageError("--together is for --machine ranks and --machine coupled")
+    _refuse_mixed(arguments)
     groups = load_groups(what if what.is_dir() else what.parent)
     changes = Changes(
         tuple(map(parse_scale, arguments.scale)),
@@ -83,9 +98,50 @@ def replay(arguments: argparse.Namespace) -> int:
         None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
+    if arguments.list is not None:
+        sort, top = (None if arguments.list == "all" else arguments.list), MOST_NAMES if arguments.top is None else arguments.top
+        names = listed(files, machine, groups, sort, top, together=arguments.together)
+        tell(arguments.json, names, lambda: listing(names, str(what)))
+        return 0
     found = report(files, machine, groups, changes, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
+
+
+def _refuse_mixed(arguments: argparse.Namespace) -> None:
+    """Refuse ``--list`` with changes, which it would not make, and ``--top`` without it. Raises UsageError."""
+    if arguments.list is None:
+        if arguments.top is not None:
+            raise UsageError("--top is for --list")
+    elif arguments.scale or arguments.remove_sync or arguments.bandwidth is not None or arguments.launch_cost is not None:
+        raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
+
+
+def listing(found: Listed, what: str) -> list[str | Table]:
+    """Return the names that can be scaled, for people."""
+    sort = "" if found.sort is None else f" of sort {found.sort}"
+    head = f"{what}: {counted(found.of, 'name')}{sort} can be scaled: {_ms(found.ns)}, added up over threads, streams and ranks"
+    path = "" if found.path_ns is None else f" of {_ms(found.path_ns)}, on machine {found.machine}"
+    rows = [
+        (
+            _ms(one.ns),
+            "" if one.path_ns is None else _ms(one.path_ns),
+            f"{one.nodes:,}",
+            one.sort,
+            shortened(one.name),
+            "--scale " + shlex.quote(f"{one.scale}=0.5"),
+        )
+        for one in found.names
+    ]
+    left = found.of - len(found.names)
+    lines: list[str | Table] = [head]
+    if rows:
+        lines.append(Table(rows, ("time", "on path", "nodes", "sort", "name", "half as long"), ">>><<<"))
+    if found.path_ns is None:
+        lines.append("  on path: no one path, as no machine has replayed all ranks together to their end")
+    elif rows:
+        lines.append(f"  on path: what they take of the critical path{path}")
+    return [*lines, *([f"  ... and {left:,} more: --top N shows so many"] if left else [])]
 
 
 def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:

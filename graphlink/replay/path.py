@@ -77,18 +77,14 @@ def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
     """Return the nodes of one name and sort that take most of the path, largest first."""
-    texts = [text for file in work.files for text in file.strings]
-    before = np.cumsum([0, *(len(file.strings) for file in work.files)])
-    key = (before[work.member] + work.column("name"))[path.node] * len(Work) + work.work[path.node]
-    nodes, ns = np.bincount(key, minlength=len(texts) * len(Work)), np.zeros(len(texts) * len(Work), np.int64)
-    np.add.at(ns, key, path.own_ns)
-    count: dict[tuple[str, int], list[int]] = {}
-    for k in np.flatnonzero(nodes).tolist():
-        entry = count.setdefault((texts[k // len(Work)], k % len(Work)), [0, 0])
-        entry[0] += int(nodes[k])
-        entry[1] += int(ns[k])
-    order = sorted(count.items(), key=lambda item: (-item[1][1], item[0]))
-    return [FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=ns) for (name, sort), (n, ns) in order[:most]]
+    code, texts = work.names()
+    keys, place, nodes = np.unique(code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True)
+    ns = np.zeros(len(keys), np.int64)
+    np.add.at(ns, place.reshape(-1), path.own_ns)
+    found = [
+        (-took, texts[k // len(Work)], k % len(Work), n) for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
+    ]
+    return [FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=-took) for took, name, sort, n in sorted(found)[:most]]
 
 
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:

@@ -107,6 +107,32 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     stuck: list[StuckEntry]
 
 
+class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``nodes`` of one name and sort of work. ``scale``: what takes them, ``=FACTOR`` behind it, on ``--scale``."""
+
+    sort: str
+    name: str
+    nodes: int
+    ns: int
+    path_ns: int | None  # of it on the critical path
+    scale: str
+
+
+class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """What can be scaled, longest first. ``of``, ``ns``: how many names there are in all, with ``sort`` of that sort, and what they take.
+
+    ``path_ns``: the length of the critical path; None where the ranks are replayed one by one, or one cannot finish.
+    """
+
+    graphlink: str = __version__
+    machine: str
+    sort: str | None
+    path_ns: int | None
+    of: int
+    ns: int
+    names: list[ScalableName]
+
+
 class Report(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``why_alone``: why each rank was replayed alone although no machine was named; absent where that is not so."""
 

@@ -21,9 +21,10 @@ from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.meetings import Rendezvous, meetings
+from graphlink.replay.names import scalable
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
-from graphlink.replay.records import PathEntry, RankEntry, Report, Run, WhatIf
+from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
 from graphlink.replay.syncs import Changed
 from graphlink.replay.whatif import Changes, fit, refuse_unfit
@@ -75,10 +76,7 @@ def _replay(
     found: Report, files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], changes: Changes, together: bool
 ) -> dict[str, UsageError]:
     """Replay some ranks and add what was found to ``found``; return the changes that fit nothing there, and why."""
-    empty = next((file.file.path for file in files.values() if not len(file.id)), None)
-    if empty is not None:
-        raise InputError("holds no nodes", path=empty)
-    work = workload(files)
+    work = _workload(files)
     joined, played = _played(work, found.machine, groups, together)
     found.runs.append(_run(work, joined, played))
     if not changes.any:
@@ -87,6 +85,36 @@ def _replay(
     found.what_if.append(_what_if(played, changed, *_played(changed.work, found.machine, groups, together)))
     found.cannot.extend(line for line in cannot(files, found.machine, changes) if line not in found.cannot)
     return changed.refused
+
+
+def listed(
+    files: Mapping[int, Path],
+    machine: str | None,
+    groups: Mapping[int, Sequence[int]],
+    sort: str | None,
+    top: int,
+    *,
+    together: bool = False,
+) -> Listed:
+    """List the ``top`` names that take longest, with ``sort`` of that sort of work, and what of it is on the critical path of a replay.
+
+    Raises:
+        InputError: a graph cannot be read, or holds no nodes.
+    """
+    machine, work, path = machine or usual_machine(len(files)), _workload(load(files)), None
+    if machine in JOINED or len(files) == 1:
+        _, played = _played(work, machine, groups, together)
+        path = critical_path(work, played) if played.ran.all() else None
+    found = [one for one in scalable(work, path) if sort in (None, one.sort)]
+    length_ns = None if path is None else path.length_ns
+    return Listed(machine=machine, sort=sort, path_ns=length_ns, of=len(found), ns=sum(one.ns for one in found), names=found[:top])
+
+
+def _workload(files: Mapping[int, Graph]) -> Workload:
+    empty = next((file.file.path for file in files.values() if not len(file.id)), None)
+    if empty is not None:
+        raise InputError("holds no nodes", path=empty)
+    return workload(files)
 
 
 def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
@@ -131,7 +159,7 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
     if machine not in JOINED and waits and changes.bytes_per_s is None:
         out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets those meet that match")
     out += _kept(files, changes)
-    if _folded(files.values()) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
+    if _folded(files.values()) and any(s.work in (None, Work.HOST) and s.pattern for s in changes.scales):
         out.append(NAMES)
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")

@@ -17,6 +17,8 @@ from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
+from graphlink.records import shortened
+from graphlink.replay.names import closest
 from graphlink.replay.syncs import NUMBER, Changed, waiting_ranks, without_syncs
 from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, delays, names_found
 
@@ -32,16 +34,18 @@ SORTS: Final = {w.name.lower(): w for w in Work}
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Nodes of one sort whose name ``pattern`` finds (None = all) take ``factor`` of their time."""
+    """Nodes of one sort (None = of each) whose name ``pattern`` finds (None = all) take ``factor`` of their time."""
 
-    work: Work
+    work: Work | None
     pattern: UserPattern | None
     factor: float
 
     @property
     def what(self) -> str:
-        """Return ``kernel:<regex>``, or ``kernel`` for all."""
-        return f"{self.work.name.lower()}{':' + self.pattern.pattern if self.pattern else ''}"
+        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort."""
+        return ":".join(
+            [*([] if self.work is None else [self.work.name.lower()]), *([] if self.pattern is None else [self.pattern.pattern])]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +65,26 @@ class Changes:
 
 
 def parse_scale(text: str) -> Scale:
-    """Parse ``kernel:<regex>=0.5`` or ``kernel=0.5``.
+    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort.
 
     Raises:
-        UsageError: no such sort, no pattern, no factor.
+        UsageError: no sort and no pattern, or no factor.
     """
     what, equals, number = text.rpartition("=")
     sort, colon, pattern = what.partition(":")
-    todo = f"write SORT=FACTOR or SORT:REGEX=FACTOR, SORT being one of {', '.join(SORTS)}"
-    if not equals or sort not in SORTS:
-        raise UsageError(f"--scale {text!r}: names no sort of work", todo=todo)
+    todo = f"write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, SORT being one of {', '.join(SORTS)}"
+    if not equals:
+        raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
+    if not what:
+        raise UsageError(f"--scale {text!r}: names nothing to scale", todo=todo)
     try:
         factor = float(number)
     except ValueError:
         factor = -1.0
     if not 0 <= factor <= MOST_FACTOR:
         raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
+    if sort not in SORTS:
+        return Scale(None, UserPattern(what, "--scale"), factor)
     return Scale(SORTS[sort], UserPattern(pattern, f"--scale {sort}:") if colon else None, factor)
 
 
@@ -96,8 +104,8 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     for scale in changes.scales:
         done.append(_scale(work, scale, cost, fixed))
-        if scale.work == Work.DELAY:
-            named = _named(work, scale)
+        if scale.work in (None, Work.DELAY):
+            named = _named(work, scale) & ((work.work == Work.DELAY) | (scale.work == Work.DELAY))
             for ns in (split.launch_ns, split.stream_ns, split.explained_ns):
                 ns[named] = _times(ns[named], scale.factor)
     if float(np.abs(cost, dtype=np.float64).sum()) > MOST_NS:
@@ -132,7 +140,7 @@ def _wake_ns(work: Workload, cost: I64) -> I64:
 def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
     """Scale in place. What is fixed in a node (its start delay) stays, but for sort ``delay``, which is that and the delay nodes."""
     named = _named(work, scale)
-    mine = named & (work.work == scale.work)
+    mine = named if scale.work is None else named & (work.work == scale.work)
     what = f"{scale.what} x {scale.factor:g}"
     before = int(cost.sum())
     late = named & (fixed > 0) & ~mine & (scale.work == Work.DELAY)
@@ -141,11 +149,20 @@ def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
         cost[late] += less - fixed[late]
         fixed[late] = less
     if not mine.any() and not late.any():
-        raise UsageError(
-            f"--scale {what}: no such node", todo="see the names with graphlink show FILE.et --node ID, or leave the pattern out"
-        )
+        raise UsageError(f"--scale {what}: no such node", todo=_meant(work, scale, named))
     cost[mine] = _times(cost[mine] - fixed[mine], scale.factor) + fixed[mine]
     return f"{what}: {np.count_nonzero(mine | late):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
+
+
+def _meant(work: Workload, scale: Scale, named: Bool) -> str:
+    """Guess what a scale that found nothing meant: another sort, or a name that is like it."""
+    names = "graphlink replay DIR --list prints the names that there are"
+    if named.any():
+        sorts = ", ".join(Work(sort).name.lower() for sort in np.unique(work.work[named]).tolist())
+        return f"what it finds is of sort {sorts}; {names}"
+    words = [] if scale.work is not None else SORTS
+    like = closest([*words, *work.names()[1]], "" if scale.pattern is None else scale.pattern.pattern)
+    return f"did you mean {' or '.join(map(shortened, like))}? {names}" if like else names
 
 
 def _named(work: Workload, scale: Scale) -> Bool:

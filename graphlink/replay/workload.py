@@ -98,6 +98,13 @@ class Workload(Short):
         parts = [f.integers(name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 
+    def names(self) -> tuple[I64, list[str]]:
+        """Return the name of every node as a position in a list of different names."""
+        code: dict[str, int] = {}
+        parts = [np.array([code.setdefault(text, len(code)) for text in file.strings], np.int64) for file in self.files]
+        names = [part[f.name[self.position[a:b]]] for part, f, (a, b) in zip(parts, self.files, self.bounds, strict=True) if b > a]
+        return np.concatenate([np.zeros(0, np.int64), *names]), [*code]
+
     def file_of(self, node: int) -> Graph:
         return self.files[int(self.member[node])]
 

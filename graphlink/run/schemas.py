@@ -21,7 +21,7 @@ from graphlink.operations.records import Operations
 from graphlink.operations.table import OperationsReport
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
-from graphlink.replay.records import Report
+from graphlink.replay.records import Listed, Report
 from graphlink.report.diagnosis import Diagnosis
 from graphlink.report.summary import Summary
 
@@ -43,6 +43,7 @@ FILES: Final[dict[str, Any]] = {
     "bubbles.schema.json": Bubbles,
     "doctor.schema.json": Diagnosis,
     "replay.schema.json": Report,
+    "replay.list.schema.json": Listed,
     "check.schema.json": Judged,
     "node.schema.json": NodeView,
     "astra.schema.json": Prepared,

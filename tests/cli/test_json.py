@@ -25,6 +25,7 @@ VERBS_AND_RECORDS = [
     (["show", "{out}"], "summary"),
     (["show", "{out}/trace.0.et", "--node", "3"], "node"),
     (["replay", "{out}", "--scale", "kernel=0.5"], "replay"),
+    (["replay", "{out}", "--list"], "replay.list"),
     (["critical-path", "{out}"], "critical_path"),
     (["critical-path", "{out}", "--across"], "critical_path.ranks"),
     (["bubbles", "{pipeline}"], "bubbles"),

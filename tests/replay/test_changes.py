@@ -51,6 +51,10 @@ def test_what_each_change_does() -> None:
     assert after("host=0") == 79_000 and after("host:item=0") == 109_000
     assert after("gap=0") == 106_000
     assert after("delay=0") == 107_000
+    assert after("gemm=0.5") == after("kernel:gemm=0.5") == 90_000  # of whatever sort
+    assert after("item=0") == after("host:item=0")
+    assert after("host gap=0") == after("gap=0")
+    assert after("gemm|item|gap=0") == after("kernel:gemm=0", "host:item=0", "gap=0")
     assert after(remove_sync=("all",)) == 85_000
     assert after(launch_ns=-2_000) == 108_000
     assert after("kernel=0", remove_sync=("all",), launch_ns=1_000) == 42_000
@@ -226,7 +230,7 @@ def test_bytes_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel=inf", "kernel=1e7", "kernel:(=1", "=1"]
+    "text", ["", "kernel", "gemm", "gemm=", "(=2", "kernel=", "kernel=-1", "kernel=nan", "kernel=inf", "kernel=1e7", "kernel:(=1", "=1"]
 )
 def test_wrong_scales(text: str) -> None:
     with pytest.raises(UsageError, match="--scale"):
@@ -238,6 +242,10 @@ def test_wrong_scales(text: str) -> None:
     [
         (Changes((parse_scale("comm=2"),)), "no such node"),
         (Changes((parse_scale("kernel:xyz=2"),)), "no such node"),
+        (Changes((parse_scale("xyz=2"),)), "no such node"),
+        (Changes((parse_scale("kernels=2"),)), r"did you mean kernel\?"),
+        (Changes((parse_scale("GEMM=2"),)), r"did you mean gemm_64\?"),
+        (Changes((parse_scale("kernel:item=2"),)), "what it finds is of sort host;"),
         (Changes((parse_scale("delay:xyz=0"),)), "no such node"),
         (Changes(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
         (Changes(remove_sync=("0",)), "no wait"),

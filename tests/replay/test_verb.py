@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
+from graphlink.cli.replay import MACHINES, SORTS
 from graphlink.graph import target
 from graphlink.graph.write_et import write_et
 from graphlink.ranks.group_ids import assign
+from graphlink.replay import report, whatif
 from graphlink.run.job import Inputs, Options, prepare
 from tests.astra.et_files import coll, node, recv, send, written
 
@@ -29,6 +32,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids = assign({0: prepared.plan.groups})[0]
         write_et(file, target.written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids), prepared.linked)
     return folder
+
+
+def test_machines_and_sorts_are_those_that_there_are() -> None:
+    assert (report.MACHINES, tuple(whatif.SORTS)) == (MACHINES, SORTS)
 
 
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
@@ -148,6 +155,39 @@ def test_a_part_has_one_word(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r"idle GPU stream [\d.]+ % \(device delays\), idle host thread [\d.]+ % \(host gaps\)", parts)
 
 
+def test_each_listed_text_takes_what_is_listed(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "r.json"
+
+    def listed(*more: str) -> dict[str, Any]:
+        assert main(["replay", str(out), "--list", *more, "--json", str(data)]) == 0
+        found: dict[str, Any] = json.loads(data.read_bytes())
+        return found
+
+    found, text = listed("--top", "4"), capsys.readouterr().out
+    assert [len(found["names"]), found["of"] - 4] == [4, int(re.findall(r"and (\d+) more", text)[0])]
+    assert found["names"] == listed("--top", "1000")["names"][:4]
+    kernels = listed("kernel")
+    assert {one["sort"] for one in kernels["names"]} == {"kernel"}
+    commands = re.findall(r"--scale .*", text)
+    for one, command in zip(found["names"], commands, strict=True):
+        option, scale = shlex.split(command)
+        assert (option, scale) == ("--scale", f"{one['scale']}=0.5")
+        assert main(["replay", str(out), option, scale]) == 0
+        assert f"{one['nodes']:,} nodes, {-one['ns'] / 2e6:,.3f} ms of work" in capsys.readouterr().out
+
+
+def test_a_list_of_ranks_alone_has_no_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "r.json"
+    written(tmp_path, [node(0, start_ns=0), recv(1, [0], comm_src=1)], [node(0, start_ns=0), node(1, data=[0])])
+    for more in ((), ("--machine", "ideal")):  # together they wait for ever
+        assert main(["replay", str(tmp_path), "--list", *more, "--json", str(data)]) == 0
+        assert "no one path" in capsys.readouterr().out
+        found = json.loads(data.read_bytes())
+        assert [found["path_ns"], *(one["path_ns"] for one in found["names"])] == [None] * (1 + found["of"])
+    assert main(["replay", str(tmp_path), "--list", "--rank", "1"]) == 0
+    assert "of the critical path of 0.010 ms, on machine ideal" in capsys.readouterr().out
+
+
 class TestNotAnswered:
     """What a what-if says that it does not answer, by what the graphs hold."""
 
@@ -186,7 +226,12 @@ class TestNotAnswered:
     [
         (["{out}/nothing"], 1, "no such folder"),
         (["{out}", "--rank", "7"], 1, "no graph of rank 7"),
-        (["{out}", "--scale", "kernel"], 2, "names no sort"),
+        (["{out}", "--scale", "kernel"], 2, "has no =FACTOR"),
+        (["{out}", "--scale", "aten::itm=2"], 2, "did you mean aten::item"),
+        (["{out}", "--list", "kernels"], 2, "'kernel'"),
+        (["{out}", "--list", "--scale", "kernel=2"], 2, "changes nothing"),
+        (["{out}", "--top", "3"], 2, "--top is for --list"),
+        (["{empty}", "--list"], 1, "holds no graphs"),
         (["{out}", "--remove-sync", "aten::none"], 2, "no wait of that id or name"),
         (["{out}", "--together"], 2, "--machine ranks"),
         (["{empty}"], 1, "holds no graphs"),
