@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
+from graphlink.records import IDLE_GPU, IDLE_HOST, Table, counted, joined, ms, percent, share_word, shortened
 
 if TYPE_CHECKING:
     from graphlink.graph.gains import OpGain
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
+GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
 _ABOUT: Final = "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and gains never add up."
 
@@ -168,16 +169,33 @@ def _shares(file: PathFile) -> Table:
     import msgspec
 
     share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
-    return share_table(share, gain, whole, whole)
+    return Table([*share_rows(share, whole, gap_ns(file, file.nodes.cost_ns), gain, whole)], GAINS, "<>>>>", indent=0)
 
 
-def share_table(share: Mapping[str, int], gain: Mapping[str, int], path_ns: int, total_ns: int) -> Table:
-    """Return the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain."""
-    rows = [
-        (share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), f"{ms(gain[name])} ms", percent(gain[name], total_ns))
-        for name, ns in share.items()
-    ]
-    return Table(rows, ("share", "on the path", "", "gain if it took no time", ""), "<>>>>", indent=0)
+def share_rows(
+    share: Mapping[str, int], path_ns: int, host_gap_ns: int, gain: Mapping[str, int] | None = None, total_ns: int = 0
+) -> Iterator[tuple[str, ...]]:
+    """Yield the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain.
+
+    Of the unexplained share the two parts follow: ``host_gap_ns`` on the host, the rest on the device.
+    """
+    for name, ns in share.items():
+        gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], total_ns))
+        yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
+    if share["idle"]:
+        for part, ns in ((f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns), (f"{IDLE_HOST} (host gaps)", host_gap_ns)):
+            yield f"  {part}", f"{ms(ns)} ms", percent(ns, path_ns)
+
+
+def gap_ns(file: PathFile | CriticalAcross, took_ns: Sequence[int]) -> int:
+    """Return the host gaps of a path, the nodes of which take ``took_ns`` of it each."""
+    import numpy as np
+
+    from graphlink.replay.workload import GAP_NAME
+
+    named = np.array([name == GAP_NAME for name in file.names], np.bool_)[np.array(file.nodes.name, np.int64)]
+    idle = np.array([share == "idle" for share in file.shares], np.bool_)[np.array(file.nodes.share, np.int64)]
+    return int(np.array(took_ns, np.int64)[named & idle].sum())
 
 
 def _gains(
@@ -250,10 +268,11 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
     from msgspec import UNSET
 
+    nodes, whole = found.nodes, found.length_ns
+    gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
     if found.gain_ns is UNSET:
-        shares = [(share_word(name), f"{ms(ns)} ms", percent(ns, found.length_ns)) for name, ns in found.share_ns.items()]
-        return [Table(shares, ("share", "on the path"), "<>>", indent=0)]
-    return [share_table(found.share_ns, found.gain_ns, found.length_ns, found.before_ns + found.length_ns)]
+        return [Table([*share_rows(found.share_ns, whole, gaps_ns)], GAINS[:2], "<>>", indent=0)]
+    return [Table([*share_rows(found.share_ns, whole, gaps_ns, found.gain_ns, found.before_ns + whole)], GAINS, "<>>>>", indent=0)]
 
 
 def _ranks(found: CriticalAcross) -> list[str | Table]:

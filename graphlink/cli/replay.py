@@ -237,11 +237,10 @@ def _path(path: PathEntry) -> list[str | Table]:
         spent[share_word(sort)] += ns
     parts = ", ".join(f"{word} {percent(ns, whole)}" for word, ns in spent.most_common() if ns)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
-    unexplained = unexplained_parts(percent(path.gap_share, 1), percent(path.delay_share, 1))
     top = [(percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name)) for f in path.top]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
-        f"  unexplained    {unexplained}",
+        f"  unexplained    {unexplained_parts(path.gap_share, path.delay_share)} (device delays, host gaps)",
         *([Table(top, align=">>><<", indent=4)] if top else []),
     ]
 

@@ -135,7 +135,7 @@ def _busy(one: DeviceTime) -> str:
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:
-    head = ("rank", "device", "ms", "compute", "communication", "copies", "idle", "most by")
+    head = ("rank", "device", "ms", "compute", "exposed communication", "exposed copies", "idle", "most by")
     rows = [
         (
             str(rank.rank),

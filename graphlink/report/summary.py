@@ -24,7 +24,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, counted, joined, ms, percent, share_word, shortened
+from graphlink.records import Short, Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -219,7 +219,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("steps", _steps(rank)),
         *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
-        ("critical path", _path(rank.critical_path)),
+        ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", _lost(rank)),)),
@@ -313,7 +313,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the usual."""
     idle = {one.rank: _idle_percent(one) for one in ranks}
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
-    head = ("rank", "recorded ms", "GPU idle %", "mostly", "comm %", "path mostly", "replay error %", "explained %")
+    head = ("rank", "recorded ms", "GPU idle %", "mostly", "exposed communication %", "path mostly", "replay error %", "explained %")
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
     parts: list[str | Table] = [Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0), *more]
     usual = median(idle.values())
@@ -418,10 +418,11 @@ def _method(rank: Rank) -> str:
     return "no execution trace given" if rank.inputs.et is None else f"by {rank.host.method}"
 
 
-def _path(path: CriticalPath) -> str:
+def _path(rank: Rank) -> str:
     """Return the parts of the path, the largest first."""
+    path, of_it = rank.critical_path, {"idle": f" ({unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)})"}
     parts = sorted(msgspec.structs.asdict(path.share_ns).items(), key=lambda part: -part[1])
-    shares = ", ".join(f"{share_word(name)} {percent(ns, path.length_ns)}" for name, ns in parts if ns)
+    shares = ", ".join(f"{share_word(name)} {percent(ns, path.length_ns)}{of_it.get(name, '')}" for name, ns in parts if ns)
     return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
-from graphlink.graph.critical import CriticalChain, Share
+from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
@@ -29,7 +29,7 @@ from graphlink.pipeline.analyse import RankPipeline
 from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
-from graphlink.records import Short
+from graphlink.records import Short, share_word
 from graphlink.replay.ideal import IdealReplay
 from graphlink.tables import concat
 
@@ -302,5 +302,5 @@ def _path_args(critical: CriticalChain, first: int) -> list[Arg]:
     return [
         Arg("held_by", slices[held], critical.edge[held], kinds),
         Arg("held_from", slices[held], critical.node[held - 1].astype(np.int64)),
-        Arg("share", slices, critical.share, [s.name.lower() for s in Share]),
+        Arg("share", slices, critical.share, [share_word(name) for name in SHARES]),
     ]

@@ -58,6 +58,23 @@ def test_the_report_names_what_the_file_holds(graphlink: Run, out: Path) -> None
     assert "; --rank chooses" in others.out
 
 
+def test_the_unexplained_share_has_two_parts(graphlink: Run, out: Path) -> None:
+    ranks = json.loads((out / "summary.json").read_text())["ranks"]
+    for rank, words in ((0, ()), (1, ()), (None, ("--across",))):
+        text = graphlink("critical-path", out, *(words or ("--rank", rank))).out
+        rows = {
+            line[: line.index("   ")].strip(): line[line.index("   ") :].split()
+            for line in text.splitlines()
+            if " ms " in line and "   " in line
+        }
+        whole, gpu, host = (rows[name] for name in ("unexplained", "idle GPU stream (device delays)", "idle host thread (host gaps)"))
+        assert float(gpu[0]) + float(host[0]) == pytest.approx(float(whole[0]), abs=0.0015)
+        if rank is not None:
+            shares = [100 * ranks[rank]["replay"][name] for name in ("delay_share", "gap_share")]
+            assert [gpu[2], host[2]] == [f"{share:.1f}" for share in shares]
+            assert f"(idle GPU stream {gpu[2]} %, idle host thread {host[2]} %)" in graphlink("show", out).out
+
+
 def test_gains_say_what_replay_says_when_asked(graphlink: Run, out: Path) -> None:
     """Two programs for one question: a share or sync point gone, recomputed here, replayed there."""
     file = load(out / "critical_path.0.json")

@@ -217,7 +217,7 @@ def test_the_critical_path_is_a_row_without_holes(two: list[Shown], answers: lis
         at += row["dur"]
         assert row["held_from"] == (before and before["node"])
     assert [r["held_by"] for r in path] == [None if k == NOWHERE else EdgeKind(k).name.lower() for k in critical.edge.tolist()]
-    assert {r["share"] for r in path} <= {"host", "compute", "communication", "copy", "idle"}
+    assert {r["share"] for r in path} <= {"host", "compute", "communication", "copy", "unexplained"}
 
 
 def test_the_replay_stands_beside(two: list[Shown], answers: list[list[Row]]) -> None:
