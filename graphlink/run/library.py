@@ -243,7 +243,7 @@ class Run:
 
         Args:
             scale: ``SORT[:REGEX]=FACTOR``, one or several: other durations, as ``"kernel:gemm=0.5"``. SORT is kernel, comm, copy, host, gap
-                or delay.
+                or delay; ``REGEX=FACTOR`` is of each sort.
             remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
