@@ -7,7 +7,7 @@ import numpy as np
 from graphlink.gpu.file import CAUSES
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64
-from graphlink.perfetto.packets import Arg, Rows, Track
+from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
 from graphlink.perfetto.slices import flat
 
 _NONE = np.zeros(0, np.int64)
@@ -25,7 +25,7 @@ def idle_rows(found: GpuTime) -> Rows:
     # texts grow from device to device, those of the last are all
     said = [] if not idle else [Arg("evidence", np.arange(len(track)), column("evidence"), idle[-1].texts)]
     return Rows(
-        tuple(Track(0, f"GPU {device} idle") for device, _ in found.idle),
+        tuple(Track(0, f"GPU {device} idle", order=SUMMARY) for device, _ in found.idle),
         flat(track, column("start_ns") - shift, column("end_ns") - shift, column("cause").astype(np.int32)),
         CAUSES,
         tuple(said),

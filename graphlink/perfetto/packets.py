@@ -41,9 +41,15 @@ class Process:
     number: int = 0
 
 
+SUMMARY: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the timeline in ``process`` (position in a list). With ``tid`` it is a thread of that process; ``order``: from the top."""
+    """A row of the timeline in ``process`` (position in a list). With ``tid`` it is a thread of that process.
+
+    ``order``: from the top; of a feature's row 0 is behind those before, and ``SUMMARY`` before all threads and streams.
+    """
 
     process: int
     name: str

@@ -22,7 +22,7 @@ from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Rows, Track
+from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
@@ -31,14 +31,13 @@ from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short, share_word
 from graphlink.replay.ideal import IdealReplay
-from graphlink.tables import concat
+from graphlink.tables import concat, spread
 
 NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
 _NESTING: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.END)
-_DEVICE: Final = (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
 _LONGEST_TID: Final = 1 << 31  # Perfetto keeps 32 bits of a thread's id; 0 is its idle thread
 NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
@@ -123,7 +122,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     tracks, row = _rows_of(graph, graph.start_ns, end_ns, process=0, threads=True)
     before = before_on_thread(graph)
     waits = wait_slices(graph, linked, before)
-    tracks.append(Track(0, PATH))
+    tracks.append(Track(0, PATH, order=SUMMARY - 1))
     parts = [
         _node_slices(graph, row, end_ns),
         _wait_slices(graph, row, waits, before, end_ns, len(names) - 1),
@@ -132,7 +131,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
     args = [
         *_node_args(graph, linked, shown.comm, shown.joined.ids),
-        *_wait_args(waits, linked, at[1]),
+        *_wait_args(waits, graph, linked, at[1]),
         *_path_args(shown.found.path, at[2]),
     ]
     where = [linked.trace.host_name, "" if linked.trace.pid is None else f"pid {linked.trace.pid}"]
@@ -151,7 +150,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         slices = rows.slices
         parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
         args += [replace(arg, slice=made + arg.slice) for arg in rows.args]
-        tracks += [replace(track, order=1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
+        tracks += [replace(track, order=track.order or 1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
         names, made = (*names, *rows.names), made + len(slices.track)
     slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
@@ -231,9 +230,10 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     node = np.flatnonzero(np.isin(graph.kind, _NESTING))
     tids, of = np.unique(graph.tid[node], return_inverse=True)
     add(node, of.reshape(-1), ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
-    node = np.flatnonzero(np.isin(graph.kind, _DEVICE))
-    streams, of = numbered_pairs(graph.device[node], graph.stream[node])
-    add(node, of, [f"GPU {device} stream {stream}" for device, stream in streams])
+    for kind, which in ((NodeKind.DEVICE_OP, ""), (NodeKind.DEVICE_DELAY, " late starts")):  # apart, so that an idle stream looks idle
+        node = np.flatnonzero(graph.kind == kind)
+        streams, of = numbered_pairs(graph.device[node], graph.stream[node])
+        add(node, of, [f"GPU {device} stream {stream}{which}" for device, stream in streams])
     for kind, label, group in (
         (NodeKind.HOST_ASYNC, "asynchronous, thread {}", graph.tid),
         (NodeKind.HOST_COMM, "host communication", np.zeros(len(graph.kind), np.int64)),
@@ -250,7 +250,10 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds)
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     row = graph.row[op]
     every = np.arange(len(graph.kind))
+    late = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    node_of = spread(len(device.start_ns), row, op)
     args = [
+        Arg("delays", late, graph.name[node_of[graph.row[late]]].astype(np.int64), graph.strings),
         _where("correlation", op, device.correlation[row]),
         _where("bytes", op, device.bytes[row]),
         _where("start_delay_ns", every, graph.start_delay_ns),
@@ -287,11 +290,19 @@ def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list
     ]
 
 
-def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
-    """Return the arguments of waits, whose slices begin at ``first``: the call that waited."""
+def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> list[Arg]:
+    """Return the arguments of waits, whose slices begin at ``first``: the call that waited, and the last op that it waited for."""
     made = np.flatnonzero(waits.call != NOWHERE)
     codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
-    return [Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()])]
+    sync = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
+    sync = sync[np.argsort(graph.end_ns[graph.source[sync]], kind="stable")]
+    last = spread(len(graph.name), graph.target[sync], graph.source[sync].astype(np.int64))  # of several the one written last
+    awaited = last[waits.part]
+    known = np.flatnonzero(awaited != NOWHERE)
+    return [
+        Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()]),
+        Arg("waited_for", first + known, graph.name[awaited[known]].astype(np.int64), graph.strings),
+    ]
 
 
 def _path_args(critical: CriticalChain, first: int) -> list[Arg]:

@@ -47,6 +47,7 @@ select s.id, s.ts, s.dur, s.depth, s.name, s.parent_id, t.id as track, coalesce(
   extract_arg(s.arg_set_id, 'debug.held_from') as held_from, extract_arg(s.arg_set_id, 'debug.share') as share,
   extract_arg(s.arg_set_id, 'debug.correlation') as correlation, extract_arg(s.arg_set_id, 'debug.comm') as comm,
   extract_arg(s.arg_set_id, 'debug.comm_size') as comm_size, extract_arg(s.arg_set_id, 'debug.group') as comm_group,
+  extract_arg(s.arg_set_id, 'debug.waited_for') as waited_for, extract_arg(s.arg_set_id, 'debug.delays') as delays,
   extract_arg(s.arg_set_id, 'debug.call') as call, extract_arg(s.arg_set_id, 'debug.start_delay_ns') as start_delay_ns
 from slice s join track t on t.id = s.track_id
   left join thread_track tt on tt.id = t.id left join thread th using (utid)
@@ -90,7 +91,7 @@ def test_a_hand_made_graph() -> None:
     told = [(r["name"], r["row"], r["tid"], r["ts"] - EPOCH_NS, r["dur"], r["depth"]) for _, r in sorted(recorded(rows).items())]
     assert told == [
         ("aten::mm", "main", 1, 0, 30_000, 0),
-        ("device delay", "GPU 0 stream 7", None, 10_000, 2_000, 0),
+        ("device delay", "GPU 0 stream 7 late starts", None, 10_000, 2_000, 0),
         ("aten::mm (cont.)", "main", 1, 10_400, 19_600, 1),
         ("gemm", "GPU 0 stream 7", None, 12_000, 37_500, 0),  # less 500 of overlap
         ("gloo:all_reduce", "asynchronous, thread 2", None, 20_000, 0, 0),
@@ -101,7 +102,8 @@ def test_a_hand_made_graph() -> None:
         ("ncclDevKernel_AllReduce", "GPU 0 stream 22", None, 100_000, 40_000, 0),
         ("end", "main", 1, 150_000, 0, 0),
     ]
-    kernel, collective, beside = (recorded(rows)[i] for i in (3, 9, 5))
+    late, kernel, collective, beside = (recorded(rows)[i] for i in (1, 3, 9, 5))
+    assert (late["delays"], kernel["delays"]) == ("gemm", None)
     assert (kernel["correlation"], kernel["start_delay_ns"], kernel["comm"]) == (7, 700, None)
     for row, correlation in ((collective, 8), (beside, None)):
         assert (row["correlation"], row["comm"], row["comm_size"], row["comm_group"]) == (correlation, "ALL_REDUCE", 4096, 5)
@@ -166,7 +168,8 @@ def test_a_slice_a_node(two: list[Shown], answers: list[list[Row]], rank: int) -
         assert row["dur"] <= whole if part else row["dur"] == whole
         host = g.kind[i] in (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_GAP)
         assert not host or row["tid"] == g.tid[i]
-        assert g.kind[i] not in (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY) or row["row"] == f"GPU {g.device[i]} stream {g.stream[i]}"
+        which = {NodeKind.DEVICE_OP: "", NodeKind.DEVICE_DELAY: " late starts"}.get(g.kind[i])
+        assert which is None or row["row"] == f"GPU {g.device[i]} stream {g.stream[i]}{which}"
     by_id = {r["id"]: r for r in answers[1]}
     for i in np.flatnonzero(np.isin(g.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (g.caller != NOWHERE)).tolist():
         assert mine[i]["dur"] == 0 or by_id[mine[i]["parent_id"]]["node"] == g.caller[i]
@@ -175,9 +178,10 @@ def test_a_slice_a_node(two: list[Shown], answers: list[list[Row]], rank: int) -
 def test_the_work_of_a_stream_is_on_its_row(two: list[Shown], answers: list[list[Row]]) -> None:
     g = two[0].graph
     for device, stream in sorted(set(zip(g.device[g.device >= 0].tolist(), g.stream.tolist(), strict=False))):
-        of = (g.device == device) & (g.stream == stream) & np.isin(g.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY))
-        row = on(answers[1], f"GPU {device} stream {stream}")
-        assert (len(row), sum(r["dur"] for r in row)) == (of.sum(), g.duration_ns[of].sum())
+        for kind, which in ((NodeKind.DEVICE_OP, ""), (NodeKind.DEVICE_DELAY, " late starts")):
+            of = (g.device == device) & (g.stream == stream) & (g.kind == kind)
+            row = on(answers[1], f"GPU {device} stream {stream}{which}")
+            assert (len(row), sum(r["dur"] for r in row)) == (of.sum(), g.duration_ns[of].sum())
 
 
 def test_waits_are_slices_and_sum_up_to_what_the_graph_says(two: list[Shown], answers: list[list[Row]]) -> None:
@@ -186,6 +190,8 @@ def test_waits_are_slices_and_sum_up_to_what_the_graph_says(two: list[Shown], an
     assert sum(r["dur"] for r in waits) == g.wait_ns.sum() > 0
     assert {r["call"] for r in waits} <= set(two[0].linked.trace.strings)
     assert all("ynchronize" in r["call"] or "emcpy" in r["call"] for r in waits)
+    sync = g.edge_kind == EdgeKind.SYNC
+    assert {r["waited_for"] for r in waits} <= {g.name_of(i) for i in np.unique(g.source[sync]).tolist()}
     per_thread = Counter[int]()
     for r in waits:
         per_thread[r["tid"]] += r["dur"]
