@@ -16,6 +16,7 @@ from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.aligned import Ops
 from graphlink.ranks.byorder import by_order, longest_common
+from graphlink.ranks.bytime import _ascending
 from graphlink.ranks.match import Matching, match
 from graphlink.ranks.summary import Unmatched
 from tests.ranks.made_runs import Run, Step, recorded, resized, swapped, without
@@ -426,3 +427,21 @@ def reorder(run: Run, rank: int, rng: random.Random) -> None:
             after[ops[k].step.group] = k
     if can:
         swapped(run, rank, *rng.choice(can))
+
+
+@given(st.permutations(range(9)), st.integers(0, 9))
+def test_of_pairs_that_cross_as_few_as_can_be_are_dropped(right: list[int], count: int) -> None:
+    i, j = _ascending(np.arange(count), np.array(right[:count], np.int64))
+    assert (np.diff(i) > 0).all() and (np.diff(j) > 0).all() and all(right[a] == b for a, b in zip(i.tolist(), j.tolist(), strict=True))
+    longest = [1] * count
+    for k in range(count):
+        longest[k] += max((longest[m] for m in range(k) if right[m] < right[k]), default=0)
+    assert len(i) == max(longest, default=0)
+
+
+def test_messages_whose_ends_name_other_groups_meet_by_rank_and_tag() -> None:
+    run = recorded([Step(PAIR, 0, 64 * (1 + k % 3), ends=(0, 1), tag=k % 2) for k in range(8)], 2)
+    sender, receiver = run.comms()
+    other = replace(receiver, groups=tuple((members, f"other {name}") for members, name in receiver.groups))
+    found = match([sender, other], {})
+    assert met(run, found) == set(range(8)) and not found.unmatched
