@@ -17,10 +17,18 @@ from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.advice.table import advice_table
 from graphlink.cli import main
+from graphlink.graph.read_et import read_et
+from graphlink.graph_model import EdgeKind
+from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
+from graphlink.pipeline.summary import Pipeline
+from graphlink.ranks.summary import Run as RunSummary
+from graphlink.ranks.summary import Straggler
 from graphlink.replay.folder import load
 from graphlink.replay.workload import workload
 from graphlink.testing import Api, Call, Program, Thread, Work, run, write_kineto
 from graphlink.testing.program import Action, Begin, CommArgs, End, Group, Host
+from tests.replay.hand import COLL, GPU, N
+from tests.replay.hand import load as hand
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -181,3 +189,53 @@ def test_the_data_of_a_real_run_come_first(tmp_path: Path) -> None:
     told = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(sync="cuda", timeline="none")).advice()
     first = told.advice[0]
     assert first.kind == "data_loading" and first.gain_pct is not None and 20 < first.gain_pct < 30
+
+
+def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(tmp_path: Path) -> None:
+    """What no replay tells has its evidence; ranks that would wait for each other for ever have no gains."""
+    figure = Figure(mean=20_000.0, max=30_000.0, samples=4, absent=0)
+    gpu = GpuLog(
+        host="a", gpu=0, name="H100", samples=4, from_time=None, to_time=None, utilisation_percent=None, memory_used_mib=figure,
+        memory_total_mib=81_920.0, power_w=None, temperature_c=None,
+    )  # fmt: skip
+    smi = SmiLog(path="smi.csv", form="csv", told_apart=True, gpus=[gpu, msgspec.structs.replace(gpu, memory_used_mib=None)], unread={})
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    late = Straggler(rank=1, times_late=3, meetings=4, wait_share=0.9, lateness_median_ns=7, chance=0.5, evidence="last in 3 of 4")
+    together = msgspec.json.decode(
+        b'{"world_size": 2, "ranks": 2, "groups": [], "matched": {"collectives": 4, "messages": 0, "complete": 4, "by_sequence": 0,'
+        b' "alone": {},'
+        b' "unmatched": 0, "listed": [], "conflicts": []}, "clocks": {"residual_ns": 0, "ranks": []}, "waits": [], "set_apart": [],'
+        b' "straggler": null}',
+        type=RunSummary,
+    )
+    pipeline = Pipeline(stages=2, microbatches=4, chunks=1, schedule="1F1B", causes_ns={"warmup": 3_000_000, "cooldown": 1_000_000})
+    whole = msgspec.structs.replace(
+        one, run=msgspec.structs.replace(together, straggler=late), pipeline=pipeline, logs=Logs(nvidia_smi=[smi], megatron=[])
+    )
+    work = workload({rank: read_et(tmp_path / "out" / "trace.0.et") for rank in (0, 1)})
+    told = advise(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)
+    why = {a.kind: a for a in told.advice if a.gain_ns is None}
+    assert why["straggler"].evidence.startswith("last in 3 of 4") and "--rank 1" in why["straggler"].todo
+    assert why["pipeline_bubble"].evidence == "4.000 ms in 2 stages, most of it warmup"
+    assert why["memory"].evidence == "at most 30,000 of 81,920 MiB were in use (nvidia-smi)"
+    assert told.machine == "coupled"
+    nothing = msgspec.structs.replace(smi, gpus=[])
+    without = msgspec.structs.replace(whole, logs=Logs(nvidia_smi=[nothing], megatron=[]))
+    assert "memory" not in {a.kind for a in advise(Outputs(without, (0, 1), work, {}), {}, "out", whole=True).advice}
+
+
+def test_a_recording_of_the_host_alone_has_no_advice_about_launches(tmp_path: Path) -> None:
+    one = Program((Thread("main", (Begin("aten::mm"), Host(20 * US), End(), Begin("aten::add"), Host(US), End())),))
+    assert not {a.kind for a in report(one, tmp_path).advice} & {"launch_bound", "blocking_sync", "tensor_cores", "small_kernels"}
+
+
+def test_ranks_that_wait_for_ever_and_waits_of_two_ranks_have_no_gain(tmp_path: Path) -> None:
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    mine = [N(0, name="7"), N(1, GPU, deps=((0, EdgeKind.LAUNCH),), name="Memcpy HtoD"), N(2, COLL, deps=((1, EdgeKind.STREAM),))]
+    mine.append(N(3, name="7 (cont.)", deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC))))
+    stuck = hand(mine, mine[:2])
+    told = {a.kind: a for a in advise(Outputs(one, (0, 1), stuck, {}), {}, "out", whole=False).advice}
+    assert told["copies"].why_not.startswith("ranks wait for each other for ever") and told["copies"].gain_pct is None
+    told = {a.kind: a for a in advise(Outputs(one, (0, 1), hand(mine, mine), {}), {}, "out", whole=False).advice}
+    assert told["blocking_sync"].gain_ns is None and "7" in told["blocking_sync"].why_not
+    assert told["copies"].command == "graphlink replay out --rank 0 --rank 1 --scale copy=0"
