@@ -14,35 +14,36 @@ from pathlib import Path
 
 import numpy as np
 
-from graphlink.testing.cluster_et import et_text
-from graphlink.testing.cluster_faults import Fault, Recorded, check_faults, held_up, profiler_starts, recorded
-from graphlink.testing.cluster_kineto import kineto_text, usable_dialect, write_text
-from graphlink.testing.cluster_machine import Meeting, RankTimes, find_meetings, simulate
-from graphlink.testing.cluster_program import ClusterGroup, Op, cluster_groups, rank_ops
-from graphlink.testing.cluster_records import (
-    COLLECTIVE,
-    NOWHERE,
-    ClusterTraining,
-    GroupKey,
-    RankColumns,
-    TrueClock,
-    TrueMeetings,
+from graphlink.testing.cluster_faults import (
+    Fault,
+    Recording,
+    check_faults,
+    described,
+    held_up,
+    of_rank,
+    profiler_starts,
+    recorded,
+    recording,
 )
-from graphlink.testing.cluster_rows import rank_rows
+from graphlink.testing.cluster_host import host_name, rank_plans, rank_program
+from graphlink.testing.cluster_program import ClusterGroup, Op, TrueMeeting, cluster_groups, find_meetings, named_groups, rank_ops
+from graphlink.testing.cluster_records import COLLECTIVE, NOWHERE, ClusterTraining, RankColumns, RankTimes, TrueClock, TrueMeetings
 from graphlink.testing.cluster_truth import Expected, expected
 from graphlink.testing.dialects import EPOCH_NS
+from graphlink.testing.et import write_et
+from graphlink.testing.kineto import Variation, write_kineto
+from graphlink.testing.machine import run_together
 
 AFTER_NS = 20_000  # a recording goes on after the last step
-_ROWS_A_KERNEL, _ROWS_A_COMM = 3, 9
 
 
 @dataclass(frozen=True)
 class ClusterRun:
     """What happened and what was recorded of it. True times are ns since the epoch on the run's clock, which began at ``EPOCH_NS``.
 
-    ``ranks``: the recorded ones; ``own_groups[r][k]`` is the position in ``groups`` of ``ranks[r].groups[k]``. ``times`` and
-    ``records`` hold for each rank what it issued, in that order (ns since the run began). ``profiler_start_ns``: when each rank's
-    profiler was done starting. ``kernels``: small kernels of a forward layer.
+    ``ranks``: the recorded ones; ``own_groups[r][k]`` is the position in ``groups`` of ``ranks[r].groups[k]``. ``times`` and ``ops``
+    hold for each rank what it issued, in that order (``ops`` as recorded). ``recordings``: what the profiler of each recorded rank
+    shows. ``profiler_start_ns``: when each rank's profiler was done starting.
     """
 
     training: ClusterTraining
@@ -53,9 +54,9 @@ class ClusterRun:
     meetings: TrueMeetings
     expected: Expected
     profiler_start_ns: tuple[int, ...]
-    kernels: int
     times: tuple[RankTimes, ...]
-    records: dict[int, Recorded]
+    ops: tuple[list[Op], ...]
+    recordings: dict[int, Recording]
 
     def write(
         self,
@@ -72,20 +73,17 @@ class ClusterRun:
 
         ``seq``: the sequence numbers; ``comm_args``: Kineto says what a communication is (dialects before 2024 never do, and then
         only the ET tells); ``cuda_sync``: rows that say what waited for what. ``suffix`` may end in .gz. Raises KeyError for an unknown
-        dialect, ValueError for 2021 and rocm.
+        dialect.
         """
-        usable_dialect(dialect)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for rank in self.ranks:
-            rows = rank_rows(self, rank)
-            text = kineto_text(self, rows, dialect=dialect, seq=seq, comm_args=comm_args, cuda_sync=cuda_sync)
-            paths.append(folder / f"kineto_{rank}{suffix}")
-            write_text(text, paths[-1])
+        vary = Variation(seq=seq, comm_args=comm_args, launch_flows=False, gpu_annotations=False, other_rows=False)
+        paths = tuple(folder / f"kineto_{rank}{suffix}" for rank in self.recordings)
+        for path, (rank, (execution, *_)) in zip(paths, self.recordings.items(), strict=True):
+            write_kineto(execution, path, dialect=dialect, cuda_sync=cuda_sync, vary=vary)
             if et:
-                write_text(et_text(self, rows), folder / f"et_{rank}{suffix}")
-        return tuple(paths)
+                write_et(execution, folder / f"et_{rank}{suffix}")
+        return paths
 
 
 def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> ClusterRun:
@@ -96,34 +94,40 @@ def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> Clus
     check_faults(training, faults)
     groups = cluster_groups(training)
     ops = [rank_ops(training, groups, rank) for rank in range(training.world)]
-    meetings = find_meetings(ops)
-    starts, kernels = profiler_starts(training, faults), _kernels(training, ops[0])
-    times = simulate(training, ops, meetings, kernels, starts, held_up(faults))
+    told = [described(ops[rank], groups, of_rank(faults, rank)) for rank in range(training.world)]
+    meetings, starts = find_meetings(ops), profiler_starts(training, faults)
+    plans = rank_plans(training, ops, meetings, starts, held_up(faults))
+    programs = [rank_program(training, groups, plan, told[plan.rank].ops) for plan in plans]
+    executions = run_together([each.program for each in programs])
+    times = tuple(each.times(execution) for each, execution in zip(programs, executions, strict=True))
     clocks = host_clocks(training)
-    ranks, records, altered = {}, {}, {}
-    for rank in range(training.world):
-        window_ns = (starts[rank], times[rank].steps[-1].end_ns + AFTER_NS)
-        record = recorded(rank, ops[rank], times[rank], groups, faults, window_ns)
+    ranks: dict[int, RankColumns] = {}
+    recordings: dict[int, Recording] = {}
+    altered: dict[int, dict[int, str]] = {}
+    for rank, (program, execution) in enumerate(zip(programs, executions, strict=True)):
+        window_ns = (starts[rank], times[rank].ended_ns + AFTER_NS)
+        record = recorded(ops[rank], times[rank], groups, of_rank(faults, rank), window_ns)
         if record is None:
             continue
-        host = rank // training.ranks_per_host
-        ranks[rank], shown = _columns(training, groups, rank, record, times[rank], clocks[host])
-        records[rank] = record
-        altered[rank] = {at: record.altered[i] for at, i in enumerate(shown) if i in record.altered}
+        op_of = program.op_of([op.site for op in execution.device])
+        recordings[rank] = recording(execution, op_of, record, clocks[rank // training.ranks_per_host])
+        ranks[rank] = _columns(training, groups, recordings[rank], told[rank].ops, times[rank])
+        place = {m: at for at, m in enumerate(ranks[rank].meeting.tolist())}
+        met = times[rank].meeting.tolist()
+        altered[rank] = {place[met[i]]: why for i, why in told[rank].altered.items() if met[i] in place}
     truth = _truth(meetings, times)
-    own_groups = {rank: tuple(k for k, group in enumerate(groups) if rank in group.members) for rank in ranks}
     return ClusterRun(
         training=training,
         faults=tuple(faults),
         groups=groups,
         ranks=ranks,
-        own_groups=own_groups,
+        own_groups={rank: tuple(named_groups(training, groups, rank)) for rank in ranks},
         meetings=truth,
         expected=expected(truth, ranks, altered),
         profiler_start_ns=tuple(EPOCH_NS + ns for ns in starts),
-        kernels=kernels,
         times=times,
-        records=records,
+        ops=tuple(each.ops for each in told),
+        recordings=recordings,
     )
 
 
@@ -137,70 +141,48 @@ def host_clocks(training: ClusterTraining) -> tuple[TrueClock, ...]:
     return tuple(TrueClock(ns, ppm * 1e-6, EPOCH_NS) for ns, ppm in zip(offsets, drifts, strict=True))
 
 
-def _kernels(training: ClusterTraining, ops: Sequence[Op]) -> int:
-    """So many a forward layer that a rank has as many rows as asked for."""
-    comms = sum(op.group != NOWHERE for op in ops)
-    left = training.events_per_rank - comms * _ROWS_A_COMM
-    return max(1, round(left / (_ROWS_A_KERNEL * sum(op.weight for op in ops))))
-
-
-def _named(training: ClusterTraining, groups: Sequence[ClusterGroup], rank: int) -> list[tuple[int, GroupKey]]:
-    """(index, key as the rank records it) of the groups that a rank is in."""
-    mine = [(index, group) for index, group in enumerate(groups) if rank in group.members]
-    if not training.address_names:
-        return [(index, (group.members, group.name)) for index, group in mine]
-    base = 94_000_000_000_000 + int(np.random.default_rng([training.seed, 4, rank]).integers(1 << 30)) * 16
-    return [(index, (group.members, str(base + 1_024 * k))) for k, (index, group) in enumerate(mine)]
-
-
 def _columns(
-    training: ClusterTraining, groups: Sequence[ClusterGroup], rank: int, record: Recorded, times: RankTimes, clock: TrueClock
-) -> tuple[RankColumns, list[int]]:
-    """The columns, and for each entry which of the rank's ops it is."""
-    named = _named(training, groups, rank)
-    place = {index: k for k, (index, _) in enumerate(named)}
-    kept = np.flatnonzero(record.kept & (times.meeting != NOWHERE))
-    true_start_ns, true_end_ns = times.start_ns[kept] + EPOCH_NS, times.end_ns[kept] + EPOCH_NS
-    start_ns, end_ns = clock.recorded(true_start_ns), clock.recorded(true_end_ns)
-    order = np.lexsort((end_ns, start_ns))
-    shown = kept[order].tolist()
-    ops = [record.ops[i] for i in shown]
-    held = clock.recorded(
-        np.array([ns for ns in times.held_ns if ns[0] >= record.began_ns and ns[1] <= record.ended_ns], np.int64).reshape(-1, 2) + EPOCH_NS
-    )
-    window_ns = clock.recorded(np.array([record.began_ns, record.ended_ns], np.int64) + EPOCH_NS).tolist()
+    training: ClusterTraining, groups: Sequence[ClusterGroup], shown: Recording, ops: Sequence[Op], times: RankTimes
+) -> RankColumns:
+    """``ops``: as recorded."""
+    program, clock = shown.execution.program, shown.clock
+    assert program.rank is not None, "a rank of a cluster"
+    named = named_groups(training, groups, program.rank)
+    place = {index: k for k, index in enumerate(named)}
+    ran_ns = np.array([(op.start_ns, op.end_ns) for op in shown.execution.device], np.int64).reshape(-1, 2) + EPOCH_NS
+    comms = np.flatnonzero(times.meeting[shown.ops] != NOWHERE)
+    comms = comms[np.lexsort((ran_ns[comms, 1], ran_ns[comms, 0]))]
+    at = shown.ops[comms]
+    mine = [ops[i] for i in at.tolist()]
+    held_ns = np.array([(row.start_ns, row.end_ns) for row in shown.execution.overheads], np.int64).reshape(-1, 2) + EPOCH_NS
     return RankColumns(
-        rank=rank,
+        rank=program.rank,
         world_size=training.world,
-        host=host_name(training, rank),
-        began_ns=window_ns[0],
-        ended_ns=window_ns[1],
-        groups=tuple(key for _, key in named),
-        kind=np.array([op.kind for op in ops], np.uint8),
-        type=np.array([op.type for op in ops], np.int32),
-        bytes=np.array([op.bytes for op in ops], np.int64),
-        group=np.array([place[op.group] for op in ops], np.int32),
-        peer=np.array([op.peer for op in ops], np.int32),
-        tag=np.zeros(len(ops), np.int64),
-        seq=np.array([op.seq for op in ops], np.int64),
-        stream=np.array([op.stream for op in ops], np.int32),
-        uneven=np.array([bool(op.splits[0]) for op in ops], np.bool_),
-        start_ns=start_ns[order],
-        end_ns=end_ns[order],
-        true_start_ns=true_start_ns[order],
-        true_end_ns=true_end_ns[order],
-        meeting=times.meeting[kept][order],
-        overhead_start_ns=held[:, 0],
-        overhead_end_ns=held[:, 1],
+        host=host_name(training, program.rank),
+        began_ns=shown.began_ns,
+        ended_ns=shown.ended_ns,
+        groups=tuple(named.values()),
+        kind=np.array([op.kind for op in mine], np.uint8),
+        type=np.array([op.type for op in mine], np.int32),
+        bytes=np.array([op.bytes for op in mine], np.int64),
+        group=np.array([place[op.group] for op in mine], np.int32),
+        peer=np.array([op.peer for op in mine], np.int32),
+        tag=np.zeros(len(mine), np.int64),
+        seq=np.array([op.seq for op in mine], np.int64),
+        stream=np.array([op.stream for op in mine], np.int32),
+        uneven=np.array([bool(op.splits[0]) for op in mine], np.bool_),
+        start_ns=ran_ns[comms, 0],
+        end_ns=ran_ns[comms, 1],
+        true_start_ns=times.start_ns[at] + EPOCH_NS,
+        true_end_ns=times.end_ns[at] + EPOCH_NS,
+        meeting=times.meeting[at],
+        overhead_start_ns=held_ns[:, 0],
+        overhead_end_ns=held_ns[:, 1],
         clock=clock,
-    ), shown
+    )
 
 
-def host_name(training: ClusterTraining, rank: int) -> str:
-    return f"node{rank // training.ranks_per_host}"
-
-
-def _truth(meetings: Sequence[Meeting], times: Sequence[RankTimes]) -> TrueMeetings:
+def _truth(meetings: Sequence[TrueMeeting], times: Sequence[RankTimes]) -> TrueMeetings:
     members = [member for meeting in meetings for member in meeting.members]
     ops = [meeting.op for meeting in meetings]
     return TrueMeetings(

@@ -59,7 +59,7 @@ def add_parser(verbs: Parsers) -> None:
     parser.add_argument("--drift-ppm", type=float, default=0, metavar="PPM", help="of hosts at most, default 0")
     forms = f"{', '.join(f'{name}:{form}' for name, (form, _) in _FAULTS.items())}; GROUP: {', '.join(DESCRIPTIONS)}"
     parser.add_argument("--fault", type=_fault, action="append", default=[], metavar="NAME:...", help=forms)
-    parser.add_argument("--dialect", choices=sorted(set(DIALECTS) - {"2021", "rocm"}), default="2024", help="of the Kineto files")
+    parser.add_argument("--dialect", choices=sorted(DIALECTS), default="2024", help="of the Kineto files")
     parser.add_argument("--no-seq", action="store_true", help="leave out the sequence numbers")
     parser.add_argument("--no-comm-args", action="store_true", help="leave out what Kineto says of communication")
     parser.add_argument("--no-cuda-sync", action="store_true", help="leave out the cuda_sync rows")

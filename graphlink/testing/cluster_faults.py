@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from graphlink.testing.cluster_machine import RankTimes
 from graphlink.testing.cluster_program import ClusterGroup, Op
-from graphlink.testing.cluster_records import COLLECTIVE, NOWHERE, TYPE_NAMES, Bool, ClusterTraining
+from graphlink.testing.cluster_records import COLLECTIVE, I64, NOWHERE, TYPE_NAMES, Bool, ClusterTraining, RankTimes, TrueClock
+from graphlink.testing.dialects import EPOCH_NS, row_ids
+from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp, OverheadRow
+from graphlink.testing.program import Overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +90,39 @@ class ProfilerOverhead:
 Fault: TypeAlias = LateStart | EarlyEnd | Dropped | OtherOrder | Differs | MissingRank | ProfilerStart | ProfilerOverhead
 
 
-@dataclass(slots=True)
-class Recorded:
-    """What a rank recorded of its ops. ``ops`` as recorded, positions as issued; times in true ns since the run began.
-
-    ``window``: who was in the recording's window; ``kept``: whose kernel was recorded. ``altered``: position -> why it is not as issued.
-    """
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a rank says of its ops, in the order in which it issues them. ``altered``: position -> why it is not as issued."""
 
     ops: list[Op]
+    altered: dict[int, str] = field(default_factory=dict)
+
+
+class Recorded(NamedTuple):
+    """The window of a rank's recording, in true ns since the run began, and which of its ops have their kernels in it."""
+
     began_ns: int
     ended_ns: int
-    window: Bool
     kept: Bool
-    altered: dict[int, str] = field(default_factory=dict)
+
+
+class Recording(NamedTuple):
+    """What the profiler of a rank shows, on its clock: rows in ns since the run began, the window in ns since the epoch. ``ops``: which
+    op of the rank each device op is."""
+
+    execution: Execution
+    ops: I64
+    began_ns: int
+    ended_ns: int
+    clock: TrueClock
+
+    def communication(self) -> dict[int, tuple[int, DeviceOp]]:
+        """Op of the rank -> correlation and kernel, of those that communicate."""
+        device, correlation = self.execution.device, row_ids(self.execution).device_correlation
+        return {i: (correlation[at], device[at]) for at, i in enumerate(self.ops.tolist()) if device[at].work.comm is not None}
+
+
+Timed = TypeVar("Timed", HostOp, CallRow, DeviceOp, OverheadRow)
 
 
 def check_faults(training: ClusterTraining, faults: Sequence[Fault]) -> None:
@@ -126,43 +148,107 @@ def profiler_starts(training: ClusterTraining, faults: Sequence[Fault]) -> list[
     return [int(ns) for ns in starts]
 
 
-def held_up(faults: Sequence[Fault]) -> dict[tuple[int, int], int]:
-    """(rank, step) -> how long the profiler holds up the host. Raises ValueError where two faults are about one step of a rank."""
-    held: dict[tuple[int, int], int] = {}
+def held_up(faults: Sequence[Fault]) -> dict[int, dict[int, Overhead]]:
+    """Rank -> step -> what holds up the host. Raises ValueError where two faults are about one step of a rank."""
+    held: dict[int, dict[int, Overhead]] = {}
     for fault in faults:
         if isinstance(fault, ProfilerOverhead):
-            if (fault.rank, fault.step) in held:
+            mine = held.setdefault(fault.rank, {})
+            if fault.step in mine:
                 raise ValueError(f"{fault}: the profiler holds up that step already")
-            held[fault.rank, fault.step] = fault.ns
+            mine[fault.step] = Overhead(fault.name, fault.ns)
     return held
 
 
+def of_rank(faults: Sequence[Fault], rank: int) -> list[Fault]:
+    return [fault for fault in faults if not isinstance(fault, ProfilerStart) and fault.rank == rank]
+
+
+def described(ops: Sequence[Op], groups: Sequence[ClusterGroup], faults: Sequence[Fault]) -> Described:
+    """``faults``: of the rank. Raises ValueError for one that does not fit."""
+    found = Described(list(ops))
+    for fault in faults:
+        if isinstance(fault, OtherOrder):
+            _exchange(fault, found, groups)
+        elif isinstance(fault, Differs):
+            _alter(found, _position(fault, ops, groups), fault, "differs", fault.type, fault.bytes)
+    return found
+
+
 def recorded(
-    rank: int, ops: list[Op], times: RankTimes, groups: Sequence[ClusterGroup], faults: Sequence[Fault], window_ns: tuple[int, int]
+    ops: Sequence[Op], times: RankTimes, groups: Sequence[ClusterGroup], faults: Sequence[Fault], window_ns: tuple[int, int]
 ) -> Recorded | None:
-    """What the rank recorded; None where nothing. ``window_ns``: of a recording without faults. Raises ValueError for a fault that
-    does not fit."""
-    mine = [fault for fault in faults if not isinstance(fault, ProfilerStart) and fault.rank == rank]
-    if any(isinstance(fault, MissingRank) for fault in mine):
+    """What the rank recorded; None where nothing. ``faults``: its own; ``window_ns``: of a recording without any. Raises ValueError for
+    a fault that does not fit."""
+    if any(isinstance(fault, MissingRank) for fault in faults):
         return None
     began_ns, ended_ns = window_ns
     comms = np.flatnonzero(times.meeting != NOWHERE)
-    for fault in mine:
+    for fault in faults:
         if isinstance(fault, LateStart):
             began_ns = max(began_ns, _late_ns(fault, times.issue_ns[comms].tolist(), ended_ns))
         elif isinstance(fault, EarlyEnd):
             ended_ns = min(ended_ns, _early_ns(fault, sorted(times.end_ns[comms].tolist()), ended_ns))
-    window = (times.issue_ns >= began_ns) & (times.end_ns <= ended_ns)
-    found = Recorded(list(ops), began_ns, ended_ns, window, window.copy())
-    for fault in mine:
+    kept = (times.issue_ns >= began_ns) & (times.end_ns <= ended_ns)
+    for fault in faults:
         if isinstance(fault, Dropped):
-            found.kept[_position(fault, ops, groups)] = False
-        elif isinstance(fault, OtherOrder):
-            _exchange(fault, found, groups)
-        elif isinstance(fault, Differs):
-            at = _position(fault, ops, groups)
-            _alter(found, at, fault, "differs", fault.type, fault.bytes)
-    return found
+            kept[_position(fault, ops, groups)] = False
+    return Recorded(began_ns, ended_ns, kept)
+
+
+def recording(execution: Execution, op_of: I64, record: Recorded, clock: TrueClock) -> Recording:
+    """``op_of``: of each device op the rank's op. Linear in rows."""
+
+    def inside(row: HostOp | CallRow | OverheadRow) -> bool:
+        return row.start_ns >= record.began_ns and row.end_ns <= record.ended_ns
+
+    ops, kept = op_of.tolist(), record.kept.tolist()
+    host = _places(map(inside, execution.host))
+    calls = _places(map(inside, execution.calls))
+    overheads = _places(map(inside, execution.overheads))
+    device = _places(
+        op.call in calls and op.end_ns <= record.ended_ns and (op.work.comm is None or kept[ops[i]])
+        for i, op in enumerate(execution.device)
+    )
+
+    def left(sources: frozenset[int]) -> frozenset[int]:
+        return frozenset(device[i] for i in sources if i in device)
+
+    shown = Execution(
+        program=execution.program,
+        host=tuple(replace(row, start_ns=a, end_ns=b, parent=_place(host, row.parent)) for row, a, b in _on(clock, execution.host, host)),
+        calls=tuple(
+            replace(row, start_ns=a, end_ns=b, op=_place(host, row.op), sources=left(row.sources), record=_place(calls, row.record))
+            for row, a, b in _on(clock, execution.calls, calls)
+        ),
+        device=tuple(
+            replace(op, start_ns=a, end_ns=b, call=calls[op.call], sources=left(op.sources), previous=_place(device, op.previous))
+            for op, a, b in _on(clock, execution.device, device)
+        ),
+        handovers=(),
+        waits=frozenset((device[op], calls[call]) for op, call in execution.waits if op in device and call in calls),
+        event_edges=frozenset((device[a], device[b]) for a, b in execution.event_edges if a in device and b in device),
+        overheads=tuple(replace(row, start_ns=a, end_ns=b) for row, a, b in _on(clock, execution.overheads, overheads)),
+    )
+    began_ns, ended_ns = clock.recorded(np.array([record.began_ns, record.ended_ns], np.int64) + EPOCH_NS).tolist()
+    return Recording(shown, op_of[list(device)], began_ns, ended_ns, clock)
+
+
+def _places(kept: Iterable[bool]) -> dict[int, int]:
+    """Position of a row -> its position among those that are kept."""
+    return {i: place for place, i in enumerate(i for i, keep in enumerate(kept) if keep)}
+
+
+def _place(places: dict[int, int], at: int | None) -> int | None:
+    return None if at is None else places.get(at)
+
+
+def _on(clock: TrueClock, rows: Sequence[Timed], places: Iterable[int]) -> Iterator[tuple[Timed, int, int]]:
+    """Each row that is kept, with its start and end as the clock has them, in ns since the run began."""
+    rows = [rows[i] for i in places]
+    true_ns = np.array([(row.start_ns, row.end_ns) for row in rows], np.int64).reshape(-1, 2)
+    for row, (start_ns, end_ns) in zip(rows, (clock.recorded(true_ns + EPOCH_NS) - EPOCH_NS).tolist(), strict=True):
+        yield row, start_ns, end_ns
 
 
 def _late_ns(fault: LateStart, issued_ns: list[int], ended_ns: int) -> int:
@@ -191,7 +277,7 @@ def _position(fault: Dropped | OtherOrder | Differs, ops: Sequence[Op], groups: 
     return found[fault.k + later]
 
 
-def _alter(found: Recorded, at: int, fault: Fault, why: str, type_: int | None, size: int | None) -> None:
+def _alter(found: Described, at: int, fault: Fault, why: str, type_: int | None, size: int | None) -> None:
     op = found.ops[at]
     if op.kind != COLLECTIVE or op.splits[0]:
         raise ValueError(f"{fault}: of collectives without splits only")
@@ -204,7 +290,7 @@ def _alter(found: Recorded, at: int, fault: Fault, why: str, type_: int | None, 
     found.altered[at] = why
 
 
-def _exchange(fault: OtherOrder, found: Recorded, groups: Sequence[ClusterGroup]) -> None:
+def _exchange(fault: OtherOrder, found: Described, groups: Sequence[ClusterGroup]) -> None:
     first, second = (_position(fault, found.ops, groups, later) for later in (0, 1))
     a, b = found.ops[first], found.ops[second]
     if (a.type, a.bytes) == (b.type, b.bytes):

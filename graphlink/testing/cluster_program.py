@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from graphlink.testing.cluster_records import (
     REDUCE_SCATTER,
     SEND,
     ClusterTraining,
+    GroupKey,
 )
 
 COMPUTE_STREAM = 7
@@ -66,6 +67,32 @@ class Op(NamedTuple):
     peer: int = NOWHERE
     seq: int = 0
     splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+
+class TrueMeeting(NamedTuple):
+    """``members``: (rank, position in its ops), by rank; of a message source first."""
+
+    op: Op
+    members: tuple[tuple[int, int], ...]
+
+
+def named_groups(training: ClusterTraining, groups: Sequence[ClusterGroup], rank: int) -> dict[int, GroupKey]:
+    """Index -> key as the rank records it, of the groups that a rank is in."""
+    mine = {index: group for index, group in enumerate(groups) if rank in group.members}
+    if not training.address_names:
+        return {index: (group.members, group.name) for index, group in mine.items()}
+    base = 94_000_000_000_000 + int(np.random.default_rng([training.seed, 4, rank]).integers(1 << 30)) * 16
+    return {index: (group.members, str(base + 1_024 * k)) for k, (index, group) in enumerate(mine.items())}
+
+
+def elements(op: Op, size: int) -> tuple[int, int]:
+    """What PyTorch records of a communication in a group of ``size``: elements in and out."""
+    count = op.bytes // op.elem_bytes
+    if op.splits[0]:
+        return count, sum(op.splits[1]) * ROW_ELEMS
+    if op.type == ALL_GATHER:
+        return count, count * size
+    return (count, count // size) if op.type == REDUCE_SCATTER else (count, count)
 
 
 def cluster_groups(training: ClusterTraining) -> tuple[ClusterGroup, ...]:
@@ -225,3 +252,14 @@ class _Builder:
         self.front += self.pending
         self.ops.append(op._replace(waits=self.pending, after=self.front))
         self.pending = (len(self.ops) - 1,) if blocks else ()
+
+
+def find_meetings(ops: Sequence[Sequence[Op]]) -> list[TrueMeeting]:
+    """By key, in the order in which the first rank issues them."""
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for rank, mine in enumerate(ops):
+        for position, op in enumerate(mine):
+            if op.group != NOWHERE:
+                found.setdefault(op.key, []).append((rank, position))
+    ordered = [sorted(members, key=lambda m: (ops[m[0]][m[1]].kind, m[0])) for members in found.values()]
+    return [TrueMeeting(ops[members[0][0]][members[0][1]], tuple(members)) for members in ordered]

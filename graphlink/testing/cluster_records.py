@@ -188,3 +188,14 @@ class TrueMeetings:
     rank: I32
     start_ns: I64
     end_ns: I64
+
+
+class RankTimes(NamedTuple):
+    """One entry an op of the rank: when the host began to issue it, when it ran. ``ended_ns``: when the host was done. In ns since the
+    run began."""
+
+    issue_ns: I64
+    start_ns: I64
+    end_ns: I64
+    meeting: I32  # NOWHERE for compute
+    ended_ns: int

@@ -8,9 +8,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from graphlink.testing.machine import BLOCKING
 from graphlink.testing.program import Action, Api, Await, Begin, Call, End, Host, Program, Spin, Work
-
-_BLOCKS = (Api.STREAM_SYNC, Api.DEVICE_SYNC, Api.EVENT_SYNC)
 
 
 def with_slow_wakeups(
@@ -27,7 +26,7 @@ def with_slow_wakeups(
         return usual_ns + rng.randrange(-usual_ns // 10, usual_ns // 10)
 
     def late(action: Action) -> Iterator[Action]:
-        if isinstance(action, Call) and (action.api in _BLOCKS or action.blocking):
+        if isinstance(action, Call) and (action.api in BLOCKING or action.blocking):
             yield replace(action, return_ns=about(usual_call_ns))
         elif isinstance(action, Await):
             yield replace(action, wake_ns=about(usual_thread_ns))

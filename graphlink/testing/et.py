@@ -186,15 +186,18 @@ class _Writer:
     def comm(self, comm: CommArgs, node_id: int) -> EtComm:
         group = next((g for g in self.execution.program.groups if g.name == comm.group), None)
         tensor = [node_id + 1, node_id + 2, 0, comm.in_nelems, comm.elem_bytes, "cuda:0"]
+        peer = comm.dst_rank if comm.name == "send" else comm.src_rank
+        type_ = "c10::BFloat16" if comm.dtype == "BFloat16" else comm.dtype.lower()
         return EtComm(
             name=comm.name,
             dtype=comm.dtype,
             elements=(comm.in_nelems, comm.out_nelems),
             seq=comm.seq,
-            rank=self.execution.program.rank or 0,
-            tensor=None if comm.name == "wait" else (tensor, f"Tensor({comm.dtype.lower()})"),
+            rank=(self.execution.program.rank or 0) if peer is None else peer,
+            tensor=None if comm.name == "wait" else (tensor, f"Tensor({type_})"),
             group=(group.name, group.desc) if group else None,
-            span=(min(group.ranks), 1, len(group.ranks)) if group else (-1, -1, 1),
+            span=(group.ranks[0], group.stride, len(group.ranks)) if group else (-1, -1, 1),
+            splits=comm.splits,
             pointer=94_000_000 + int(group.name or 0) * 64 if group else 0,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ class Variation:
 
     ``record_ids``: what wait and event rows name as the awaited record: "right"; "absent" (before Sep 2023); "unresolved" (-1, CUDA
     >= 12.9); "later" (the event's last record, even if after the wait). ``sync_rows_share`` < 1 leaves out some rows by seed.
+    ``comm_args``: they say what a communication is, where their writer can; ``seq``: and its sequence number; None as of the dialect.
     """
 
     record_ids: str = "right"
@@ -51,6 +51,8 @@ class Variation:
     forward_flows: bool = True
     launch_flows: bool = True
     gpu_annotations: bool = True
+    comm_args: bool = True
+    seq: bool | None = None
     python_rows: bool = False
     other_rows: bool = True  # memory instants, overhead, spans, metadata
     shuffle_seed: int | None = None
@@ -63,6 +65,8 @@ class _Writer:
     def __init__(self, execution: Execution, dialect: Dialect, cuda_sync: bool, vary: Variation):
         self.execution, self.dialect, self.vary = execution, dialect, vary
         self.cuda_sync = cuda_sync and dialect.sync_rows
+        self.told = vary.comm_args and dialect.comm_args
+        self.seq = dialect.event_rows if vary.seq is None else vary.seq
         self.ids: RowIds = row_ids(execution)
         self.pid = execution.program.pid
         self.rows: list[Row] = []
@@ -134,7 +138,7 @@ class _Writer:
             args["Trace name"] = "PyTorch Profiler"
         if dialect.index_key is not None:
             args[dialect.index_key] = ids.host_index[i]
-        if op.comm is not None and dialect.comm_args:
+        if op.comm is not None and self.told:
             args |= self.comm_args(op.comm, on_op=True)
         return args
 
@@ -144,19 +148,20 @@ class _Writer:
         args: Row = {
             "Collective name": comm.name, "dtype": comm.dtype, "In msg nelems": comm.in_nelems,
             "Out msg nelems": comm.out_nelems, "Group size": len(group.ranks) if group else 1,
-            "In split size": "[]", "Out split size": "[]",
+            "In split size": str([*comm.splits[0]]), "Out split size": str([*comm.splits[1]]),
             "Process Group Ranks": str(list(group.ranks)) if group else "[]",
         }  # fmt: skip
-        seq = {"Seq": comm.seq} if self.dialect.event_rows else {}
+        seq = {"Seq": comm.seq} if self.seq else {}
         if group is None:
             return args | seq
         args |= {"Process Group Name": group.name, "Process Group Description": group.desc}
         if on_op:
-            args |= {"Global rank start": min(group.ranks), "Global rank stride": 1}
+            args |= {"Global rank start": group.ranks[0], "Global rank stride": group.stride}
         if comm.src_rank is not None or comm.dst_rank is not None:
             args |= {"Src Rank": comm.src_rank, "Dst Rank": comm.dst_rank, "Rank": program.rank}
+        args |= seq
         if self.dialect.event_rows:
-            args |= seq | {"Comms Id": (int(group.name or 0) + 1) * 1_000_003 + comm.seq}
+            args |= {"Comms Id": (int(group.name or 0) + 1) * 1_000_003 + comm.seq}
         return args
 
     def forward_flows(self) -> None:
@@ -231,7 +236,7 @@ class _Writer:
             name = op.work.name
             if self.dialect.hip and name.startswith("nccl"):
                 name = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
-            if op.work.comm is not None and self.dialect.comm_args:
+            if op.work.comm is not None and self.told:
                 args |= self.comm_args(op.work.comm, on_op=False)
             start_ns, end_ns = self.on_device(op.start_ns, op.end_ns)
             self.span(op.work.kind, name, start_ns, end_ns, device, stream, args)
@@ -393,18 +398,18 @@ class _Writer:
         head: Row = {"schemaVersion": 1, "deviceProperties": [{"id": device, "name": vendor} for device in devices]}
         if program.rank is not None:
             info: Row = {"backend": "nccl", "rank": program.rank, "world_size": program.world_size}
-            if dialect.comm_args:
-                groups = [group_config(group.name, group.desc, group.ranks) for group in program.groups]
+            if self.told:
+                groups = [
+                    {"pg_name": g.name, "pg_desc": g.desc, "backend_config": "cuda:nccl", "pg_size": len(g.ranks), "ranks": list(g.ranks)}
+                    for g in program.groups
+                ]
                 info |= {"pg_count": len(groups), "pg_config": groups}
             head["distributedInfo"] = info
+        if program.host_name is not None:
+            head["host_name"] = program.host_name
         if dialect.clock is Clock.RELATIVE_US:
             head |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
         return head
-
-
-def group_config(name: str, desc: str, ranks: Sequence[int]) -> Row:
-    """A process group as the head of a file lists it."""
-    return {"pg_name": name, "pg_desc": desc, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": list(ranks)}
 
 
 def kineto_document(execution: Execution, *, dialect: str = "2024", cuda_sync: bool = True, vary: Variation | None = None) -> Row:

@@ -1,17 +1,20 @@
 """A simulated machine with exact CUDA semantics: runs a ``Program`` and says what happened and what waited for what.
 
 Host threads run in parallel; calls take effect at their start in the order of starts over all threads (distinct to the ns); device
-ops run first in, first out per (device, stream); events are snapshots taken at their record. Because all sources of an op are enqueued
-before it, its times are known when it is enqueued. O(n log threads) for n actions, plus the number of sources.
+ops run first in, first out per (device, stream); events are snapshots taken at their record. All sources of an op are enqueued before
+it, so its times are known when it is enqueued, but behind an op that meets others of programs that run together: then once the last of
+those has started. O(n log threads) for n actions, plus the number of sources.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Overhead, Program, Signal, Spin, Work
+
+BLOCKING = (Api.STREAM_SYNC, Api.DEVICE_SYNC, Api.EVENT_SYNC)
 
 StreamKey = tuple[int, int]  # device, stream
 Site = tuple[int, int]  # thread, position in its actions: the same in every run of a program
@@ -194,19 +197,52 @@ class _HandoverDraft:
     to_op: int | None = None
 
 
-class _Devices:
-    """Streams and events: the state of ``cuda-sync`` semantics, and the device ops run so far."""
+@dataclass(slots=True)
+class _OpDraft:
+    work: Work
+    call: int
+    key: StreamKey
+    ready_ns: int
+    sources: frozenset[int]
+    previous: int | None
+    site: WorkSite
+    start_ns: int = -1
+    end_ns: int = -1  # as long as it is not known
 
-    def __init__(self, scale: Callable[[Work], float]):
-        self.scale = scale
-        self.ops: list[DeviceOp] = []
+    @property
+    def before(self) -> frozenset[int]:
+        return self.sources if self.previous is None else self.sources | {self.previous}
+
+    def made(self) -> DeviceOp:
+        return DeviceOp(self.work, self.call, *self.key, self.start_ns, self.end_ns, self.sources, self.previous, self.site)
+
+
+@dataclass(slots=True)
+class _Waiter:
+    lacks: int
+    then: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Together:
+    """What programs that run together share: who goes on when (time, program, thread), what is due now, who has come to a meeting."""
+
+    ready: list[tuple[int, int, int]] = field(default_factory=list)
+    due: list[Callable[[], None]] = field(default_factory=list)
+    come: dict[int, list[tuple[_Devices, int]]] = field(default_factory=dict)
+
+
+class _Devices:
+    """Streams and events: the state of ``cuda-sync`` semantics, and the device ops enqueued so far."""
+
+    def __init__(self, scale: Callable[[Work], float], together: _Together):
+        self.scale, self.together = scale, together
+        self.ops: list[_OpDraft] = []
         self.tail: dict[StreamKey, int] = {}
         self.pending: dict[StreamKey, set[int]] = {}
         self.snapshot: dict[int, frozenset[int]] = {}  # of an event, as last recorded
         self.record: dict[int, int] = {}  # event -> call index of that record
-
-    def on(self, op: int) -> StreamKey:
-        return self.ops[op].device, self.ops[op].stream
+        self.waiting: dict[int, list[_Waiter]] = {}  # op -> who goes on once its end is known
 
     def at_stream(self, key: StreamKey) -> frozenset[int]:
         tail = self.tail.get(key)
@@ -216,7 +252,7 @@ class _Devices:
         found = {op for key, op in self.tail.items() if key[0] == device}
         for key, ops in self.pending.items():
             if key[0] == device:
-                found.update(op for op in ops if self.on(op)[0] != device)
+                found.update(op for op in ops if self.ops[op].key[0] != device)
         return frozenset(found)
 
     def at_event(self, event: int | None) -> frozenset[int]:
@@ -225,27 +261,59 @@ class _Devices:
     def last_end_ns(self, ops: frozenset[int]) -> int:
         return max((self.ops[op].end_ns for op in ops), default=-1)
 
+    def ended(self, ops: frozenset[int], ns: int) -> bool:
+        return all(0 <= self.ops[op].end_ns <= ns for op in ops)
+
     def wait(self, key: StreamKey, event: int | None) -> None:
-        sources = {op for op in self.at_event(event) if self.on(op) != key}
+        sources = {op for op in self.at_event(event) if self.ops[op].key != key}
         self.pending.setdefault(key, set()).update(sources)
 
     def enqueue(self, work: Work, key: StreamKey, call: int, ready_ns: int, site: WorkSite) -> int:
-        sources = frozenset(self.pending.pop(key, ()))
-        previous = self.tail.get(key)
-        after_ns = self.last_end_ns(sources if previous is None else sources | {previous})
-        start_ns = max(ready_ns, after_ns + work.gap_ns) if after_ns >= 0 else ready_ns
-        duration_ns = max(1, round(work.duration_ns * self.scale(work)))
-        op = DeviceOp(work, call, key[0], key[1], start_ns, start_ns + duration_ns, sources, previous, site)
-        self.ops.append(op)
-        self.tail[key] = len(self.ops) - 1
-        return len(self.ops) - 1
+        op = len(self.ops)
+        draft = _OpDraft(work, call, key, ready_ns, frozenset(self.pending.pop(key, ())), self.tail.get(key), site)
+        self.ops.append(draft)
+        self.tail[key] = op
+        self.when_known(draft.before, lambda: self.start(op))
+        return op
+
+    def when_known(self, ops: frozenset[int], then: Callable[[], None]) -> None:
+        """Call ``then`` once the ends of ``ops`` are known."""
+        unknown = [op for op in ops if self.ops[op].end_ns < 0]
+        if not unknown:
+            then()
+            return
+        waiter = _Waiter(len(unknown), then)
+        for op in unknown:
+            self.waiting.setdefault(op, []).append(waiter)
+
+    def start(self, op: int) -> None:
+        draft = self.ops[op]
+        after_ns = self.last_end_ns(draft.before)
+        draft.start_ns = max(draft.ready_ns, after_ns + draft.work.gap_ns) if after_ns >= 0 else draft.ready_ns
+        members, meeting = [(self, op)], draft.work.meeting
+        if meeting is not None:
+            members = self.together.come.setdefault(meeting.key, [])
+            members.append((self, op))
+            if len(members) < meeting.members:
+                return
+        last_ns = max(devices.ops[member].start_ns for devices, member in members)
+        for devices, member in members:
+            devices.end(member, last_ns)
+
+    def end(self, op: int, from_ns: int) -> None:
+        draft = self.ops[op]
+        draft.end_ns = from_ns + max(1, round(draft.work.duration_ns * self.scale(draft.work)))
+        for waiter in self.waiting.pop(op, ()):
+            waiter.lacks -= 1
+            if not waiter.lacks:
+                self.together.due.append(waiter.then)  # not at once: a stream may be long
 
 
 class _Machine:
-    def __init__(self, program: Program, scale: Callable[[Work], float], host_scale: float):
-        self.program = program
+    def __init__(self, program: Program, number: int, together: _Together, scale: Callable[[Work], float], host_scale: float):
+        self.program, self.number, self.together = program, number, together
         self.host_scale = host_scale
-        self.devices = _Devices(scale)
+        self.devices = _Devices(scale, together)
         self.threads = [_ThreadState(thread.start_ns) for thread in program.threads]
         self.host: list[_OpenOp] = []
         self.calls: list[CallRow] = []
@@ -256,28 +324,25 @@ class _Machine:
         self.overheads: list[OverheadRow] = []
         self.spins: list[SpinRow] = []
         self.last_start_ns = -1
-        self.ready = [(thread.start_ns, i) for i, thread in enumerate(program.threads)]
-        heapq.heapify(self.ready)
+        for i in range(len(self.threads)):
+            self.goes_on(i)
 
-    def run(self) -> Execution:
-        while self.ready:
-            now_ns, index = heapq.heappop(self.ready)
-            thread, actions = self.threads[index], self.program.threads[index].actions
-            if thread.next_action == len(actions):
-                continue
-            site = (index, thread.next_action)
-            thread.next_action += 1
-            thread.clock_ns = now_ns
-            if self.step(thread, actions[site[1]], site):
-                heapq.heappush(self.ready, (thread.clock_ns, index))
-        if self.asleep:
-            raise ValueError(f"threads sleep for ever: nobody signals {sorted(self.asleep)}")
-        if any(op.end_ns is None for op in self.host):
-            raise ValueError("a thread ends with an op still open")
-        return self.result()
+    def goes_on(self, index: int) -> None:
+        heapq.heappush(self.together.ready, (self.threads[index].clock_ns, self.number, index))
+
+    def act(self, now_ns: int, index: int) -> None:
+        """Run the next action of a thread."""
+        thread, actions = self.threads[index], self.program.threads[index].actions
+        if thread.next_action == len(actions):
+            return
+        site = (index, thread.next_action)
+        thread.next_action += 1
+        thread.clock_ns = now_ns
+        if self.step(thread, actions[site[1]], site):
+            self.goes_on(index)
 
     def step(self, thread: _ThreadState, action: Action, site: Site) -> bool:
-        """Run one action at the thread's clock; False if the thread fell asleep."""
+        """Run one action at the thread's clock; False if the thread fell asleep, or goes on once it is known when."""
         match action:
             case Host():
                 thread.clock_ns += round(action.ns * self.host_scale)
@@ -288,11 +353,13 @@ class _Machine:
                 thread.clock_ns += action.ns
             case Call():
                 self.call(thread, action, site)
+                return False
             case Overhead():
                 self.overheads.append(OverheadRow(site[0], action.name, thread.clock_ns, thread.clock_ns + action.ns))
                 thread.clock_ns += action.ns
             case Spin():
                 self.spin(thread, action, site[0])
+                return False
             case Signal():
                 self.signal(thread, action, site[0])
             case Await():
@@ -320,7 +387,7 @@ class _Machine:
         key = (call.device, call.stream)
         sources: frozenset[int] = frozenset()
         record = None if call.event is None else devices.record.get(call.event)
-        waits = call.blocking
+        waits = call.blocking or call.api in BLOCKING
         match call.api:
             case Api.LAUNCH:
                 ready_ns, last = start_ns + max(1, call.call_ns + call.work[0].launch_delay_ns), 0
@@ -338,34 +405,49 @@ class _Machine:
                 sources = devices.at_event(call.event)
                 devices.wait(key, call.event)
             case Api.STREAM_SYNC:
-                sources, waits = devices.at_stream(key), True
+                sources = devices.at_stream(key)
             case Api.DEVICE_SYNC:
-                sources, waits = devices.at_device(call.device), True
+                sources = devices.at_device(call.device)
             case Api.EVENT_SYNC:
-                sources, waits = devices.at_event(call.event), True
+                sources = devices.at_event(call.event)
             case Api.EVENT_QUERY:
                 sources = devices.at_event(call.event)
-                if devices.last_end_ns(sources) > end_ns:
+                if not devices.ended(sources, end_ns):
                     sources = frozenset()
-        blocked_ns = max(0, devices.last_end_ns(sources) - start_ns) if waits and sources else 0
-        if blocked_ns:
-            end_ns = max(end_ns, start_ns + blocked_ns + call.return_ns)
         if waits or call.api is Api.EVENT_QUERY:
             self.waits.update((op, index) for op in sources)
+        op = thread.stack[-1] if thread.stack else None
+        self.calls.append(CallRow(site[0], call, start_ns, end_ns, op, sources, 0, record, site))
+        thread.last_call = index
+        awaited = sources if waits else frozenset[int]()
+        devices.when_known(awaited, lambda: self.returns(index, awaited))
+
+    def returns(self, index: int, awaited: frozenset[int]) -> None:
+        row = self.calls[index]
+        call, start_ns, end_ns = row.call, row.start_ns, row.end_ns
+        blocked_ns = max(0, self.devices.last_end_ns(awaited) - start_ns)
+        if blocked_ns:
+            end_ns = max(end_ns, start_ns + blocked_ns + call.return_ns)
+            self.calls[index] = replace(row, end_ns=end_ns, blocked_ns=blocked_ns)
         if call.overhead:
             margin_ns = min(1_000, (end_ns - start_ns) // 4)
-            self.overheads.append(OverheadRow(site[0], call.overhead, start_ns + margin_ns, end_ns - margin_ns))
-        op = thread.stack[-1] if thread.stack else None
-        self.calls.append(CallRow(site[0], call, start_ns, end_ns, op, sources, blocked_ns, record, site))
-        thread.last_call, thread.clock_ns = index, end_ns
+            self.overheads.append(OverheadRow(row.thread, call.overhead, start_ns + margin_ns, end_ns - margin_ns))
+        self.threads[row.thread].clock_ns = end_ns
+        self.goes_on(row.thread)
 
     def spin(self, thread: _ThreadState, action: Spin, index: int) -> None:
-        if thread.last_launched is None:
+        source, start_ns = thread.last_launched, thread.clock_ns
+        if source is None:
             raise ValueError("a thread spins that has launched nothing")
-        source, start_ns = self.devices.ops[thread.last_launched], thread.clock_ns
-        thread.clock_ns = max(start_ns, source.start_ns, source.end_ns + action.ns)
         op = thread.stack[-1] if thread.stack else None
-        self.spins.append(SpinRow(index, op, thread.last_launched, start_ns, thread.clock_ns))
+
+        def seen() -> None:
+            polled = self.devices.ops[source]
+            thread.clock_ns = max(start_ns, polled.start_ns, polled.end_ns + action.ns)
+            self.spins.append(SpinRow(index, op, source, start_ns, thread.clock_ns))
+            self.goes_on(index)
+
+        self.devices.when_known(frozenset({source}), seen)
 
     def signal(self, thread: _ThreadState, action: Signal, index: int) -> None:
         self.signalled[action.key] = (index, thread.clock_ns)
@@ -376,7 +458,7 @@ class _Machine:
             woken.wakeup = len(self.handovers)
             draft = _HandoverDraft(index, sleeper, asleep_ns, thread.clock_ns, woken.clock_ns, thread.last_op, thread.last_call)
             self.handovers.append(draft)
-            heapq.heappush(self.ready, (woken.clock_ns, sleeper))
+            self.goes_on(sleeper)
 
     def fall_asleep(self, thread: _ThreadState, action: Await, index: int) -> bool:
         if action.key in self.signalled:
@@ -387,12 +469,18 @@ class _Machine:
         return False
 
     def result(self) -> Execution:
+        if any(op.end_ns < 0 for op in self.devices.ops):
+            raise ValueError("device ops wait for ever: not all that they are to meet are enqueued")
+        if self.asleep:
+            raise ValueError(f"threads sleep for ever: nobody signals {sorted(self.asleep)}")
+        if any(op.end_ns is None for op in self.host):
+            raise ValueError("a thread ends with an op still open")
         host = tuple(op.closed() for op in self.host)
         handovers = tuple(
             Handover(h.from_thread, h.to_thread, h.asleep_ns, h.signal_ns, h.woken_ns, h.from_op, h.from_call, h.to_op)
             for h in self.handovers
         )
-        device = tuple(self.devices.ops)
+        device = tuple(op.made() for op in self.devices.ops)
         edges = frozenset((source, i) for i, op in enumerate(device) for source in op.sources)
         return Execution(
             self.program, host, tuple(self.calls), device, handovers, frozenset(self.waits), edges, tuple(self.overheads), tuple(self.spins)
@@ -418,4 +506,21 @@ def run(
     def uniform(_: Work) -> float:
         return kernel_scale
 
-    return _Machine(program, scale_work or uniform, host_scale).run()
+    return run_together([program], host_scale=host_scale, scale_work=scale_work or uniform)[0]
+
+
+def run_together(
+    programs: Sequence[Program], *, host_scale: float = 1.0, scale_work: Callable[[Work], float] = lambda _: 1.0
+) -> tuple[Execution, ...]:
+    """Run programs whose device ops meet, on one true time and each on devices and threads of its own; deterministic.
+
+    A query of an op whose end depends on a member of a meeting that has not started is answered with no. Otherwise as ``run``.
+    """
+    together = _Together()
+    machines = [_Machine(program, number, together, scale_work, host_scale) for number, program in enumerate(programs)]
+    while together.ready:
+        now_ns, number, index = heapq.heappop(together.ready)
+        machines[number].act(now_ns, index)
+        while together.due:
+            together.due.pop()()
+    return tuple(machine.result() for machine in machines)

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphlink.testing.cluster_kineto import process_id
-from graphlink.testing.cluster_rows import rank_rows
+from graphlink.testing.cluster import ClusterRun
+from graphlink.testing.cluster_host import process_id
 from graphlink.testing.dialects import EPOCH_NS
 from graphlink.testing.nccl_calls import NcclCall, nccl_calls
 from graphlink.testing.nccl_files import WRITERS
 from graphlink.testing.nccl_records import NcclProfile, TrueCall, TrueFile, TrueStep
 from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import proxy_ops
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 
 def write_nccl(run: ClusterRun, folder: str | Path, profile: NcclProfile) -> tuple[TrueFile, ...]:
@@ -48,7 +44,7 @@ def write_nccl(run: ClusterRun, folder: str | Path, profile: NcclProfile) -> tup
 
 def _recorded(run: ClusterRun, rank: int, profile: NcclProfile) -> list[NcclCall]:
     calls = nccl_calls(run, rank, jitter_ns=profile.jitter_ns, pairs=profile.message_pairs)
-    ended_ns = EPOCH_NS + run.times[rank].steps[-1].end_ns - EPOCH_NS
+    ended_ns = run.times[rank].ended_ns
     low, high = EPOCH_NS + profile.began * ended_ns, EPOCH_NS + profile.ended * ended_ns
     calls = [call for call in calls if low <= call.api_ns <= high and call.bytes >= profile.min_bytes]
     rng = np.random.default_rng([profile.seed, 9, rank])
@@ -73,10 +69,7 @@ def _side(run: ClusterRun, profile: NcclProfile, pid: int, calls: Sequence[NcclC
 
 
 def _truth(side: Side, *, steady: bool) -> tuple[TrueCall, ...]:
-    kernels = {
-        rank: {row.comm: row.correlation for row in rank_rows(side.run, rank).kernels if row.comm >= 0}
-        for rank in {call.rank for call in side.calls}
-    }
+    kernels = {rank: side.run.recordings[rank].communication() for rank in {call.rank for call in side.calls}}
     found = []
     for call, proxies in zip(side.calls, side.proxies, strict=True):
         true_ns = call.launch_ns
@@ -89,7 +82,7 @@ def _truth(side: Side, *, steady: bool) -> tuple[TrueCall, ...]:
                 communicator=call.communicator,
                 function=call.function,
                 seq=call.seq,
-                kernel=None if call.grouped else kernels[call.rank].get(call.op),
+                kernel=None if call.grouped else kernels[call.rank].get(call.op, (None,))[0],
                 offset_ns=shown - own,
                 steps=steps,
                 wire_bytes=sum(op.bytes for op in proxies if op.sends),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from graphlink.testing.cluster_kineto import elements
-from graphlink.testing.cluster_machine import CALL_NS
-from graphlink.testing.cluster_program import ROW_ELEMS, ClusterGroup, Op, rank_ops
+from graphlink.testing.cluster import ClusterRun
+from graphlink.testing.cluster_host import WAIT_NS
+from graphlink.testing.cluster_program import ROW_ELEMS, ClusterGroup, Op, elements, rank_ops
 from graphlink.testing.cluster_records import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -20,9 +20,6 @@ from graphlink.testing.cluster_records import (
     SEND,
 )
 from graphlink.testing.dialects import EPOCH_NS
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 FUNCTIONS = {ALL_REDUCE: "AllReduce", ALL_GATHER: "AllGather", BROADCAST: "Broadcast", REDUCE_SCATTER: "ReduceScatter"}
 TYPES = {2: "ncclBfloat16", 4: "ncclFloat32", 8: "ncclInt64"}
@@ -67,7 +64,7 @@ def nccl_calls(run: ClusterRun, rank: int, *, jitter_ns: int = 1_500, pairs: boo
     for at, op in enumerate(ops):
         if op.group == NOWHERE:
             continue
-        launch_ns = EPOCH_NS + int(times.issue_ns[at]) + len(op.waits) * CALL_NS + LAUNCH_NS
+        launch_ns = EPOCH_NS + int(times.issue_ns[at]) + len(op.waits) * WAIT_NS + LAUNCH_NS
         ns = (launch_ns - early_ns[at], launch_ns, EPOCH_NS + int(times.start_ns[at]), EPOCH_NS + int(times.end_ns[at]))
         members = run.groups[op.group].members
         parts = _parts(op, run.groups[op.group], rank)

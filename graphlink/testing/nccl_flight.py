@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphlink.testing.cluster_kineto import DTYPES, elements, group_key
-from graphlink.testing.cluster_program import DESCRIPTIONS, rank_ops
+from graphlink.testing.cluster import ClusterRun
+from graphlink.testing.cluster_host import DTYPES, names_of
+from graphlink.testing.cluster_program import DESCRIPTIONS, elements, named_groups, rank_ops
 from graphlink.testing.cluster_records import COLLECTIVE, SEND
-from graphlink.testing.cluster_rows import names_of
 from graphlink.testing.nccl_calls import NcclCall, first_of_ops
 from graphlink.testing.nccl_side import Side
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 
 def flight_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:
@@ -34,11 +31,8 @@ def flight_pickle(side: Side) -> bytes:
 
 def _document(side: Side) -> dict[str, Any]:
     run, rank = side.run, side.calls[0].rank
-    config = {
-        group_key(run, rank, g)[1]: {"desc": DESCRIPTIONS[group.sort], "ranks": str(list(group.members))}
-        for g, group in enumerate(run.groups)
-        if rank in group.members
-    }
+    named = named_groups(run.training, run.groups, rank)
+    config = {name: {"desc": DESCRIPTIONS[run.groups[index].sort], "ranks": str(list(members))} for index, (members, name) in named.items()}
     ops = rank_ops(run.training, run.groups, rank)
     entries = []
     for number, (call, timed) in enumerate(zip(side.calls, side.timed, strict=True)):
@@ -51,7 +45,7 @@ def _document(side: Side) -> dict[str, Any]:
             name = f"{name} {call.member}{arrow}{call.peer}"
         dtype = DTYPES[op.elem_bytes]
         entries.append({
-            "record_id": number, "pg_id": call.group, "process_group": (group_key(run, rank, call.group)[1], DESCRIPTIONS[group.sort]),
+            "record_id": number, "pg_id": call.group, "process_group": (named[call.group][1], DESCRIPTIONS[group.sort]),
             "collective_seq_id": 0 if message else op.seq, "p2p_seq_id": op.seq if message else 0, "op_id": number, "is_p2p": message,
             "profiling_name": name, "input_sizes": [[taken]], "input_dtypes": [dtype], "output_sizes": [[given]], "output_dtypes": [dtype],
             "time_created_ns": side.epoch_ns(rank, call.api_ns - 4_000) if timed else 0,

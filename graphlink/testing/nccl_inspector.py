@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from graphlink.testing.cluster import host_name
+from graphlink.testing.cluster import ClusterRun
+from graphlink.testing.cluster_host import host_name
 from graphlink.testing.cluster_records import NOWHERE
 from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 
 def inspector_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from graphlink.testing.cluster import ClusterRun
 from graphlink.testing.cluster_records import NOWHERE
 from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS, ProxyOp
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 
 def plugin_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:

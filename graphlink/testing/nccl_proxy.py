@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from graphlink.testing.cluster import ClusterRun
 from graphlink.testing.nccl_calls import NcclCall, first_of_ops
 from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 _STATES = {True: ("GPUWait", "GPUWait", "SendWait"), False: ("RecvWait", "FlushWait", "GPUWait")}
 ANNOUNCED_NS = 1_500  # a framework says what it will call before it does

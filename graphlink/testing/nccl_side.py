@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphlink.testing.cluster import ClusterRun
 from graphlink.testing.cluster_records import TrueClock
 from graphlink.testing.dialects import EPOCH_NS
 from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_records import NcclProfile
 from graphlink.testing.nccl_steps import ProxyOp
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 
 @dataclass(frozen=True, slots=True)

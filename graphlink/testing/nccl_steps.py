@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from graphlink.testing.cluster import ClusterRun
 from graphlink.testing.cluster_records import NOWHERE
 from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_records import NcclProfile
-
-if TYPE_CHECKING:
-    from graphlink.testing.cluster import ClusterRun
 
 CHANNELS = 2
 SEND_STATES = ("SendGpuWait", "SendPeerWait", "SendWait")

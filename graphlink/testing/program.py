@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 class Api(Enum):
@@ -26,7 +26,10 @@ class Api(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommArgs:
-    """A communication call as PyTorch describes it: element counts, ``group`` names a ``Group`` of the program."""
+    """A communication call as PyTorch describes it: element counts, ``group`` names a ``Group`` of the program.
+
+    ``splits``: elements to each member and from each, of exchanges that are uneven.
+    """
 
     name: str  # allreduce, broadcast, _allgather_base, send, recv, ...; "wait" is no collective
     dtype: str = "Float"
@@ -35,24 +38,37 @@ class CommArgs:
     out_nelems: int = 0
     group: str = ""
     seq: int = 0
-    src_rank: int | None = None  # P2P only, global ranks
+    src_rank: int | None = None  # P2P only, ranks of the group
     dst_rank: int | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group; ``ranks`` are global."""
+    """A process group; ``ranks`` are global, ascending and evenly spread."""
 
     name: str
     desc: str
     ranks: tuple[int, ...]
+
+    @property
+    def stride(self) -> int:
+        return self.ranks[1] - self.ranks[0] if len(self.ranks) > 1 else 1
+
+
+class Meeting(NamedTuple):
+    """Device ops of so many programs that run together need each other."""
+
+    key: int
+    members: int
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """One device op: starts ``launch_delay_ns`` after its call ended (negative: before), ``gap_ns`` after what it waited for.
 
-    Both delays stay as they are when ``duration_ns`` is scaled.
+    Both delays stay as they are when ``duration_ns`` is scaled. One with a ``meeting`` takes ``duration_ns`` from when its last member
+    has started.
     """
 
     name: str
@@ -62,6 +78,7 @@ class Work:
     gap_ns: int = 1_000
     size_bytes: int = 0
     comm: CommArgs | None = None
+    meeting: Meeting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +186,7 @@ class Program:
     world_size: int | None = None
     pid: int = 4242
     seed: int = 0
+    host_name: str | None = None
 
 
 def thread_tids(program: Program) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from graphlink.model import NOWHERE
 from graphlink.nccl.ops import function_of, function_of_kernel, op_side
 from graphlink.read.columns import Strings
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import ClusterTraining, cluster_run
-from graphlink.testing.cluster_rows import rank_rows
+from graphlink.testing import EPOCH_NS, ClusterTraining, cluster_run
 
 
 @pytest.mark.parametrize(
@@ -59,19 +58,19 @@ def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_
         ops, side = comm.ops, op_side(linked, comm, rank, codes)
         words = list(codes)
         order = [int(c) for c in trace.device.correlation[ops.row]]
-        rows = {k.correlation: k for k in rank_rows(run, rank).kernels if k.comm >= 0}
-        calls = {c.correlation: c for c in rank_rows(run, rank).calls}
+        recording = run.recordings[rank]
+        rows = {correlation: (run.ops[rank][i], kernel.call) for i, (correlation, kernel) in recording.communication().items()}
         assert ops.start_ns.tolist() == sorted(columns.start_ns.tolist())
         assert sorted(order) == sorted(rows)
         for i, correlation in enumerate(order):
-            op = run.records[rank].ops[rows[correlation].comm]
+            op, call = rows[correlation]
             group = side.groups[side.group[i]]
             assert side.seq[i] == op.seq
             assert ops.peer[i] == op.peer
             assert group.ranks == run.groups[op.group].members
             assert op.peer == NOWHERE or group.ranks[side.peer[i]] == op.peer
             assert group.name == run.groups[op.group].name
-            assert side.issued_ns[i] == calls[correlation].start_ns
+            assert side.issued_ns[i] == EPOCH_NS + recording.execution.calls[call].start_ns
             assert (
                 words[side.function[i]]
                 == {0: {0: "allreduce", 2: "allgather", 5: "broadcast", 6: "alltoall"}.get(op.type), 1: "send", 2: "recv"}[op.kind]

@@ -132,7 +132,7 @@ def test_uneven_exchanges_send_what_the_others_get() -> None:
     for m in np.flatnonzero(run.meetings.type == cluster_records.ALL_TO_ALL).tolist():
         members = run.meetings.rank[run.meetings.first[m] : run.meetings.first[m + 1]].tolist()
         at = [run.times[rank].meeting.tolist().index(m) for rank in members]
-        splits = [run.records[rank].ops[i].splits for rank, i in zip(members, at, strict=True)]
+        splits = [run.ops[rank][i].splits for rank, i in zip(members, at, strict=True)]
         assert [sent for sent, _ in splits] == [tuple(got[i] for _, got in splits) for i in range(len(members))]
     assert len({size for c in run.ranks.values() for size in c.bytes[c.uneven].tolist()}) > 2
 
@@ -228,7 +228,7 @@ def test_a_share_of_the_run_is_of_its_time() -> None:
 @pytest.mark.parametrize("sort", ["tensor", "data", "twin", "expert", "pipeline", "world"])
 def test_one_op_is_dropped(sort: str) -> None:
     whole, run = cluster_run(FULL), cluster_run(FULL, [Dropped(9, sort, 1)])
-    issued = [i for i, op in enumerate(whole.records[9].ops) if op.group >= 0 and whole.groups[op.group].sort == sort]
+    issued = [i for i, op in enumerate(whole.ops[9]) if op.group >= 0 and whole.groups[op.group].sort == sort]
     meeting = int(whole.times[9].meeting[issued[1]])
     assert rows(whole, 9) - rows(run, 9) == Counter({row: 1 for row in rows(whole, 9) if row[6] == meeting})
     assert rows(run, 9) < rows(whole, 9)

@@ -33,7 +33,6 @@ from graphlink.testing import (
 )
 from graphlink.testing.__main__ import main
 from tests.comm_ops import listed
-from tests.testing.cluster_reference import document
 from tests.testing.test_pipeline_files import CHECKER, linked
 
 SMALL = ClusterTraining(data=2, tensor=1, pipeline=2, expert=2, layers=3, ranks_per_host=2, host_clock_offset_ns=50_000_000, drift_ppm=20.0)
@@ -47,16 +46,6 @@ FAULTS = (
     ProfilerOverhead(3, 1, 1_000_000),
     ProfilerOverhead(3, 0, 50_000, "Resource"),
 )
-DIALECTS = ("2022", "2023", "2024-spring", "2024", "2026")
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("told", [True, False])
-def test_files_are_as_written_plainly(dialect: str, told: bool, tmp_path: Path) -> None:
-    run = cluster_run(replace(SMALL, events_per_rank=1_000), FAULTS)
-    seq, cuda_sync = not told, told
-    for rank, path in enumerate(run.write(tmp_path, dialect=dialect, seq=seq, comm_args=told, cuda_sync=cuda_sync)):
-        assert json.loads(path.read_bytes()) == document(run, rank, dialect, seq=seq, told=told, cuda_sync=cuda_sync)
 
 
 def test_a_rank_has_about_as_many_rows_as_asked_for(tmp_path: Path) -> None:
@@ -129,13 +118,6 @@ def test_a_folder_of_ranks_is_linked_and_replays(faults: tuple[Any, ...], files:
         command = [sys.executable, str(CHECKER), str(tmp_path / "out" / f"trace.{number}.et"), str(file)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-@pytest.mark.parametrize(("dialect", "error"), [("2021", ValueError), ("rocm", ValueError), ("1999", KeyError)])
-def test_other_dialects_are_refused_before_anything_is_written(dialect: str, error: type[Exception], tmp_path: Path) -> None:
-    with pytest.raises(error, match=dialect):
-        cluster_run(SMALL).write(tmp_path / "new", dialect=dialect)
-    assert not (tmp_path / "new").exists()
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from graphlink.testing import ClusterRun, ClusterTraining, EarlyEnd, cluster_run
-from graphlink.testing.cluster_rows import rank_rows
 from graphlink.testing.nccl import write_nccl
 from graphlink.testing.nccl_calls import nccl_calls
 from graphlink.testing.nccl_records import KINDS, NcclProfile
@@ -59,7 +58,7 @@ def test_the_truth_names_the_kernel_of_each_call_that_the_trace_has(run: Cluster
     for rank in run.ranks:
         named = [call.kernel for file in files for call in file.calls if call.rank == rank and call.kernel is not None]
         several = {call.op for call in nccl_calls(run, rank) if call.grouped} if kind in CALL_BY_CALL else set()
-        kernels = {row.correlation for row in rank_rows(run, rank).kernels if row.comm >= 0 and row.comm not in several}
+        kernels = {correlation for op, (correlation, _) in run.recordings[rank].communication().items() if op not in several}
         assert sorted(named) == sorted(kernels)
 
 
