@@ -35,8 +35,9 @@ from graphlink.testing.comm_programs import Communicating, communicating_program
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, RowIds, row_ids
 from graphlink.testing.dirt import with_communication_of, with_slow_wakeups, with_spins
 from graphlink.testing.et import Layout, et_document, write_et
+from graphlink.testing.execution import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, SpinRow, Structure
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
-from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, SpinRow, Structure, run
+from graphlink.testing.machine import run, run_together
 from graphlink.testing.nsys import NsysVariation, write_nsys
 from graphlink.testing.pipeline_losses import HOWS, Loss, Place
 from graphlink.testing.pipeline_names import RANGE_NAMES
@@ -52,6 +53,7 @@ from graphlink.testing.program import (
     End,
     Group,
     Host,
+    Meeting,
     Overhead,
     Program,
     Signal,
@@ -98,6 +100,7 @@ __all__ = [
     "LateStart",
     "Layout",
     "Loss",
+    "Meeting",
     "MissingRank",
     "NsysVariation",
     "OtherOrder",
@@ -141,6 +144,7 @@ __all__ = [
     "random_program",
     "row_ids",
     "run",
+    "run_together",
     "thread_tids",
     "training_program",
     "with_communication_of",

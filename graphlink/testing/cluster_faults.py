@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.testing.cluster_program import ClusterGroup, Op
 from graphlink.testing.cluster_records import COLLECTIVE, I64, NOWHERE, TYPE_NAMES, Bool, ClusterTraining, RankTimes, TrueClock
 from graphlink.testing.dialects import EPOCH_NS, row_ids
-from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp, OverheadRow
+from graphlink.testing.execution import CallRow, DeviceOp, Execution, HostOp, OverheadRow
 from graphlink.testing.program import Overhead
 
 
@@ -212,7 +212,7 @@ def recording(execution: Execution, op_of: I64, record: Recorded, clock: TrueClo
     )
 
     def left(sources: frozenset[int]) -> frozenset[int]:
-        return frozenset(device[i] for i in sources if i in device)
+        return frozenset(device[i] for i in sources if i in device) if sources else sources
 
     shown = Execution(
         program=execution.program,

@@ -30,7 +30,7 @@ from graphlink.testing.cluster_records import (
     GroupKey,
     RankTimes,
 )
-from graphlink.testing.machine import Execution
+from graphlink.testing.execution import Execution
 from graphlink.testing.program import Action, Api, Begin, Call, CommArgs, End, Group, Host, Meeting, Overhead, Program, Thread, Work
 
 FILLER_NS = 5_000  # of the host, an op and a launch

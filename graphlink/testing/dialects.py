@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from graphlink.testing.machine import Execution
+from graphlink.testing.execution import Execution
 from graphlink.testing.program import thread_tids
 
 # Newer files count microseconds from a fixed date up to months before the run, not from its start.

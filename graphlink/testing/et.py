@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from graphlink.testing.dialects import RowIds, row_ids
+from graphlink.testing.execution import Execution, HostOp
 from graphlink.testing.kineto import write_json
-from graphlink.testing.machine import Execution, HostOp
 from graphlink.testing.program import CommArgs
 
 Node = dict[str, Any]

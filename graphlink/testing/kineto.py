@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphlink.testing.dialects import BASE_NS, DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, ExternalId, RowIds, row_ids
-from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp
+from graphlink.testing.execution import CallRow, DeviceOp, Execution, HostOp
 from graphlink.testing.program import Api, CommArgs, thread_tids
 
 Row = dict[str, Any]
@@ -161,7 +161,7 @@ class _Writer:
             args |= {"Src Rank": comm.src_rank, "Dst Rank": comm.dst_rank, "Rank": program.rank}
         args |= seq
         if self.dialect.event_rows:
-            args |= {"Comms Id": (int(group.name or 0) + 1) * 1_000_003 + comm.seq}
+            args |= {"Comms Id": ((int(group.name or 0) + 1) * 1_000_003 + comm.seq) % (1 << 63)}
         return args
 
     def forward_flows(self) -> None:

@@ -12,151 +12,21 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Overhead, Program, Signal, Spin, Work
+from graphlink.testing.execution import (
+    CallRow,
+    DeviceOp,
+    Execution,
+    Handover,
+    HostOp,
+    OverheadRow,
+    Site,
+    SpinRow,
+    StreamKey,
+    WorkSite,
+)
+from graphlink.testing.program import Action, Api, Await, Begin, Call, End, Host, Overhead, Program, Signal, Spin, Work
 
 BLOCKING = (Api.STREAM_SYNC, Api.DEVICE_SYNC, Api.EVENT_SYNC)
-
-StreamKey = tuple[int, int]  # device, stream
-Site = tuple[int, int]  # thread, position in its actions: the same in every run of a program
-WorkSite = tuple[int, int, int]  # the launching call's site, position in its work
-
-
-@dataclass(frozen=True, slots=True)
-class HostOp:
-    """A host op as it ran. Times are ns since the program began; ``parent`` is an index into ``Execution.host`` or None."""
-
-    thread: int
-    name: str
-    annotation: bool
-    start_ns: int
-    end_ns: int
-    parent: int | None
-    seq: int | None
-    backward: bool
-    fwd_thread: int | None
-    comm: CommArgs | None
-    site: Site
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """A call as it ran. ``sources`` (device op indices) is what it stands for: what a synchronisation call waited for, what a record
-    or wait captured. ``record`` is the call index of the record that a wait, query or event synchronisation refers to.
-    """
-
-    thread: int
-    call: Call
-    start_ns: int
-    end_ns: int
-    op: int | None  # innermost host op around it
-    sources: frozenset[int]
-    blocked_ns: int
-    record: int | None
-    site: Site
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOp:
-    """A device op as it ran. ``sources``: the ops of other streams that it had to wait for; ``previous``: the op before it on its
-    stream.
-    """
-
-    work: Work
-    call: int
-    device: int
-    stream: int
-    start_ns: int
-    end_ns: int
-    sources: frozenset[int]
-    previous: int | None
-    site: WorkSite
-
-
-@dataclass(frozen=True, slots=True)
-class OverheadRow:
-    """What the profiler itself cost a thread."""
-
-    thread: int
-    name: str
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpinRow:
-    """A thread polled until device op ``source`` had written; ``op`` is the innermost host op around it."""
-
-    thread: int
-    op: int | None
-    source: int
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """``to_thread`` slept and was released by ``from_thread``. ``from_op`` is the last host op that ``from_thread`` had begun,
-    ``from_call`` its last call, ``to_op`` the first op that ``to_thread`` began afterwards; None where there is none.
-    """
-
-    from_thread: int
-    to_thread: int
-    asleep_ns: int  # since when
-    signal_ns: int
-    woken_ns: int
-    from_op: int | None
-    from_call: int | None
-    to_op: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """What waited for what by site, so that runs of one program can be compared."""
-
-    waits: frozenset[tuple[WorkSite, Site]]
-    event_edges: frozenset[tuple[WorkSite, WorkSite]]
-    stream_order: frozenset[tuple[WorkSite, WorkSite]]
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """What happened, and the truth about it. Indices: position in ``host`` (by start), ``calls`` (by start), ``device`` (as enqueued)."""
-
-    program: Program
-    host: tuple[HostOp, ...]
-    calls: tuple[CallRow, ...]
-    device: tuple[DeviceOp, ...]
-    handovers: tuple[Handover, ...]
-    waits: frozenset[tuple[int, int]]  # (device op, call): what synchronisation calls, ready queries and blocking copies waited for
-    event_edges: frozenset[tuple[int, int]]  # (device op, device op) of different streams
-    overheads: tuple[OverheadRow, ...] = ()
-    spins: tuple[SpinRow, ...] = ()
-
-    @property
-    def stream_edges(self) -> frozenset[tuple[int, int]]:
-        """(device op, next device op) of the same stream."""
-        return frozenset((op.previous, i) for i, op in enumerate(self.device) if op.previous is not None)
-
-    @property
-    def start_ns(self) -> int:
-        return min((row.start_ns for rows in (self.host, self.calls, self.device) for row in rows), default=0)
-
-    @property
-    def end_ns(self) -> int:
-        return max((row.end_ns for rows in (self.host, self.calls, self.device) for row in rows), default=0)
-
-    @property
-    def makespan_ns(self) -> int:
-        """From the first start of any row to the last end."""
-        return self.end_ns - self.start_ns
-
-    def structure(self) -> Structure:
-        work, call = [op.site for op in self.device], [row.site for row in self.calls]
-        return Structure(
-            frozenset((work[a], call[b]) for a, b in self.waits),
-            frozenset((work[a], work[b]) for a, b in self.event_edges),
-            frozenset((work[a], work[b]) for a, b in self.stream_edges),
-        )
 
 
 @dataclass(slots=True)
@@ -183,18 +53,6 @@ class _ThreadState:
     last_call: int | None = None
     last_launched: int | None = None
     wakeup: int | None = None  # hand-over whose first op is still to come
-
-
-@dataclass(slots=True)
-class _HandoverDraft:
-    from_thread: int
-    to_thread: int
-    asleep_ns: int
-    signal_ns: int
-    woken_ns: int
-    from_op: int | None
-    from_call: int | None
-    to_op: int | None = None
 
 
 @dataclass(slots=True)
@@ -317,7 +175,7 @@ class _Machine:
         self.threads = [_ThreadState(thread.start_ns) for thread in program.threads]
         self.host: list[_OpenOp] = []
         self.calls: list[CallRow] = []
-        self.handovers: list[_HandoverDraft] = []
+        self.handovers: list[Handover] = []
         self.signalled: dict[str, tuple[int, int]] = {}  # key -> thread, when
         self.asleep: dict[str, tuple[int, int]] = {}  # key -> thread, wake_ns
         self.waits: set[tuple[int, int]] = set()
@@ -373,7 +231,7 @@ class _Machine:
         thread.stack.append(thread.last_op)
         thread.clock_ns = start_ns + max(1, action.ns)
         if thread.wakeup is not None:
-            self.handovers[thread.wakeup].to_op = thread.last_op
+            self.handovers[thread.wakeup] = replace(self.handovers[thread.wakeup], to_op=thread.last_op)
             thread.wakeup = None
 
     def distinct_start(self, thread: _ThreadState) -> int:
@@ -456,8 +314,8 @@ class _Machine:
             woken = self.threads[sleeper]
             asleep_ns, woken.clock_ns = woken.clock_ns, thread.clock_ns + wake_ns
             woken.wakeup = len(self.handovers)
-            draft = _HandoverDraft(index, sleeper, asleep_ns, thread.clock_ns, woken.clock_ns, thread.last_op, thread.last_call)
-            self.handovers.append(draft)
+            times_ns = (asleep_ns, thread.clock_ns, woken.clock_ns)
+            self.handovers.append(Handover(index, sleeper, *times_ns, thread.last_op, thread.last_call, None))
             self.goes_on(sleeper)
 
     def fall_asleep(self, thread: _ThreadState, action: Await, index: int) -> bool:
@@ -476,14 +334,18 @@ class _Machine:
         if any(op.end_ns is None for op in self.host):
             raise ValueError("a thread ends with an op still open")
         host = tuple(op.closed() for op in self.host)
-        handovers = tuple(
-            Handover(h.from_thread, h.to_thread, h.asleep_ns, h.signal_ns, h.woken_ns, h.from_op, h.from_call, h.to_op)
-            for h in self.handovers
-        )
         device = tuple(op.made() for op in self.devices.ops)
         edges = frozenset((source, i) for i, op in enumerate(device) for source in op.sources)
         return Execution(
-            self.program, host, tuple(self.calls), device, handovers, frozenset(self.waits), edges, tuple(self.overheads), tuple(self.spins)
+            program=self.program,
+            host=host,
+            calls=tuple(self.calls),
+            device=device,
+            handovers=tuple(self.handovers),
+            waits=frozenset(self.waits),
+            event_edges=edges,
+            overheads=tuple(self.overheads),
+            spins=tuple(self.spins),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from graphlink.testing import nsys_tables as tables
 from graphlink.testing.dialects import EPOCH_NS, DeviceClock, RowIds, row_ids
-from graphlink.testing.machine import CallRow, DeviceOp, Execution
+from graphlink.testing.execution import CallRow, DeviceOp, Execution
 from graphlink.testing.nsys_tables import CUPTI
 from graphlink.testing.program import Api, CommArgs, thread_tids
 

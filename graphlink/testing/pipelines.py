@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphlink.testing.et import write_et
+from graphlink.testing.execution import Execution
 from graphlink.testing.kineto import Variation, write_kineto
-from graphlink.testing.machine import Execution
 from graphlink.testing.machine import run as run_program
 from graphlink.testing.pipeline_losses import Loss, Placed, place
 from graphlink.testing.pipeline_names import paddle_type

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
+from graphlink.testing.execution import Execution
 from graphlink.testing.kineto import Variation
-from graphlink.testing.machine import Execution, run
+from graphlink.testing.machine import run
 from graphlink.testing.program import Action, Api, Begin, Call, End, Host, Program, Thread, Work
 
 _NAMES = {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,16 +10,20 @@ from hypothesis import given, settings
 from graphlink.testing import (
     Api,
     Call,
+    ClusterTraining,
     Execution,
     Host,
+    Meeting,
     Program,
     Shape,
     Thread,
     ThreadBuilder,
     Training,
     Work,
+    cluster_run,
     random_program,
     run,
+    run_together,
     training_program,
 )
 from graphlink.testing.strategies import executions
@@ -169,3 +174,58 @@ def test_blocked_calls_return_after_the_last_awaited_op() -> None:
     execution = run(Program((Thread("main", actions),)))
     assert execution.waits == {(0, 2), (1, 2)}
     assert (execution.calls[2].start_ns, execution.calls[2].blocked_ns, execution.calls[2].end_ns) == (10_000, 91_000, 108_000)
+
+
+# programs that run together
+
+
+def test_programs_that_do_not_meet_run_together_as_alone() -> None:
+    programs = [random_program(1, Shape(threads=3, streams=6, devices=2)), training_program(2), random_program(3, Shape(threads=2))]
+    assert run_together(programs) == tuple(run(program) for program in programs)
+
+
+def meeting_at(launched_ns: int, duration_ns: int, members: int = 2) -> Program:
+    """Launches an op that meets others, and one behind it on the stream; waits for both on the host."""
+    met = Work("met", duration_ns, launch_delay_ns=1_000, meeting=Meeting(0, members))
+    actions = (
+        Host(launched_ns),
+        Call(Api.LAUNCH, "cudaLaunchKernel", 5_000, 0, 7, work=(met,)),
+        Call(Api.LAUNCH, "cudaLaunchKernel", 5_000, 0, 7, work=(Work("behind", 10_000, gap_ns=2_000),)),
+        Call(Api.RECORD, "cudaEventRecord", 500, 0, 7, event=1),
+        Call(Api.EVENT_QUERY, "cudaEventQuery", 500, event=1),
+        Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 1_000, 0, 7, return_ns=3_000),
+        Host(100),
+        Call(Api.OTHER, "cudaMalloc", 100),
+    )
+    return Program((Thread("main", actions),))
+
+
+def test_ops_that_meet_take_their_time_from_the_last_start() -> None:
+    early, late = run_together([meeting_at(0, 40_000), meeting_at(100_000, 41_000)])
+    assert [(op.start_ns, op.end_ns) for op in early.device] == [(6_000, 146_000), (148_000, 158_000)]
+    assert [(op.start_ns, op.end_ns) for op in late.device] == [(106_000, 147_000), (149_000, 159_000)]
+    assert early.waits == late.waits == {(1, 4)}  # the query came too early
+    assert [(row.start_ns, row.end_ns) for row in early.calls[4:]] == [(11_000, 161_000), (161_100, 161_200)]
+
+
+def test_who_waits_for_a_member_that_never_comes_is_told() -> None:
+    with pytest.raises(ValueError, match="wait for ever"):
+        run_together([meeting_at(0, 40_000, members=3), meeting_at(100_000, 41_000, members=3)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_alone_with_the_times_of_its_meetings_does_the_same(seed: int) -> None:
+    training = ClusterTraining(data=2, tensor=2, pipeline=2, seed=seed, events_per_rank=600, host_jitter_ns=2_000)
+    programs = [recording.execution.program for recording in cluster_run(training).recordings.values()]
+    for program, execution in zip(programs, run_together(programs), strict=True):
+        took_ns = {op.site[:2]: op.end_ns - op.start_ns for op in execution.device if op.work.meeting is not None}
+        actions = tuple(
+            replace(a, work=(replace(a.work[0], duration_ns=took_ns[0, i], meeting=None),)) if (0, i) in took_ns else a
+            for i, a in enumerate(program.threads[0].actions)
+        )
+        alone = run(replace(program, threads=(replace(program.threads[0], actions=actions),)))
+        assert took_ns
+        for rows in ("host", "calls", "device"):
+            found = [[(row.start_ns, row.end_ns, row.site) for row in getattr(each, rows)] for each in (alone, execution)]
+            assert found[0] == found[1]
+        assert (alone.waits, alone.event_edges) == (execution.waits, execution.event_edges)
