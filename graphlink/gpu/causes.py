@@ -30,7 +30,7 @@ from graphlink.tables import take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
-_GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
+GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
 NOT_LAUNCHED: Final = "launched before the recording, or its call was not recorded"
 BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
 BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"
@@ -181,7 +181,7 @@ class Hosts:
         _, stream = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)
         fresh = _first_of(stream.reshape(-1)) & (launched > waits.min(initial=np.iinfo(np.int64).max))
         out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
-        by_graph = np.array([_GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
+        by_graph = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
         behind = ~_first_of(call)
         behind[known] |= by_graph[calls.name[call[known]]]
         out[behind] = self.texts.code(BEHIND_GRAPH)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.gpu.busy import Busy, busy, length_ns, own_clock_ns
-from graphlink.gpu.causes import Hosts, explain
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, NOT_LAUNCHED, Hosts, explain
 from graphlink.gpu.records import CAUSES, DeviceTime, Idle, Iterations, StepTime
 from graphlink.gpu.steps import iterations, steps_of
 from graphlink.graph_model import Column, Graph
-from graphlink.model import I64, Communication, Linked
-from graphlink.records import Short
+from graphlink.model import I64, NOWHERE, Communication, Linked
+from graphlink.records import Short, counted, ms
+from graphlink.tables import marked
+
+_BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GpuTime(Short):
-    """The time of each device, of each step, and each device's idle time, by number; times since the start of the graph."""
+    """The time of each device, of each step, and each device's idle time, by number; times since the start of the graph.
+
+    ``warnings``: where idle time may be none, as graph launches were recorded in part.
+    """
 
     gpu: tuple[DeviceTime, ...]
     steps: tuple[StepTime, ...]
     iterations: Iterations | None
     idle: tuple[tuple[int, Idle], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | None = None) -> GpuTime:
@@ -46,7 +54,31 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         StepTime(name=name, start_ns=start - graph.epoch_ns, end_ns=end - graph.epoch_ns, gpu=times)
         for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
     ]
-    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle))
+    warnings = (*_bare_graph_launches(linked), *(text for device, why in idle for text in _behind_graphs(device, why)))
+    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
+
+
+def _bare_graph_launches(linked: Linked) -> list[str]:
+    """Return a warning where some graph launches own device ops and others none: what those ran was not recorded."""
+    calls = linked.trace.calls
+    named = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)[calls.name]
+    bare = int(np.count_nonzero(named & ~marked(len(named), linked.device_call[linked.device_call != NOWHERE])))
+    if not bare:
+        return []
+    whole = counted(int(np.count_nonzero(named)), "graph launch call")
+    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile ({_BY_NODE})"]
+
+
+def _behind_graphs(device: int, why: Idle) -> list[str]:
+    """Return a warning where most of a device's idle time lies between ops of graph launches, of which some may not be recorded."""
+    ns, unsure = why.end_ns - why.start_ns, np.isin(why.texts, (BEHIND_GRAPH, NOT_LAUNCHED, BEFORE_WINDOW))
+    behind, whole = int(ns[unsure[why.evidence]].sum()), int(ns.sum())
+    if 2 * behind <= whole:
+        return []
+    return [
+        f"GPU {device}: {ms(behind)} of {ms(whole)} ms of idle time lie between ops of one graph launch, or behind launches that are not "
+        f"recorded: where ops are missing, too, the GPU was not idle ({_BY_NODE})"
+    ]
 
 
 def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:

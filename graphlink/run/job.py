@@ -298,7 +298,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
-    extra += stood.warnings
+    extra += (*stood.warnings, *gpu.warnings)
     entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return Finished(entry, tuple(files), graph)
 

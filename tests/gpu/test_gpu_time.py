@@ -235,3 +235,18 @@ def test_the_timeline_names_the_evidence_of_every_device() -> None:
 
 def test_the_file_has_a_name_for_every_cause_in_its_order() -> None:
     assert file.CAUSES == CAUSE_NAMES
+
+
+def test_idle_time_between_ops_of_graph_launches_is_said_to_be_unsure() -> None:
+    calls = [Call("cudaGraphLaunch", 5, 10, 1), Call("cudaGraphLaunch", 15, 20, 2)]
+    device = [Device("a", 12, 20, 1), Device("b", 300, 320, 1)]
+    found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 30)], calls=calls, device=device)))
+    bare, unsure = found.warnings
+    assert bare.startswith("1 of 2 graph launch calls own no device op")
+    assert unsure.startswith("GPU 0: 0.280 of 0.280 ms of idle time lie between ops of one graph launch")
+
+
+def test_idle_time_of_plain_launches_is_not() -> None:
+    calls = [Call("cudaLaunchKernel", 5, 10, 1), Call("cudaLaunchKernel", 290, 295, 2)]
+    device = [Device("a", 12, 20, 1), Device("b", 300, 320, 2)]
+    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 400)], calls=calls, device=device))).warnings == ()
