@@ -65,7 +65,6 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
         kind="data_loading",
         what="the run waits for its data",
         evidence=f"the loader took {ms(host_ns)} ms of host time; GPUs were idle for {ms(_idle_ns(run, 'data_loading'))} ms meanwhile",
-        evidence_ns=host_ns,
         todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment before the run",
         changes=changes,
         arguments=arguments,
@@ -88,7 +87,6 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         what="GPUs wait for the host to launch work",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; {counted(int(of_node.sum()), 'launch call')}, "
         f"{launch_ns / 1000:,.1f} us each in the quickest ops, and {short} of {counted(len(kernels), 'kernel')} take less than that",
-        evidence_ns=idle_ns,
         todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
         changes=Changes(launch_ns=-launch_ns),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
@@ -112,7 +110,6 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             kind="blocking_sync",
             what=f"{shortened(op)} makes the host wait for the GPU",
             evidence=f"{counted(count[op], 'wait')}{by}, {ms(ns)} ms in all",
-            evidence_ns=ns,
             todo="no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and non_blocking=True",
             changes=Changes(remove_sync=(op,)),
             arguments=("--remove-sync", op),
@@ -156,7 +153,6 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                 kind=kind,  # type: ignore[arg-type]
                 what=what,
                 evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed",
-                evidence_ns=exposed_ns,
                 todo=todo,
                 changes=changes,
                 arguments=arguments,
@@ -173,7 +169,6 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
         kind="straggler",
         what=f"rank {whole.straggler.rank} comes late to collectives",
         evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
-        evidence_ns=waited_ns,
         todo=f"compare graphlink idle --rank {whole.straggler.rank} with another rank: data, host, clock of the GPU, share of the work",
         why_not="no what-if changes a rank alone",
     )
@@ -189,7 +184,6 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
         kind="pipeline_bubble",
         what="stages of the pipeline stand idle",
         evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
-        evidence_ns=lost_ns,
         todo="more microbatches, another schedule, equal stages",
         why_not="another schedule is another program: graphlink bubbles DIR --compare simulates it",
     )
@@ -219,7 +213,6 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         kind="tensor_cores",
         what="matrix products and convolutions without tensor cores",
         evidence=f"{ms(ns)} ms in kernels of such ops that use none{types}",
-        evidence_ns=ns,
         todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
         changes=changes,
         arguments=arguments,
@@ -239,7 +232,6 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
         kind="small_kernels",
         what="element by element work in kernels of its own",
         evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
-        evidence_ns=ns,
         todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
         changes=changes,
         arguments=arguments,
@@ -256,7 +248,6 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
         kind="late_starts",
         what="device ops begin late, and nothing recorded explains it",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches",
-        evidence_ns=idle_ns,
         todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the recording lacks",
         changes=changes,
         arguments=arguments,
@@ -284,7 +275,7 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
         ns = _idle_ns(run, cause)
         if ns:
             evidence = f"GPUs were idle for {ms(ns)} ms for it"
-            yield Candidate(kind=kind, what=what, evidence=evidence, evidence_ns=ns, todo=todo, why_not=why_not)  # type: ignore[arg-type]
+            yield Candidate(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not)  # type: ignore[arg-type]
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:
@@ -304,7 +295,6 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
         kind="memory",
         what="memory of the GPUs is left",
         evidence=f"at most {most:,.0f} of {total:,.0f} MiB were in use (nvidia-smi)",
-        evidence_ns=0,
         todo="a larger batch, less recomputation or offloading",
         why_not="a larger batch is another program",
     )

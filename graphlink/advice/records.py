@@ -30,13 +30,12 @@ Kind = Literal[
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the command line; None
-    where there is none, and ``why_not`` says why. ``evidence_ns``: by how much time it shows in the recording.
+    where there is none, and ``why_not`` says why.
     """
 
     kind: Kind
     what: str
     evidence: str
-    evidence_ns: int
     todo: str
     changes: Changes | None = None
     arguments: tuple[str, ...] = ()
