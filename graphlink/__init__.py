@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from graphlink.run.library import Run, link
     from graphlink.run.library import open as open
     from graphlink.run.options import Inputs, Options, Recordings
+    from graphlink.run.ranks import SomeRanksFailed
 
     capture: CaptureModule
 
@@ -56,6 +57,7 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
     "Recordings",
     "Run",
     "RunsOn",
+    "SomeRanksFailed",
     "UsageError",
     "__version__",
     "assign",
@@ -110,6 +112,7 @@ _HOME = {
     "run.job": ("finish", "prepare", "run_rank"),
     "run.library": ("Run", "open"),
     "run.options": ("Inputs", "Options", "Recordings"),
+    "run.ranks": ("SomeRanksFailed",),
 }
 _AS = {"check_graph": "check", "link_rows": "link", "replay_graph": "replay"}
 _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for name in names}

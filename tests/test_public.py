@@ -17,6 +17,7 @@ from graphlink.graph.read_et import read_et
 from graphlink.replay.across import across
 from graphlink.replay.workload import workload
 
+PIPELINE = Path(__file__).parents[1] / "fixtures" / "real" / "pipeline"
 DEMO = Path(__file__).parents[1] / "fixtures" / "demo"
 VERBS = (
     *(
@@ -66,7 +67,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     played = graphlink.replay_graph(graph, graphlink.cost_ns(graph))
     run = graphlink.link(DEMO, options=options, out=out / "run")
     ranks = {0: read_et(out / "run" / "trace.0.et")}
+    pipeline = graphlink.link(PIPELINE, out=out / "pipeline")
     return [
+        *(pipeline, pipeline.summary, pipeline.replay(scale="host=0.5"), pipeline.advice()),
         *(prepared, played, run, run.summary, run.graph(0), run.replay(scale="kernel=0.5")),
         *(path.load(out / "run" / "critical_path.0.json"), ranks, workload(ranks), across(ranks, {})),
         graphlink.critical_path(graph, played.end_ns, graphlink.cost_ns(graph), graphlink.shares(graph, linked, comm)),
@@ -106,7 +109,7 @@ def test_the_stage_link_can_be_called_and_still_be_imported_from() -> None:
     assert "Link the recordings of a run" in pydoc.render_doc(graphlink.link)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("capture", "link") and not n.endswith("Error")])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("capture", "link") and not n.endswith(("Error", "Failed"))])
 def test_the_help_of_a_public_name_begins_with_a_verb(name: str) -> None:
     text = inspect.getdoc(getattr(graphlink, name)) or ""
     first = text.split()[0]

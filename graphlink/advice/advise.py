@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from graphlink.replay.whatif import Changes, fit
 from graphlink.replay.workload import Workload
 
 Groups = Mapping[int, Sequence[int]]
+_DIR: Final = re.compile(r"(?<= )DIR\b")
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
 
@@ -42,7 +44,8 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
 
 
 def _advice(one: Candidate, work: Workload, groups: Groups, before: Played, prefix: list[str]) -> Advice:
-    told = Advice(kind=one.kind, what=one.what, evidence=one.evidence, todo=one.todo, why_not=one.why_not)
+    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (one.todo, one.why_not))
+    told = Advice(kind=one.kind, what=one.what, evidence=one.evidence, todo=todo, why_not=why_not)
     if one.changes is None:
         return told
     try:

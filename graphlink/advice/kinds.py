@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import UNSET
 
 from graphlink.advice.records import Candidate
 from graphlink.graph_model import EdgeKind
@@ -28,6 +29,14 @@ MOST_KERNELS: Final = 12  # names in a pattern
 _PART: Final = " (cont.)"
 _CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 _MATRIX: Final = re.compile(r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn")  # else it serves one: layouts, sums
+_ON_DEVICE: Final = (
+    "the GPU",
+    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and non_blocking=True",
+)
+_ON_RANKS: Final = (
+    "other ranks",
+    "send earlier, wait later (async_op=True), give all ranks equal work; graphlink critical-path DIR --across",
+)
 _POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
 
 
@@ -95,26 +104,39 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
 
 
 def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
-    waited, count = Counter[str](), Counter[str]()
+    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other ranks."""
+    waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
-    blocked_ns = _blocked_ns(run.work)
+    blocked_ns, device = _blocked_ns(run.work), run.work.column("device")
     for wait in sync_waits(run.work):
         ops = sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
         for op in ops[:1]:
             waited[op] += int(blocked_ns[wait.targets[0]])
             count[op] += 1
+            on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
+        whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         yield Candidate(
             kind="blocking_sync",
-            what=f"{shortened(op)} makes the host wait for the GPU",
-            evidence=f"{counted(count[op], 'wait')}{by}, {ms(ns)} ms in all",
-            todo="no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and non_blocking=True",
+            what=f"{shortened(op)} makes the host wait for {whom}",
+            evidence=f"{counted(count[op], 'wait')}{by}, {ms(ns)} ms in all{_line(run, op)}",
+            todo=todo,
             changes=Changes(remove_sync=(op,)),
             arguments=("--remove-sync", op),
             supposed="if the host did not wait there",
         )
+
+
+def _line(run: Outputs, op: str) -> str:
+    """Return the Python line that waits longest in an op or call of this name; "" where no stack was recorded."""
+    waited = Counter[str]()
+    for file in run.operations.values():
+        for one in file.waits:
+            if one.stack and op in (one.call, *one.path[-1:]):
+                waited[one.stack[-1]] += one.ns
+    return "".join(f", most from {line} ({ms(ns)} ms)" for line, ns in waited.most_common(1))
 
 
 def _blocked_ns(work: Workload) -> I64:
@@ -136,7 +158,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
-            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look with graphlink critical-path --across",
+            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look with graphlink critical-path DIR --across",
         ),
         (
             "copies",
@@ -147,12 +169,14 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "pinned memory and non_blocking=True, a stream of their own, fewer and larger copies",
         ),
     ):
-        if (run.work.work == sort).any():
+        mine = run.work.work == sort
+        if mine.any():
             changes, arguments = _scaled((sort, "", 0))
+            on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms, on no GPU"
             yield Candidate(
                 kind=kind,  # type: ignore[arg-type]
                 what=what,
-                evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed",
+                evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed" if whole_ns else on_host,
                 todo=todo,
                 changes=changes,
                 arguments=arguments,
@@ -165,11 +189,12 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
     if whole is None or whole.straggler is None:
         return
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
+    look = "idle" if any(one.gpu for one in _ranks(run)) else "critical-path"
     yield Candidate(
         kind="straggler",
-        what=f"rank {whole.straggler.rank} comes late to collectives",
+        what=f"rank {whole.straggler.rank} comes late to communication",
         evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
-        todo=f"compare graphlink idle --rank {whole.straggler.rank} with another rank: data, host, clock of the GPU, share of the work",
+        todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU clock, share of the work",
         why_not="no what-if changes a rank alone",
     )
 
@@ -185,8 +210,27 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
         what="stages of the pipeline stand idle",
         evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
         todo="more microbatches, another schedule, equal stages",
-        why_not="another schedule is another program: graphlink bubbles DIR --compare simulates it",
+        why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 simulates one",
     )
+
+
+def _heaviest(run: Outputs) -> Iterator[Candidate]:
+    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel."""
+    sorts = {"host": Work.HOST, "compute": Work.KERNEL}
+    tops = {(one.top_gain.name, one.top_gain.share) for one in _ranks(run) if one.top_gain is not UNSET and one.top_gain.share in sorts}
+    for name, share in sorted(tops):
+        pattern = f"^{_escaped(name)}$"
+        changes, arguments = _scaled((sorts[share], pattern, 0.5))
+        mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
+        yield Candidate(
+            kind="heaviest_work",
+            what=f"{shortened(name)} is the work that holds up most",
+            evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this name",
+            todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
+            changes=changes,
+            arguments=arguments,
+            supposed="if it took half of its time",
+        )
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
@@ -301,7 +345,18 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
 
 
 _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
-    *(_data_loading, _launch_bound, _blocking_syncs, _exposed, _stragglers, _bubbles, _tensor_cores, _small_kernels, _late_starts),
+    *(
+        _data_loading,
+        _launch_bound,
+        _blocking_syncs,
+        _exposed,
+        _stragglers,
+        _bubbles,
+        _heaviest,
+        _tensor_cores,
+        _small_kernels,
+        _late_starts,
+    ),
     *(_idle_for, _memory),
 )
 

@@ -17,6 +17,7 @@ Kind = Literal[
     "exposed_communication",
     "straggler",
     "pipeline_bubble",
+    "heaviest_work",
     "copies",
     "tensor_cores",
     "small_kernels",
@@ -30,7 +31,7 @@ Kind = Literal[
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the command line; None
-    where there is none, and ``why_not`` says why.
+    where there is none, and ``why_not`` says why. Commands in texts are of the folder ``DIR``.
     """
 
     kind: Kind

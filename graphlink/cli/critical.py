@@ -22,6 +22,7 @@ MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
 GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
+_FAMILIES: Final = ("on path ms", "", "share", "nodes", "name")
 _ABOUT: Final = "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and gains never add up."
 
 
@@ -102,12 +103,12 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         [
             head,
             [_shares(file)],
-            _gains("ops", ops, gains.ops_others_at_most_ns, ("on path", "share", "node", "op"), top, whole),
+            _gains("ops", ops, gains.ops_others_at_most_ns, ("on path ms", "share", "node", "op"), top, whole),
             _gains(
                 "families (nodes of one name; counted are those with work)",
                 families,
                 gains.families_others_at_most_ns,
-                ("on path", "share", "nodes", "name"),
+                ("on path ms", "share", "nodes", "name"),
                 top,
                 whole,
             ),
@@ -205,7 +206,7 @@ def _gains(
     if not rows:
         return [f"{title}: none gains anything"]
     align = ">>><><" if len(head) > 2 else ">>><"
-    table = Table([(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain", "", *head), align)
+    table = Table([(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain ms", "", *head), align)
     left = max(others_ns, rows[top][0] if len(rows) > top else 0)
     return [title, table, f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
 
@@ -245,7 +246,7 @@ def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
             _across_shares(found),
             _ranks(found),
             _hops(found, top),
-            ["families (nodes of one name)", Table(families, ("on path", "", "share", "nodes", "name"), ">><><")],
+            ["families (nodes of one name; graphlink replay DIR --scale NAME=0 tells what one gains)", Table(families, _FAMILIES, ">><><")],
         ]
     )
 
@@ -305,4 +306,4 @@ def _hops(found: CriticalAcross, top: int) -> list[str | Table]:
         rows.append((ms(hop.waited_ns), f"rank {hop.rank} waits in {hop.what} for {late} of rank {hop.other_rank}; {before}"))
     left = found.hops[top:]
     more = [f"  ... and {len(left):,} more, none above {ms(left[0].waited_ns)} ms"] if left else []
-    return ["where the path changes ranks (how long the one rank waited for the other)", Table(rows, align="><"), *more]
+    return ["where the path changes ranks", Table(rows, ("waited ms", ""), "><"), *more]

@@ -119,9 +119,14 @@ def _next(made: Summary, out: str) -> list[str]:
     if not made.ranks:
         return []
     across = " --across" if len(made.ranks) > 1 else ""
-    return [
-        f"next: graphlink idle {out}; graphlink critical-path {out}{across}; graphlink advice {out}; graphlink show -v {out} (all counts)"
-    ]
+    steps = {
+        f"idle {out}": any(rank.gpu for rank in made.ranks),
+        f"bubbles {out}": made.pipeline is not None,
+        f"critical-path {out}{across}": True,
+        f"advice {out}": True,
+        f"show -v {out} (all counts)": True,
+    }
+    return [f"next: {'; '.join(f'graphlink {step}' for step, useful in steps.items() if useful)}"]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

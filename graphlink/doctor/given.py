@@ -93,10 +93,10 @@ def _recordings_of(path: Path) -> Sequence[Path]:
     gone = [name for name in named if name not in found]
     if gone or not named:
         raise InputError(
-            "holds what graphlink made, and recordings that it was made from are gone",
+            "holds what graphlink made, and recordings that it was made from are not found from here",
             path=path,
             where=", ".join(gone[:MOST_GONE]) + (f", ... ({len(gone)} in all)" if len(gone) > MOST_GONE else ""),
-            todo="graphlink doctor RECORDINGS, where they are now",
+            todo="run it in the folder in which graphlink ran, or graphlink doctor RECORDINGS, where they are now",
         )
     return [found[name] for name in named]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,15 +12,15 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.names import short_name
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
+from graphlink.operations.stacks import stacks_of
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
+from graphlink.operations.waits import host_waits
 from graphlink.records import Short
 from graphlink.tables import spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 _USES: Final[dict[Use, UseName]] = {Use.USED: "used", Use.NOT_USED: "not_used", Use.UNKNOWN: "unknown", Use.NONE: "none"}
 _SHAPES: Final = 3  # of an operation that are listed
-_FRAMES: Final = 8
-_INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of PyTorch, and of what is built in
 NOT_RECORDED: Final = "launch not recorded"
 
 
@@ -122,6 +121,7 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         tensor_cores=TensorCores(**{name: int(column.sum()) for name, column in cores.items()}),
         unknown=_kernels(np.zeros(len(of_unknown), np.int64), linked, use, length_ns, 1, of_unknown)[0],
         operations=sorted(operations, key=lambda one: (-one.device_ns, -one.host_ns, -one.device_ops, one.path)),
+        waits=host_waits(found.host, graph, linked),
     )
 
 
@@ -271,23 +271,9 @@ def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list
     """Return the innermost Python frames outside of PyTorch around the launch of the longest device op of each operation, a forward one
     if there is any: autograd's threads have no stack."""
     out: list[list[str]] = [[] for _ in range(len(found.path))]
-    frames, strings, calls = linked.trace.frames, linked.trace.strings, linked.trace.calls
     rows = np.flatnonzero(linked.device_call != NOWHERE)
-    if frames is None or not len(rows):
-        return out
     rows = rows[np.lexsort((linked.trace.device.start_ns[rows], -length_ns[rows], found.backward[rows], found.of_device[rows]))]
     operation, first = np.unique(found.of_device[rows], return_index=True)
-    call = linked.device_call[rows[first]]
-    order = np.lexsort((calls.start_ns[call], calls.tid[call]))
-    operation, tid, at_ns = operation[order], calls.tid[call[order]], calls.start_ns[call[order]]
-    theirs = np.array([_INNER.fullmatch(text) is None for text in strings], np.bool_)[frames.name]
-    for thread in np.unique(tid).tolist():
-        asked = np.flatnonzero(tid == thread)
-        mine = np.flatnonzero(theirs & (frames.tid == thread))
-        low, high = (np.searchsorted(at_ns[asked], times[mine]) for times in (frames.start_ns, frames.end_ns))
-        around = np.flatnonzero(low < high)
-        around = around[np.lexsort((-frames.end_ns[mine[around]], frames.start_ns[mine[around]]))]
-        for frame, begin, end in zip(frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True):
-            for k in asked[begin:end].tolist():
-                out[operation[k]].append(strings[frame])
-    return [stack[-_FRAMES:] for stack in out]
+    for one, stack in zip(operation.tolist(), stacks_of(linked, linked.device_call[rows[first]]), strict=True):
+        out[one] = stack
+    return out

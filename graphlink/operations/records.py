@@ -73,10 +73,25 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     stack: list[str]
 
 
+class HostWait(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one name from one ``path`` and Python line in which the host waited for a device, and an edge says for what.
+
+    ``path``: as that of ``Operation``, [] outside any op or range; ``ns``: from the start of each call to the end of what it waited for;
+    ``stack``: Python frames outside of PyTorch around the call, the innermost last, [] where none were recorded.
+    """
+
+    call: str
+    path: list[str]
+    count: int
+    ns: int
+    stack: list[str]
+
+
 class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those of the rank.
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
+    ``waits``: where the host waited, longest first.
     """
 
     graphlink: str = __version__
@@ -90,3 +105,4 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     tensor_cores: TensorCores
     unknown: list[Kernel]
     operations: list[Operation]
+    waits: list[HostWait]

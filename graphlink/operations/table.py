@@ -1,4 +1,4 @@
-"""What ``graphlink ops`` prints and its ``--json`` holds: the operations with most device time, and how far tensor cores are used."""
+"""What ``graphlink ops`` prints and its ``--json`` holds: operations with most device time, use of tensor cores, waits of the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.operations.records import Kernel, Operation, Operations, TensorCores
+from graphlink.operations.records import HostWait, Kernel, Operation, Operations, TensorCores
 from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _PATH: Final = 76  # characters of a path, where it is not printed in full
@@ -16,7 +16,8 @@ _FEW: Final = 3
 
 
 class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank with its first operations and unknown names; ``others``, ``others_device_ns``: how many more there are, and their time.
+    """A rank with its first operations, unknown names and waits; ``others``, ``others_device_ns``: how many more operations there are, and
+    their time; ``other_waits``, ``other_waits_ns``: the same of waits.
 
     ``most_delayed``: the path of the operation whose device ops came late by most; empty where none did.
     """
@@ -34,6 +35,9 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     operations: list[Operation]
     others: int
     others_device_ns: int
+    waits: list[HostWait]
+    other_waits: int
+    other_waits_ns: int
 
 
 class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,9 @@ def top_of(file: Operations, top: int) -> RankOperations:
         operations=file.operations[:top],
         others=len(file.operations[top:]),
         others_device_ns=sum(one.device_ns for one in file.operations[top:]),
+        waits=file.waits[:top],
+        other_waits=len(file.waits[top:]),
+        other_waits_ns=sum(one.ns for one in file.waits[top:]),
     )
 
 
@@ -89,7 +96,7 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     called = any(one.stack for one in rank.operations)
     if called:
         head.append("from")
-        rows = [(*row, _from(one, whole)) for row, one in zip(rows, rank.operations, strict=True)]
+        rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.operations, strict=True)]
     out.append(Table(rows, head, ">>>>>>"))
     if rank.others:
         out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
@@ -98,7 +105,22 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
         out += ["kernels whose names do not tell whether they use tensor cores", Table(names, ("ms", "count", ""), ">><")]
     if rank.other_unknown:
         out.append(f"  {counted(rank.other_unknown, 'more name')}")
-    return [*out, ""]
+    return [*out, *_waits(rank, whole), ""]
+
+
+def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
+    """Return where the host waited for a device."""
+    if not rank.waits:
+        return []
+    head = ["ms", "calls", "call", "in"]
+    rows: list[tuple[str, ...]] = [
+        (ms(one.ns), f"{one.count:,}", one.call, "/".join(one.path) if whole else short_path(one.path)) for one in rank.waits
+    ]
+    if any(one.stack for one in rank.waits):
+        head.append("from")
+        rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.waits, strict=True)]
+    more = f"  {counted(rank.other_waits, 'more place')} with {ms(rank.other_waits_ns)} ms"
+    return ["where the host waited for a device", Table(rows, head, ">>"), *([more] if rank.other_waits else [])]
 
 
 def _cores(of: TensorCores) -> list[str]:
@@ -136,8 +158,8 @@ def _row(one: Operation, whole_ns: int, whole: bool) -> tuple[str, ...]:
     )
 
 
-def _from(one: Operation, whole: bool) -> str:
-    return " > ".join(one.stack) if whole else shortened(one.stack[-1]) if one.stack else ""
+def _from(stack: Sequence[str], whole: bool) -> str:
+    return " > ".join(stack) if whole else shortened(stack[-1]) if stack else ""
 
 
 def core_state(of: TensorCores) -> str:
@@ -154,7 +176,7 @@ def core_state(of: TensorCores) -> str:
 def short_path(path: Sequence[str]) -> str:
     """Return a path with its first and its last names, as many as fit: ``VGG/.../aten::conv2d/aten::convolution``."""
     whole = "/".join(path)
-    if len(whole) <= _PATH or len(path) == 1:
+    if len(whole) <= _PATH or len(path) < 2:
         return shortened(whole, _PATH)
     first, inner, kept = shortened(path[0], _END), path[1:-1], [shortened(path[-1], _END)]
     while inner and len("/".join((first, "...", inner[-1], *kept))) <= _PATH:

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.pipeline.records import Theory
-from graphlink.records import Table, ms
+from graphlink.records import Short, Table, ms
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+class Pipeline(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline of the run; docs/bubbles.md has the definitions. What cannot be known is absent.
 
     Communication is not work and the optimizer is outside, in all figures. ``stages``: pipeline ranks. The sum of ``causes_ns`` is

@@ -119,7 +119,7 @@ class RankClock(msgspec.Struct, frozen=True, kw_only=True):
     known: bool
 
 
-class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+class Clocks(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``residual_ns``: how far matched ends still differ, the tolerance of all that compares ranks."""
 
     residual_ns: int

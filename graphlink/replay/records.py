@@ -9,13 +9,13 @@ from graphlink.records import Short
 from graphlink.version import __version__
 
 
-class NodeAt(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAt(Short, msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     id: int
     name: str
 
 
-class Drift(msgspec.Struct, frozen=True, kw_only=True):
+class Drift(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``drift_ns``: replayed less recorded start; ``change_ns``: how much more than that of ``held_by``, over an edge of kind ``edge``."""
 
     node: NodeAt

@@ -34,6 +34,7 @@ NAME: Final = "summary.json"
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
+NO_GPU: Final = "-"  # for a figure of GPUs, where a rank has none
 _FEW: Final = 8  # outliers that are named
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
@@ -269,18 +270,23 @@ def _machine(told: Machine) -> str:
 
 
 def _steps(rank: Rank) -> str:
-    """Format the steps: ``4: 10.000 ms +- 0.100 without the first (30.000 ms); slowest: 12.000 ms (step 3), 1.500 ms more compute``."""
+    """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step 3), ...``."""
     told = rank.iterations
     if told is UNSET:
         return ""
     if told.mean_ns is None or told.slowest is None:
         return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
-    key = "" if told.found_by == "mark" else f", told by {shortened(told.key)}"
+    key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
     slowest = ""
     if told.count > 2:
         why = "".join(f", {ms(one.ns)} ms more {one.what}" for one in told.why[:1])
         slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
-    return f"{told.count:,}{key}: {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} without the first ({ms(told.first_ns)} ms){slowest}"
+    others = (
+        f"the others {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} on average"
+        if told.count > 2
+        else f"the other {ms(told.mean_ns)} ms"
+    )
+    return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{slowest}"
 
 
 def _top_gain(rank: Rank) -> str:
@@ -360,9 +366,9 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
     return (
         str(rank.rank),
         ms(rank.replay.measured_ns),
-        f"{_idle_percent(rank):.1f}",
+        f"{_idle_percent(rank):.1f}" if rank.gpu else NO_GPU,
         next((cause for cause, _ in causes.most_common(1)), ""),
-        f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}",
+        f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}" if rank.gpu else NO_GPU,
         share_word(max(shares, key=shares.__getitem__)),
         f"{rank.replay.error_pct:+.3f}",
         _explained(_all_stood(rank.standstill)),

@@ -214,15 +214,22 @@ def critical_path(file: PathFile) -> pd.DataFrame:
 
 
 def critical_across(found: CriticalAcross) -> pd.DataFrame:
-    """Return one row per node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``."""
+    """Return one row per node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``.
+
+    ``cost_ns`` sums up to the length of the path, as that of ``critical_path`` does.
+    """
     at = found.nodes
+    start, end = (np.array(column, np.int64) for column in (at.start_ns, at.end_ns))
     other = np.array([NOWHERE if rank is None else rank for rank in at.other_rank], np.int64)
     return frame(
         {
             **{column: np.array(getattr(at, column), np.int64) for column in ("rank", "id")},
             "name": _coded(at.name, found.names),
             "share": _coded(at.share, found.shares),
-            **{column: np.array(getattr(at, column), np.int64) for column in ("start_ns", "end_ns", "start_delay_ns")},
+            "start_ns": start,
+            "end_ns": end,
+            "cost_ns": end - start,
+            "start_delay_ns": np.array(at.start_delay_ns, np.int64),
             "held_by": np.array(at.held_by, object),
             "other_rank": _known(other, other != NOWHERE),
         }

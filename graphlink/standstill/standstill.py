@@ -59,7 +59,7 @@ class PathStood(msgspec.Struct, frozen=True, kw_only=True):
     pinned_ns: int
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class Piece(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One stretch of standstill that no edge explains."""
 
     what: str

@@ -161,4 +161,4 @@ def test_a_folder_of_outputs_stands_for_the_recordings_it_was_made_from(traces, 
     gone = graphlink("doctor", out)
     assert gone.status == 1
     assert f"at: {copy}" in gone.err
-    assert "are gone" in gone.err
+    assert "are not found from here" in gone.err

@@ -217,6 +217,35 @@ def test_paths_have_the_classes_of_modules_and_the_stack_of_the_launch() -> None
     assert linear.stack == ["train.py(9): main", "net.py(5): forward"]
 
 
+def test_waits_are_told_by_call_operation_and_line() -> None:
+    host = [Host("step", 0, 500, annotation=True), Host("aten::item", 10, 260), Host("aten::item", 300, 460)]
+    calls = [
+        Call("cudaLaunchKernel", 2, 5, 1),
+        Call("cudaStreamSynchronize", 12, 203, 2),
+        Call("cudaLaunchKernel", 301, 304, 3),
+        Call("cudaStreamSynchronize", 310, 403, 4),
+        Call("cudaStreamSynchronize", 470, 471, 5),  # nothing to wait for
+    ]
+    device = [Device(ADD, 8, 200, 1), Device(ADD, 306, 400, 3)]
+    trace = build_trace(host=host, calls=calls, device=device)
+    frames = [("train.py(3): main", 0, 490), ("loss.py(7): value", 6, 270), ("loss.py(9): value", 305, 450)]
+    start, end = (np.array([row[k] * 1000 for row in frames], np.int64) + int(trace.host.start_ns[0]) for k in (1, 2))
+    names = (np.arange(len(frames)) + len(trace.strings)).astype(np.int32)
+    rows = FrameRows(np.ones(len(frames), np.int64), start, end, names)
+    found = of_trace(replace(trace, strings=(*trace.strings, *(name for name, *_ in frames)), frames=rows))
+    told = [(one.call, "/".join(one.path), one.count, one.ns, one.stack[-1]) for one in found.waits]
+    assert told == [
+        ("cudaStreamSynchronize", "step/aten::item", 1, 188_000, "loss.py(7): value"),
+        ("cudaStreamSynchronize", "step/aten::item", 1, 90_000, "loss.py(9): value"),
+    ]
+    assert [one.stack for one in of_trace(trace).waits] == [[]]
+    assert of_trace(trace).waits[0].ns == 278_000
+    (table,) = [
+        part for part in operations_table(OperationsReport(ranks=[top_of(found, 1)])) if isinstance(part, Table) and "call" in part.head
+    ]
+    assert list(table.rows) == [("0.188", "1", "cudaStreamSynchronize", "step/aten::item", "loss.py(7): value")]
+
+
 def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:
     host = [
         Host("aten::mm", 0, 10),

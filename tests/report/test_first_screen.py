@@ -71,8 +71,8 @@ def test_steps_are_told_without_the_first(demo: Summary) -> None:
 
     assert shown() == ""
     assert shown(7) == "1 of 7.000 ms (step 0)"
-    assert shown(9, 30, 8) == "3: 19.000 ms +- 11.000 without the first (9.000 ms); slowest: 30.000 ms (step 1)"
-    assert shown(9, 8, found_by="optimizer") == "2, told by step: 8.000 ms +- 0.000 without the first (9.000 ms)"
+    assert shown(9, 30, 8) == "3: the first 9.000 ms, the others 19.000 ms +- 11.000 on average; slowest: 30.000 ms (step 1)"
+    assert shown(9, 8, found_by="optimizer") == "2, found by step: the first 9.000 ms, the other 8.000 ms"
 
 
 def test_show_prints_the_counts_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
