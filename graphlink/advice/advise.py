@@ -20,6 +20,7 @@ from graphlink.replay.workload import Workload
 
 Groups = Mapping[int, Sequence[int]]
 _DIR: Final = re.compile(r"(?<= )DIR\b")
+_NO_LINES: Final = "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
 
@@ -39,8 +40,14 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         machine=machine,
         replayed_ns=before.total_ns,
         advice=sorted(told, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
-        notes=cannot(files, machine, Changes()),
+        notes=[*cannot(files, machine, Changes()), *_no_lines(run, told)],
     )
+
+
+def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:
+    """Note that the lines of Python that wait are not known."""
+    lines = any(one.stack for file in run.operations.values() for one in file.operations)
+    return [] if lines or not any(one.kind == "blocking_sync" for one in told) else [_NO_LINES]
 
 
 def _advice(one: Candidate, work: Workload, groups: Groups, before: Played, prefix: list[str]) -> Advice:

@@ -11,10 +11,11 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
     out: list[str | Table] = [f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"]
     shown = [one for one in report.advice if one.gain_pct is None or one.gain_pct >= 0.05]
-    for k, one in enumerate(shown[:top], 1):
+    first = [one for k, one in enumerate(shown) if k < top or one.gain_pct is None]  # all that has no gain: no order says how much it is
+    for k, one in enumerate(first, 1):
         heading = f"{k}. {_gain(one)}{one.what}"
         out += ["", heading, Table(_rows(one), indent=3)]
-    left, small = max(len(shown) - top, 0), len(report.advice) - len(shown)
+    left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
     if not report.advice:

@@ -64,9 +64,9 @@ class Recording:
     ``hooks``: names; where None are asked for, those that are there are taken, and it is no news that others are not.
     """
 
-    def __init__(self, folder: Path, hooks: Sequence[str] | None, *, execution_trace: bool, sync_timeout_s: float | None):
+    def __init__(self, folder: Path, hooks: Sequence[str] | None, window: Window, *, execution_trace: bool, sync_timeout_s: float | None):
         self.folder = folder
-        self.window = Window()
+        self.window = window
         self.warnings: list[str] = []
         self.together: Meeting | None = None
         self._number = next(_windows)

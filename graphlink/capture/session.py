@@ -16,6 +16,7 @@ from graphlink.capture.files import writable
 from graphlink.capture.hooks import check_names
 from graphlink.capture.recording import Recording, Report
 from graphlink.capture.schedule import Phase, Schedule, schedule_of
+from graphlink.capture.window import Window
 
 log = logging.getLogger("graphlink.capture")
 RECORDS = (Phase.RECORD, Phase.LAST)
@@ -27,8 +28,8 @@ class Capture:
 
     ``steps`` or ``schedule`` say which steps; without them all are recorded. ``execution_trace``: without it, host ops are slowed down far
     less, and what only that file has is missing. ``sync``: ranks begin together, and wait for each other at most ``sync_timeout_s``.
-    ``hooks``: recorders to start and stop with it, by name; by default those that are there. ``reports``: one for each window that was
-    written.
+    ``stacks``: record Python stacks, which slows the steps down. ``hooks``: recorders to start and stop with it, by name; by default those
+    that are there. ``reports``: one for each window that was written.
 
     UsageError is raised for wrong arguments only. Any other failure is logged, once, and ends the recording, never the training.
     """
@@ -40,6 +41,7 @@ class Capture:
         steps: int | None = None,
         schedule: Callable[[int], Any] | None = None,
         execution_trace: bool = True,
+        stacks: bool = False,
         sync: bool = True,
         sync_timeout_s: float = 60.0,
         hooks: Sequence[str] | None = None,
@@ -47,7 +49,7 @@ class Capture:
         self.folder = Path(folder).absolute()
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
-        self._execution_trace = execution_trace
+        self._execution_trace, self._stacks = execution_trace, stacks
         self._sync_timeout_s = sync_timeout_s if sync else None
         self._hooks = None if hooks is None else check_names(hooks)
         self._on = False
@@ -126,7 +128,10 @@ class Capture:
         if self._recording is None:
             count = _windows[self.folder] = _windows.get(self.folder, 0) + 1
             folder = self.folder if count == 1 else self.folder / f"window_{count}"
-            self._recording = Recording(folder, self._hooks, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s)
+            window = Window(stacks=self._stacks)
+            self._recording = Recording(
+                folder, self._hooks, window, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s
+            )
             self._recording.prepare()
         return self._recording
 

@@ -32,7 +32,8 @@ WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
 class Window:
     """``trouble``: what could not be written, in words. PyTorch fails with RuntimeError, the file system with OSError: passed on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stacks: bool = False) -> None:
+        self._stacks = stacks
         self.trouble: list[str] = []
         self.steps: list[int] = []  # begun
         self.settings: dict[str, Any] = {}
@@ -55,9 +56,17 @@ class Window:
             activities.append(torch.profiler.ProfilerActivity.CUDA)  # of ROCm, too
         fields = config_fields(torch)
         wanted = {name: value for name, value in WANTED.items() if name in fields}
-        self.settings = {"activities": [activity.name for activity in activities], "record_shapes": True, **wanted}
+        self.settings = {
+            "activities": [activity.name for activity in activities],
+            "record_shapes": True,
+            "with_stack": self._stacks,
+            **wanted,
+        }
         self._profiler = torch.profiler._KinetoProfile(
-            activities=activities, record_shapes=True, experimental_config=torch._C._profiler._ExperimentalConfig(**wanted)
+            activities=activities,
+            record_shapes=True,
+            with_stack=self._stacks,
+            experimental_config=torch._C._profiler._ExperimentalConfig(**wanted),
         )
         with _quiet():
             self._profiler.prepare_trace()

@@ -100,8 +100,6 @@ _ALL: Final = (
          "profile(activities=[ProfilerActivity.CPU, ...]), which writes both; with nsys emit_nvtx()", by_capture=True),
     Kind("no-shapes", "lost", "no shapes of {rows} host ops", "nodes lack inputs' shapes and types, and host-side communication its size",
          "profile(record_shapes=True), or an execution trace, which always has them", by_capture=True),
-    Kind("python-rows", "note", "{python} python_function rows beside {rows} others",
-         "nothing of the graph: they make the file larger and the recorded steps slower", "profile(with_stack=False)", by_capture=True),
     Kind("profiler-overhead", "note", "the profiler itself took {overhead_ms} ms in {rows} rows",
          "that time is in the graph as the run's own; bubbles call it profiler_artefact",
          "schedule(wait=1, warmup=1, active=3): fewer steps after a step of warm-up; with nsys --capture-range=cudaProfilerApi",

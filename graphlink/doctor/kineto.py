@@ -105,8 +105,5 @@ def details_lacking(linked: Linked) -> Iterator[Finding]:
     with_shapes = np.count_nonzero(host.input_shapes) + (np.count_nonzero(et.input_shapes) if et is not None else 0)
     if not with_shapes:
         yield Finding("no-shapes", figures={"rows": rows})
-    python = trace.left_out.get("python_function", 0)
-    others = rows + len(trace.calls.start_ns) + len(trace.device.start_ns)
-    yield from if_any("python-rows", {"python": python, "rows": others}, python + others)
     if not any(s.startswith("ProfilerStep") for s in trace.strings):
         yield Finding("no-steps", 0.0)

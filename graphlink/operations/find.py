@@ -12,7 +12,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.names import short_name
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
-from graphlink.operations.stacks import stacks_of
+from graphlink.operations.stacks import stacks_at
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.operations.waits import host_waits
 from graphlink.records import Short
@@ -268,12 +268,22 @@ def _kernels(of: I64, linked: Linked, use: I64, length_ns: I64, count: int, rows
 
 
 def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list[str]]:
-    """Return the innermost Python frames outside of PyTorch around the launch of the longest device op of each operation, a forward one
-    if there is any: autograd's threads have no stack."""
+    """Return the Python frames around the launch of the longest device op of each operation, or around the longest call of one without
+    any; a forward one where there is any, as autograd's threads have no stack."""
+    device, calls, host = linked.trace.device, linked.trace.calls, linked.trace.host
+    launched = np.flatnonzero(linked.device_call != NOWHERE)
+    call = linked.device_call[launched]
+    heads = np.flatnonzero(found.host.heads & (found.of_row != NOWHERE))
+    operation = np.concatenate([found.of_device[launched], found.of_row[heads]])
+    on_host = np.arange(len(operation)) >= len(launched)
+    backward = np.concatenate([found.backward[launched], found.host.backward[heads]])
+    took_ns = np.concatenate([length_ns[launched], (host.end_ns - host.start_ns)[heads]])
+    began_ns = np.concatenate([device.start_ns[launched], host.start_ns[heads]])
+    tid = np.concatenate([calls.tid[call], host.tid[heads]])
+    at_ns = np.concatenate([calls.start_ns[call], host.start_ns[heads]])
+    order = np.lexsort((began_ns, -took_ns, backward, on_host, operation))
+    one, first = np.unique(operation[order], return_index=True)
     out: list[list[str]] = [[] for _ in range(len(found.path))]
-    rows = np.flatnonzero(linked.device_call != NOWHERE)
-    rows = rows[np.lexsort((linked.trace.device.start_ns[rows], -length_ns[rows], found.backward[rows], found.of_device[rows]))]
-    operation, first = np.unique(found.of_device[rows], return_index=True)
-    for one, stack in zip(operation.tolist(), stacks_of(linked, linked.device_call[rows[first]]), strict=True):
-        out[one] = stack
+    for number, stack in zip(one.tolist(), stacks_at(linked, tid[order[first]], at_ns[order[first]]), strict=True):
+        out[number] = stack
     return out

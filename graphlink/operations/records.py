@@ -48,10 +48,10 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A forward op with its backward, a range, or what was launched outside any op; all calls that come from one ``path``.
 
     ``path``: modules, ranges and ops, outermost first. ``stack``: Python frames outside of PyTorch around the launch of its longest device
-    op, the innermost last. Device time is the sum over device ops, host time what its rows took without those inside them; of both the
-    backward's part is ``backward_...``. ``delay_ns``: for how long its device ops came late and nothing explains it. ``gain_ns``: how much
-    earlier the rank would end if it took no time; None where it is none of the largest. ``shapes``: most frequent first, the other ones
-    only counted.
+    op, or of one without any around its longest call, the innermost last. Device time is the sum over device ops, host time what its rows
+    took without those inside them; of both the backward's part is ``backward_...``. ``delay_ns``: for how long its device ops came late and
+    nothing explains it. ``gain_ns``: how much earlier the rank would end if it took no time; None where it is none of the largest.
+    ``shapes``: most frequent first, the other ones only counted.
     """
 
     path: list[str]

@@ -1,29 +1,29 @@
-"""Python frames around calls, of recordings with stacks: the lines of a program that launch and that wait."""
+"""Python frames of recordings with stacks: the lines of a program that launch, wait and run ops."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from graphlink.model import Linked
+from graphlink.model import I64, Linked
 
 _FRAMES: Final = 8  # of a stack
 _INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of PyTorch, and of what is built in
 
 
-def stacks_of(linked: Linked, call: Any) -> list[list[str]]:
-    """Return the innermost Python frames outside of PyTorch around each call (rows of calls), the innermost last; [] where there are none.
+def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
+    """Return the innermost Python frames outside of PyTorch on a thread at a moment, of each pair, the innermost last; [] without any.
 
-    Threads of autograd have no stack. O(n log n) in frames and calls.
+    Threads of autograd have no stack. O(n log n) in frames and pairs.
     """
-    out: list[list[str]] = [[] for _ in range(len(call))]
-    frames, strings, calls = linked.trace.frames, linked.trace.strings, linked.trace.calls
+    out: list[list[str]] = [[] for _ in range(len(tid))]
+    frames, strings = linked.trace.frames, linked.trace.strings
     if frames is None or not out:
         return out
-    order = np.lexsort((calls.start_ns[call], calls.tid[call]))
-    tid, at_ns = calls.tid[call[order]], calls.start_ns[call[order]]
+    order = np.lexsort((at_ns, tid))
+    tid, at_ns = tid[order], at_ns[order]
     theirs = np.array([_INNER.fullmatch(text) is None for text in strings], np.bool_)[frames.name]
     for thread in np.unique(tid).tolist():
         asked = np.flatnonzero(tid == thread)

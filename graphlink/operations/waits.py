@@ -8,11 +8,11 @@ from graphlink.graph_model import Graph
 from graphlink.model import NOWHERE, Linked
 from graphlink.operations.paths import HostPaths
 from graphlink.operations.records import HostWait
-from graphlink.operations.stacks import stacks_of
+from graphlink.operations.stacks import stacks_at
 
 
 def host_waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
-    """Return the calls in which the host waited for what an edge names, longest first. O(n log n) in ``sync`` edges, and ``stacks_of``."""
+    """Return the calls in which the host waited for what an edge names, longest first. O(n log n) in ``sync`` edges, and ``stacks_at``."""
     kept, calls = graph.sync_calls, linked.trace.calls
     call, which = np.unique(kept.call, return_inverse=True)
     ended_ns = calls.start_ns[call].copy()
@@ -26,7 +26,11 @@ def host_waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
     texts = host.table.texts(used)
     found: dict[tuple[int, int, tuple[str, ...]], list[int]] = {}
     for row, at, stack, ns in zip(
-        calls.name[call].tolist(), place.reshape(-1).tolist(), stacks_of(linked, call), waited_ns.tolist(), strict=True
+        calls.name[call].tolist(),
+        place.reshape(-1).tolist(),
+        stacks_at(linked, calls.tid[call], calls.start_ns[call]),
+        waited_ns.tolist(),
+        strict=True,
     ):
         found.setdefault((row, at, tuple(stack)), []).append(ns)
     waits = [

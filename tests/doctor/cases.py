@@ -171,7 +171,7 @@ CASES = (
         {"no-backward-links", *NO_ET},
         {"vary": Variation(forward_flows=False), "kineto": without_args("Sequence number", "Fwd thread id"), "without_et": True},
     ),
-    Case("Python frames", {"python-rows"}, {"vary": Variation(python_rows=True)}),
+    Case("Python frames", set(), {"vary": Variation(python_rows=True)}),
     Case("a slow profiler", {"profiler-overhead"}, {"kineto": _overhead}),
     Case("no steps", {"no-steps"}, {"kineto": _no_steps}),
     Case("no sync rows", {"no-cuda-sync"}, {"cuda_sync": False}),

@@ -21,7 +21,7 @@ KNOWN: dict[str, set[str]] = {
     "megatron-tp2-v100": {"no-cuda-sync", "first-meeting-late", "late-starts"},
     "resnet-ddp2-a100": {"no-cuda-sync", "et-differs", "missing-ranks"},
     "dlrm8-v100": {"no-cuda-sync", "matched-by-order", "integer-us", "launches-before-window", "began-apart", "left-aside"},
-    "vgg13-h100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps", "python-rows"},
+    "vgg13-h100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
     "simple-add-a100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
     "mismatched-pair": {"et-of-other-run", "no-cuda-sync", "missing-ranks", "no-shapes"},
     "partial-et": {"et-partial", "no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
@@ -35,7 +35,7 @@ KNOWN: dict[str, set[str]] = {
     "nccl/nccl_trace_p2p_4rank.json": {"nccl-alone", "nccl-no-gpu-stop", "nccl-no-proxy-steps", "nccl-no-seq"},
     "rocm/mi250_minitoy.json.gz": {"no-et", "no-hip-sync"},
     "rocm/mi300_resnet_rank0of8.json.gz": {
-        "no-et", "no-hip-sync", "missing-ranks", "comm-unknown", "launches-before-window", "python-rows", "no-record-function-ids",
+        "no-et", "no-hip-sync", "missing-ranks", "comm-unknown", "launches-before-window", "no-record-function-ids",
     },
     "legacy/categories_2021.json.gz": {"no-et", "no-host-rows", "no-cuda-sync", "integer-us", "missing-ranks"},
     "legacy/triton_example.json.gz": {"no-et", "no-cuda-sync", "no-record-function-ids"},
@@ -82,7 +82,6 @@ def test_figures_of_large_recordings_are_those_of_the_readme() -> None:
     partial = findings("partial-et")["et-partial"]["figures"]
     assert partial == {"covered": 1310, "rows": 39506}
     mi300 = findings("rocm/mi300_resnet_rank0of8.json.gz")
-    assert mi300["python-rows"]["figures"]["python"] == 34405
     assert mi300["launches-before-window"]["figures"] == {"orphans": 968, "ops": 3653}
     assert mi300["comm-unknown"]["figures"] == {"unknown": 5, "comms": 17}
     sendrecv = findings("legacy/sendrecv_graph_launch_5streams.json.gz")
