@@ -56,9 +56,9 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
         yield from kind(run)
 
 
-def _scaled(*scales: tuple[Work, str, float]) -> tuple[Changes, tuple[str, ...]]:
-    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors."""
-    made = tuple(Scale(work, UserPattern(pattern, "advice") if pattern else None, factor) for work, pattern, factor in scales)
+def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> tuple[Changes, tuple[str, ...]]:
+    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
+    made = tuple(Scale(work, UserPattern(pattern, "advice") if pattern else None, factor, rank) for work, pattern, factor in scales)
     return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.factor:g}"))
 
 
@@ -191,13 +191,35 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
         return
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
     look = "idle" if any(one.gpu for one in _ranks(run)) else "critical-path"
+    scales = _slower(run, whole.straggler.rank)
+    changes, arguments = _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else (None, ())
     yield Candidate(
         kind="straggler",
         what=f"rank {whole.straggler.rank} comes late to communication",
         evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
         todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU clock, share of the work",
-        why_not="no what-if changes a rank alone",
+        changes=changes,
+        arguments=arguments,
+        supposed=f"if its {', '.join(sort.name.lower() for sort, _ in scales)} time were the median of the other ranks",
+        why_not="" if scales else "its own work takes no longer than that of the others",
     )
+
+
+def _slower(run: Outputs, rank: int) -> list[tuple[Work, float]]:
+    """Return the sorts of work that take a rank longer than the median of the others, each with the factor that makes them equal.
+
+    Communication is none: it holds the waiting for others.
+    """
+    work, found = run.work, list[tuple[Work, float]]()
+    if rank not in work.ranks or len(work.ranks) == 1:
+        return found
+    for sort in (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY):
+        mine = work.work == sort
+        spent = np.bincount(work.member[mine], work.cost_ns[mine], len(work.ranks))
+        own, usual = spent[work.ranks.index(rank)], np.median(np.delete(spent, work.ranks.index(rank)))
+        if own > usual:
+            found.append((sort, round(float(usual / own), 4)))
+    return found
 
 
 def _bubbles(run: Outputs) -> Iterator[Candidate]:

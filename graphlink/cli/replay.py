@@ -34,6 +34,7 @@ _EPILOG: Final = """what-if, all of it combinable:
                                 hosts. Factors of one node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
   --scale REGEX=FACTOR          all nodes in whose name REGEX is found, of whatever sort: --scale aten::copy_=0.5. What there is to
                                 scale: graphlink replay DIR --list
+  --scale rankN:...             the same on one rank alone: --scale rank3:host=0.9
   --remove-sync WHICH           takes waits of the host for the device away. WHICH is: all; the id of a node, awaited or waiting
                                 (graphlink show FILE.et --node ID lists sync edges); the exact name of the op that waits, such as
                                 aten::item; or of the call, such as cudaStreamSynchronize, where the graph names its calls.

@@ -5,6 +5,7 @@ A change that names something on one rank need not name anything on the others: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -30,22 +31,27 @@ _ROUND: Final = (
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )
 SORTS: Final = {w.name.lower(): w for w in Work}
+_OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Nodes of one sort (None = of each) whose name ``pattern`` finds (None = all) take ``factor`` of their time."""
+    """Nodes of one sort (None = each) whose name ``pattern`` finds (None = all) take ``factor`` of their time; of ``rank`` alone."""
 
     work: Work | None
     pattern: UserPattern | None
     factor: float
+    rank: int | None = None
 
     @property
     def what(self) -> str:
-        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort."""
-        return ":".join(
-            [*([] if self.work is None else [self.work.name.lower()]), *([] if self.pattern is None else [self.pattern.pattern])]
+        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort; before it ``rank3:``, where it is of one rank."""
+        parts = (
+            None if self.rank is None else f"rank{self.rank}",
+            None if self.work is None else self.work.name.lower(),
+            None if self.pattern is None else self.pattern.pattern,
         )
+        return ":".join(part for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,16 @@ class Changes:
 
 
 def parse_scale(text: str) -> Scale:
-    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort.
+    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is of one rank.
 
     Raises:
         UsageError: no sort and no pattern, or no factor.
     """
     what, equals, number = text.rpartition("=")
+    of = _OF_RANK.match(what)
+    rank, what = (None, what) if of is None else (int(of[1]), what[of.end() :])
     sort, colon, pattern = what.partition(":")
-    todo = f"write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, SORT being one of {', '.join(SORTS)}"
+    todo = f"write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of {', '.join(SORTS)}"
     if not equals:
         raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
     if not what:
@@ -84,8 +92,8 @@ def parse_scale(text: str) -> Scale:
     if not 0 <= factor <= MOST_FACTOR:
         raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
     if sort not in SORTS:
-        return Scale(None, UserPattern(what, "--scale"), factor)
-    return Scale(SORTS[sort], UserPattern(pattern, f"--scale {sort}:") if colon else None, factor)
+        return Scale(None, UserPattern(what, "--scale"), factor, rank)
+    return Scale(SORTS[sort], UserPattern(pattern, f"--scale {sort}:") if colon else None, factor, rank)
 
 
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
@@ -166,7 +174,8 @@ def _meant(work: Workload, scale: Scale, named: Bool) -> str:
 
 
 def _named(work: Workload, scale: Scale) -> Bool:
-    return np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
+    named = np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
+    return named if scale.rank is None else named & (np.array(work.ranks)[work.member] == scale.rank)
 
 
 def _times(ns: I64, factor: float) -> I64:

@@ -27,6 +27,8 @@ from graphlink.ranks.summary import Straggler
 from graphlink.replay.folder import load
 from graphlink.replay.workload import workload
 from graphlink.testing import Api, Call, Program, Thread, Work, run, write_kineto
+from graphlink.testing.cluster import cluster_run
+from graphlink.testing.cluster_records import ClusterTraining
 from graphlink.testing.program import Action, Begin, CommArgs, End, Group, Host
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
@@ -210,6 +212,20 @@ def test_the_data_of_a_real_run_come_first(tmp_path: Path) -> None:
     told = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(sync="cuda", timeline="none")).advice()
     first = told.advice[0]
     assert first.kind == "data_loading" and first.gain_pct is not None and 20 < first.gain_pct < 30
+
+
+@pytest.mark.parametrize(("sizes", "factor"), [({"data": 4}, 1.8), ({"data": 2, "tensor": 2}, 1.3)])
+def test_a_straggler_that_is_as_quick_as_the_others(tmp_path: Path, sizes: dict[str, int], factor: float) -> None:
+    training = ClusterTraining(**{"tensor": 1, "pipeline": 1, **sizes}, straggler=(1, factor))  # type: ignore[arg-type]
+    slow, even = (cluster_run(one) for one in (training, replace(training, straggler=None)))
+    slow.write(tmp_path / "in")
+    options = graphlink.Options(sync="cuda", timeline="none")
+    told = graphlink.link(tmp_path / "in", out=tmp_path / "out", options=options).advice()
+    (late,) = (one for one in told.advice if one.kind == "straggler")
+    ends = [max(one.ended_ns for one in run.times) for run in (slow, even)]
+    true_pct = 100 * (ends[0] - ends[1]) / told.replayed_ns
+    assert late.gain_pct is not None and abs(late.gain_pct - true_pct) <= 0.5
+    assert "--scale rank1:kernel=" in late.command
 
 
 def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(tmp_path: Path) -> None:
