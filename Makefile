@@ -51,10 +51,10 @@ schemas: $(VENV)/.installed
 pictures: $(VENV)/.installed
 	$(BIN)/python docs/pictures.py docs
 
-# the pages of docs/ as a site in site/: open site/index.html
+# the pages of docs/ as a site in site/
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo site/index.html
+	@echo 'site/ is complete: $(BIN)/python -m http.server -d site'
 
 clean:
 	rm -rf $(VENV) graphlink-demo graphlink-capture site

@@ -22,8 +22,10 @@ SHOWN = ("tutorial.md", "index.md", "faq.md", "export.md")  # in the order in wh
 BLOCK = re.compile(r"^```\n(\$ .*?)^```", re.MULTILINE | re.DOTALL)
 ASKED = [*("idle out", "ops out", "advice out", "critical-path out", "critical-path pipeline --across", "show -v pipeline")]
 ASKED += ["replay out --list", "replay out --scale host=0.5", "bubbles pipeline", "export out --format csv --out other"]
-PLAIN = "ms at count name file rows columns time before after most by until type from whose half as long of which in what if it took no time and for that"
-PLAIN += " error longest mostly gpu comm"
+PLAIN = (
+    "ms at count name file rows columns time before after most by until type from half as long of which in what if it took no and for that"
+)
+PLAIN += " that error longest mostly gpu comm"
 
 
 class Shell:

@@ -1,4 +1,4 @@
-"""docs/ builds as a site without a warning: no link leads nowhere, each page is in the navigation, and nothing is fetched from elsewhere."""
+"""docs/ builds as a site without a warning: links lead somewhere, each page is in the navigation, nothing is fetched from elsewhere."""
 
 from __future__ import annotations
 

@@ -24,7 +24,10 @@ from graphlink.run import export as code
 from graphlink.run.export import FORMATS, TABLES, cell, export
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run as simulate
+from graphlink.testing.paddle import Variation, write_paddle
 from graphlink.testing.programs import Training, training_program
+from tests.paddle_runs import equal_times, one_f_one_b
+from tests.paddle_runs import simulate as simulate_paddle
 from tests.run.test_library import FAST, PIPELINE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
@@ -206,6 +209,16 @@ def test_the_run_and_other_files_stay(run: graphlink.Run, tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=r"edges\.csv is there already"):
         export(run, tmp_path / "other", "csv", force=True)
     assert before == {path: path.read_bytes() for path in run.folder.iterdir()}
+
+
+def test_logs_of_paddle_have_bubbles_only(tmp_path: Path) -> None:
+    write_paddle(simulate_paddle(one_f_one_b(2, 4), equal_times(), steps=1), tmp_path / "logs", Variation())
+    run = graphlink.link(graphlink.Recordings(paddle_logs=str(tmp_path / "logs")))
+    made = export(run, tmp_path / "out", "csv")
+    assert [(table.name, table.rows) for table in made.tables] == [("ranges", len(run.ranges())), ("bubbles", len(run.bubbles()))]
+    assert run.ranges().device_ops.isna().all() and len(run.ranges()) == 16 + 2
+    with pytest.raises(UsageError, match="logs of Paddle hold bubbles only"):
+        export(run, tmp_path / "other", "csv", names=["nodes"])
 
 
 def test_what_fails_midway_leaves_nothing(run: graphlink.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
