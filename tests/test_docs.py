@@ -59,16 +59,9 @@ class Shell:
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     folder = tmp_path_factory.mktemp("shell")
     (folder / "fixtures").symlink_to(ROOT / "fixtures")
-    with contextlib.chdir(folder) if hasattr(contextlib, "chdir") else _chdir(folder):
-        yield Shell()
-
-
-@contextlib.contextmanager
-def _chdir(folder: Path) -> Iterator[None]:
-    """As ``contextlib.chdir`` of Python 3.11."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        yield
+        yield Shell()
 
 
 def commands(page: str) -> Iterator[tuple[str, list[str]]]:
