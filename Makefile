@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 FUZZ ?= --count 10000
 
-.PHONY: demo capture test test-all coverage fuzz bench fixtures schemas clean
+.PHONY: demo capture test test-all coverage fuzz bench fixtures schemas pictures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -47,8 +47,17 @@ fixtures: $(VENV)/.installed-dev
 schemas: $(VENV)/.installed
 	$(BIN)/python -m graphlink.run.schemas schemas
 
+# the pictures that README and docs/ show
+pictures: $(VENV)/.installed
+	$(BIN)/python docs/pictures.py docs
+
+# the pages of docs/ as a site in site/
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/ is complete: $(BIN)/python -m http.server -d site'
+
 clean:
-	rm -rf $(VENV) graphlink-demo graphlink-capture
+	rm -rf $(VENV) graphlink-demo graphlink-capture site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
@@ -57,6 +66,10 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(PIP) -e .
 	touch $@
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'

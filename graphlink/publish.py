@@ -39,6 +39,7 @@ _OWN: Final = re.compile(
     r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle|ops)\.[0-9]{1,10}\.json"
     r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
     r"|timeline\.perfetto-trace|pipeline\.svg|report\.html|README\.txt|network\.yml|run\.sh"
+    r"|(?:nodes|edges|ops|operations|kernels|syncs|collectives|idle|critical_path|gains|ranges|bubbles)\.(?:parquet|arrow|csv)"
 )
 
 
@@ -50,7 +51,7 @@ class _Listed(msgspec.Struct):
 
 
 def is_own(name: str) -> bool:
-    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` included."""
+    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` and ``graphlink export`` included."""
     return _OWN.fullmatch(name) is not None
 
 

@@ -24,10 +24,11 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """``wait`` steps off, ``warmup`` steps while the profiler is made ready, ``active`` steps recorded; ``repeat`` times, 0 = for ever.
+    """Choose steps: ``wait`` off, ``warmup`` while the profiler is made ready, ``active`` recorded; ``repeat`` times, 0 = for ever.
 
-    >>> [Schedule(wait=1, warmup=1, active=2)(step).name for step in range(5)]
-    ['OFF', 'WARMUP', 'RECORD', 'LAST', 'OFF']
+    Examples:
+        >>> [Schedule(wait=1, warmup=1, active=2)(step).name for step in range(5)]
+        ['OFF', 'WARMUP', 'RECORD', 'LAST', 'OFF']
     """
 
     wait: int = 1

@@ -24,14 +24,23 @@ _windows: dict[Path, int] = {}  # begun in a folder by this process
 
 
 class Capture:
-    """Records into ``folder``, the same on all ranks, while it is a context, or from ``start`` to ``stop``.
+    """Record into ``folder``, the same on all ranks, while it is a context, or from ``start`` to ``stop``.
 
-    ``steps`` or ``schedule`` say which steps; without them all are recorded. ``execution_trace``: without it, host ops are slowed down far
-    less, and what only that file has is missing. ``sync``: ranks begin together, and wait for each other at most ``sync_timeout_s``.
-    ``stacks``: record Python stacks, which slows the steps down. ``hooks``: recorders to start and stop with it, by name; by default those
-    that are there. ``reports``: one for each window that was written.
+    Args:
+        folder: Where the recordings go.
+        steps: How many steps are recorded, after one that is left out and one for the profiler to warm up.
+        schedule: Which steps, instead: a ``graphlink.capture.Schedule``, or one of ``torch.profiler.schedule``. Without either all are.
+        execution_trace: Without it host ops are slowed down far less, and what only that file has is missing.
+        stacks: Python stacks are recorded too, so that lines of the program can be named. Steps get slower.
+        sync: Ranks begin together.
+        sync_timeout_s: How long they wait for each other at most.
+        hooks: Recorders to start and stop with it, by name; by default those that are there.
 
-    UsageError is raised for wrong arguments only. Any other failure is logged, once, and ends the recording, never the training.
+    Attributes:
+        reports: One for each window that was written.
+
+    Raises:
+        UsageError: an argument is wrong. Any other failure is logged, once, and ends the recording, never the training.
     """
 
     def __init__(

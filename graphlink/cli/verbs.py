@@ -13,6 +13,7 @@ from graphlink.cli.bubbles import bubbles, bubbles_options
 from graphlink.cli.check import check, check_options
 from graphlink.cli.critical import critical, critical_options
 from graphlink.cli.doctor import doctor, doctor_options
+from graphlink.cli.export import export, export_options
 from graphlink.cli.idle import idle, idle_options
 from graphlink.cli.link import join, join_options, link, link_options
 from graphlink.cli.ops import ops, ops_options
@@ -56,6 +57,7 @@ _ALL: Final = (
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
     ),
+    Verb("export", "DIR", "write the tables of a run as parquet, arrow or csv files", export_options, export),
     Verb("check", "DIR|FILE.et", "say what ASTRA-sim would make of any Chakra graph", check_options, check),
     Verb("doctor", "DIR|FILE ...", "say what a recording lacks, what that costs, and how to record it", doctor_options, doctor),
     Verb("astra", "DIR", "write what ASTRA-sim needs beside the graphs, with the network that the run shows", astra_options, astra),

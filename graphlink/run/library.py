@@ -24,6 +24,7 @@ from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
 from graphlink.operations import file as operations_file
 from graphlink.pipeline import file as bubbles
+from graphlink.pipeline.file import Bubbles
 from graphlink.publish import settle
 from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
@@ -200,8 +201,16 @@ class Run:
 
     def bubbles(self) -> pd.DataFrame:
         """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
-        file = self.folder / bubbles.NAME
-        return tables.bubbles(bubbles.load(file).idle if self.summary.pipeline else ())
+        found = self._pipeline()
+        return tables.bubbles(found.idle if found else ())
+
+    def ranges(self) -> pd.DataFrame:
+        """Return one row per range of a pipeline: a phase (``F``, ``B``, ``I``, ``W``, ``OPT``) of a microbatch on a stage.
+
+        Times are in ns on the run's clock; ``busy_ns`` is how long work ran in it. No row where no pipeline was found.
+        """
+        found = self._pipeline()
+        return tables.ranges(found.ranges if found else ())
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
         """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what it costs in ns.
@@ -289,6 +298,9 @@ class Run:
         operations = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in files}
         outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
+
+    def _pipeline(self) -> Bubbles | None:
+        return bubbles.load(self.folder / bubbles.NAME) if self.summary.pipeline else None
 
     def _path(self, rank: int) -> path.PathFile:
         return path.load(self.folder / f"critical_path.{rank}.json")

@@ -24,6 +24,7 @@ from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Listed, Report
 from graphlink.report.diagnosis import Diagnosis
 from graphlink.report.summary import Summary
+from graphlink.run.export import Exported
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
@@ -47,6 +48,7 @@ FILES: Final[dict[str, Any]] = {
     "check.schema.json": Judged,
     "node.schema.json": NodeView,
     "astra.schema.json": Prepared,
+    "export.schema.json": Exported,
     "bubbles.compared.schema.json": Compared,
 }
 

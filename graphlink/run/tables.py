@@ -21,7 +21,7 @@ from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.operations.records import Operations
-from graphlink.pipeline.file import IdleEntry
+from graphlink.pipeline.file import IdleEntry, RangeEntry
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
 from graphlink.report.summary import Summary
@@ -195,6 +195,32 @@ def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
             "end_ns": end,
             "duration_ns": end - start,
             **{name: np.array([getattr(row, name) for row in rows], object) for name in ("cause", "evidence")},
+        }
+    )
+
+
+def ranges(found: Iterable[RangeEntry]) -> pd.DataFrame:
+    """Return one row per range of a pipeline, on the run's clock: whose it is, its times, how long of it work ran, and what named it."""
+    rows = list(found)
+    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
+
+    def numbers(name: str) -> Any:
+        values = [getattr(row, name) for row in rows]
+        known = np.array([value is not UNSET for value in values], np.bool_)
+        return _known(np.array([0 if value is UNSET else value for value in values], np.int64), known)
+
+    return frame(
+        {
+            "rank": np.array([row.rank for row in rows], np.int64),
+            **{name: numbers(name) for name in ("stage", "chunk")},
+            "phase": np.array([row.phase for row in rows], object),
+            **{name: numbers(name) for name in ("microbatch", "step")},
+            "start_ns": start,
+            "end_ns": end,
+            "duration_ns": end - start,
+            "busy_ns": np.array([row.busy_ns for row in rows], np.int64),
+            "device_ops": numbers("device_ops"),
+            "rule": np.array([row.rule for row in rows], object),
         }
     )
 

@@ -25,10 +25,12 @@ from tests.paddle_runs import one_f_one_b, simulate
 Run = Callable[..., Ran]
 DEEP = "[" * 5000 + "]" * 5000
 READ_BACK = {
-    "summary.json": ["show"],
-    "critical_path.0.json": ["critical-path"],
-    "bubbles.json": ["bubbles"],
-    "comm_group.json": ["replay", "critical-path --across"],
+    "summary.json": ["show", "export --format csv"],
+    "critical_path.0.json": ["critical-path", "export --format csv"],
+    "bubbles.json": ["bubbles", "export --format csv"],
+    "comm_group.json": ["replay", "critical-path --across", "export --format csv"],
+    "idle.0.json": ["idle", "export --format csv"],
+    "ops.0.json": ["ops", "export --format csv"],
 }
 
 

@@ -34,6 +34,7 @@ VERBS_AND_RECORDS = [
     (["idle", "{out}"], "idle.report"),
     (["advice", "{out}"], "advice.report"),
     (["ops", "{out}"], "ops.report"),
+    (["export", "{out}", "--format", "csv", "--force", "--out", "{new}"], "export"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
 ]
@@ -110,6 +111,7 @@ def test_another_schedule_stands_in_the_data(graphlink: Run, ready: dict[str, Pa
         "critical_path.0.json",
         "idle.0.json",
         "ops.0.json",
+        "tables/nodes.csv",
         "comm_group.json",
         ".graphlink/x.json",
         "",

@@ -15,6 +15,7 @@ HOLD: dict[str, Callable[[Path], None]] = {
     "ddp": truths.hold_ddp,
     "pipeline": truths.hold_pipeline,
     "dataloader": truths.hold_dataloader,
+    "dataloader-8-workers": truths.hold_dataloader,
 }
 
 

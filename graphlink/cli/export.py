@@ -1,0 +1,43 @@
+"""``graphlink export``: the tables of an earlier run as files for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from graphlink.cli.numbers import count
+from graphlink.cli.out import tell
+from graphlink.records import Table, counted
+
+FORMATS: Final = ("parquet", "arrow", "csv")
+
+
+def export_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "docs/export.md has the columns of each table; parquet and arrow need pyarrow"
+    parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="of the files")
+    parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/tables)")
+    parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
+    parser.add_argument("--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)")
+    parser.add_argument("--force", action="store_true", help="replace the files of an earlier graphlink export, and no others")
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write the tables and print what is in them; 0.
+
+    Raises:
+        InputError: the folder is of no earlier run, or one of its files cannot be read.
+        OutputError: the folder for the tables holds other files, or an earlier export's without ``--force``.
+        UsageError: there is no such table or rank; pyarrow is missing.
+    """
+    from graphlink.run import library
+    from graphlink.run.export import export as write
+
+    folder = Path(arguments.dir)
+    out = Path(arguments.out) if arguments.out else folder / "tables"
+    made = write(library.open(folder), out, arguments.format, names=arguments.table, rank=arguments.rank, force=arguments.force)
+    rows = [(table.file, f"{table.rows:,}", f"{len(table.columns)}") for table in made.tables]
+    report: list[str | Table] = [f"wrote {counted(len(rows), 'table')} to {out}", Table(rows, ("file", "rows", "columns"), "<>>")]
+    tell(arguments.json, made, lambda: report)
+    return 0

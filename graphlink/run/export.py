@@ -1,0 +1,230 @@
+"""The tables of a run as files of parquet, arrow or csv: the data frames of the library, one file each, written rank by rank.
+
+docs/export.md lists their columns. Whatever the format, a text is one of UTF-8 and an integer that a row does not have is missing. In csv
+a text is always in quotes, and what is missing is nothing at all; ``cell`` has what spreadsheets would take for a formula.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from graphlink.errors import OutputError, UsageError, bad_value
+from graphlink.publish import HIDDEN, SUMMARY, Publication, naming, write, writing
+from graphlink.records import Short
+from graphlink.run.library import Run
+from graphlink.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS: Final = ("parquet", "arrow", "csv")
+_OF_RANK: Final[dict[str, Callable[[Run, int], pd.DataFrame]]] = {
+    "nodes": Run.nodes,
+    "edges": Run.edges,
+    "ops": Run.ops,
+    "operations": lambda run, rank: run.ops(rank, by_path=True),
+    "kernels": Run.kernels,
+    "syncs": Run.syncs,
+    "collectives": Run.collectives,
+    "idle": Run.idle,
+    "critical_path": Run.critical_path,
+    "gains": Run.gains,
+}
+_OF_RUN: Final[dict[str, Callable[[Run], pd.DataFrame]]] = {"ranges": Run.ranges, "bubbles": Run.bubbles}
+TABLES: Final = (*_OF_RANK, *_OF_RUN)
+_LISTS: Final = frozenset({("collectives", "ranks")})  # columns whose cells are lists of integers
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠'")
+_BLOCK: Final = 1 << 15  # rows that are text at a time
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column: its name and ``int64``, ``double``, ``string`` or ``list<int64>``."""
+
+    name: str
+    type: str
+
+
+class ExportedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that was written: its file, columns and number of rows."""
+
+    name: str
+    file: str
+    rows: int
+    columns: list[Column]
+
+
+class Exported(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The folder of tables, as its ``summary.json`` has it.
+
+    ``files``: all in the folder; ``source``: the output folder that they are of; ``ranks``: those in them.
+    """
+
+    graphlink: str = __version__
+    files: list[str]
+    source: str
+    format: str
+    ranks: list[int]
+    tables: list[ExportedTable]
+
+
+class _Writer(Protocol):
+    """Write the rows of one table, as often as there are ranks."""
+
+    def add(self, rows: pd.DataFrame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def export(run: Run, out: Path, form: str, *, names: Sequence[str] = (), rank: int | None = None, force: bool = False) -> Exported:
+    """Write the tables of a run (only those of ``names``, only of ``rank``) into ``out``, all of them or nothing.
+
+    The rows of one rank are in memory at a time. Linear in what is written.
+
+    Raises:
+        InputError: a file of the run cannot be read.
+        OutputError: ``out`` holds other files, or an earlier export's and ``force`` is not set, or cannot be written.
+        UsageError: there is no such format, table or rank; ``out`` is the run's own folder; pyarrow is missing.
+    """
+    _refuse(run, out, form, names, rank)
+    wanted = [name for name in TABLES if name in (names or TABLES) and (name in _OF_RUN or run.ranks)]
+    ranks = list(run.ranks) if rank is None else [rank]
+    with Publication(out, force=force) as publication, naming(out):
+        tables = _written(run, publication.beside, form, wanted, rank)
+        files = sorted([SUMMARY, *(table.file for table in tables)])
+        made = Exported(files=files, source=str(run.folder), format=form, ranks=ranks, tables=tables)
+        write(publication.beside / SUMMARY, msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+        publication.publish()
+    return made
+
+
+def _refuse(run: Run, out: Path, form: str, names: Sequence[str], rank: int | None) -> None:
+    """Refuse what cannot be written, before anything is."""
+    for what, given, known in (("format", [form], FORMATS), ("table", names, TABLES)):
+        wrong = next((name for name in given if name not in known), None)
+        if wrong is not None:
+            raise UsageError(f"{wrong}: there is no such {what}", todo=f"one of {', '.join(known)}")
+    if not run.ranks and any(name in _OF_RANK for name in names):
+        raise UsageError("no rank has a graph: logs of Paddle hold bubbles only", todo=f"--table {' or '.join(_OF_RUN)}")
+    if rank is not None and run.ranks and rank not in run.ranks:
+        raise bad_value("rank", rank, f"a rank that has a graph, as {', '.join(map(str, run.ranks[:8]))}")
+    if HIDDEN in out.parts or (out.exists() and run.folder.samefile(out)):
+        raise UsageError("--out is the folder of the run", todo="name another one, or leave it away: DIR/tables")
+    ours = {HIDDEN, SUMMARY, *(f"{name}.{form}" for name in TABLES for form in FORMATS)}
+    foreign = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
+    if foreign:
+        raise OutputError(f"holds {foreign[0]}, which is not of graphlink export", path=out, todo="name another folder with --out")
+    if form != "csv":
+        _arrow()
+
+
+def _written(run: Run, folder: Path, form: str, wanted: Sequence[str], rank: int | None) -> list[ExportedTable]:
+    files = {name: f"{name}.{form}" for name in wanted}
+    rows = dict.fromkeys(wanted, 0)
+    columns: dict[str, list[Column]] = {}
+    writers: dict[str, _Writer] = {}
+    with ExitStack() as opened:
+        for name, part in _parts(run, wanted, rank):
+            if name not in writers:
+                columns[name] = _columns(name, part)
+                file = opened.enter_context(writing(folder / files[name]))
+                writers[name] = _CsvWriter(file, columns[name]) if form == "csv" else _ArrowWriter(file, form, name, columns[name], part)
+                opened.callback(writers[name].close)
+            rows[name] += len(part)
+            writers[name].add(part)
+    return [ExportedTable(name=name, file=files[name], rows=rows[name], columns=columns[name]) for name in wanted]
+
+
+def _parts(run: Run, wanted: Sequence[str], rank: int | None) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the tables of each rank, one rank after the other, then those of the run, of which only ``rank`` is asked for."""
+    for one in run.ranks if rank is None else (rank,):
+        for name in wanted:
+            if name in _OF_RANK:
+                yield name, _OF_RANK[name](run, one)
+    for name in wanted:
+        if name in _OF_RUN:
+            found = _OF_RUN[name](run)
+            yield name, found if rank is None else found[found["rank"] == rank].reset_index(drop=True)
+
+
+def _columns(table: str, part: pd.DataFrame) -> list[Column]:
+    kinds = {"i": "int64", "f": "double", "O": "string"}
+    types = {str(name): kinds[kind.kind] for name, kind in part.dtypes.items()}
+    return [Column(name=name, type="list<int64>" if (table, name) in _LISTS else kind) for name, kind in types.items()]
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        todo = "pip install pyarrow (it is the extra tables: pip install '.[tables]' in a clone), or --format csv, which needs nothing"
+        raise UsageError("parquet and arrow files need pyarrow, which is not installed", todo=todo) from None
+    return pa
+
+
+class _ArrowWriter:
+    """Write parquet or arrow files, a row group or batch a rank. Their schema has what pandas needs to read the same frames back."""
+
+    def __init__(self, file: BinaryIO, form: str, table: str, columns: Sequence[Column], part: pd.DataFrame) -> None:
+        pa = _arrow()
+        types = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "list<int64>": pa.list_(pa.int64())}
+        fields = pa.schema([(column.name, types[column.type]) for column in columns])
+        self._schema = pa.Table.from_pandas(part.head(0), fields, preserve_index=False).schema
+        if form == "parquet":
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
+        else:
+            self._writer = pa.ipc.new_file(file, self._schema)
+
+    def add(self, rows: pd.DataFrame) -> None:
+        table = _arrow().Table.from_pandas(rows, self._schema.remove_metadata(), preserve_index=False)
+        self._writer.write_table(table.replace_schema_metadata(self._schema.metadata))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _CsvWriter:
+    """Write csv: UTF-8, commas, ``\\n``, a head, texts in quotes."""
+
+    def __init__(self, file: BinaryIO, columns: Sequence[Column]) -> None:
+        self._file, self._columns = file, columns
+        file.write((",".join(f'"{column.name}"' for column in columns) + "\n").encode())
+
+    def add(self, rows: pd.DataFrame) -> None:
+        for low in range(0, len(rows), _BLOCK):
+            block = rows.iloc[low : low + _BLOCK]
+            cells = [_cells(block[column.name], _CELL[column.type]) for column in self._columns]
+            self._file.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
+
+    def close(self) -> None:
+        pass
+
+
+def _cells(column: pd.Series[Any], cell_of: Callable[[Any], str]) -> list[str]:
+    """Return a column as csv; what is missing is nothing."""
+    missing = column.isna().tolist()
+    return ["" if gone else cell_of(value) for value, gone in zip(column.astype(object).tolist(), missing, strict=True)]
+
+
+def cell(text: str) -> str:
+    """Return the csv cell of a text, in quotes.
+
+    What a spreadsheet would take for a formula gets a ``'`` in front, and so does what begins with one: whoever takes a leading ``'`` off
+    has the text.
+    """
+    return '"' + ("'" if text.startswith(_FORMULA) else "") + text.replace('"', '""') + '"'
+
+
+_CELL: Final[dict[str, Callable[[Any], str]]] = {
+    "int64": str,
+    "double": repr,
+    "string": cell,
+    "list<int64>": lambda values: cell(json.dumps(list(values))),
+}
