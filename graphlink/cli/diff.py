@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
-
-SLOWER: Final = 4  # exit status: slower than --fail-on allows
+from graphlink.errors import SLOWER
 
 
 def diff_options(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from graphlink.diff.effects import rank_effects, run_effects
-from graphlink.diff.facts import Basis, RankPair, RunFacts
+from graphlink.diff.facts import Basis, RankPair
 from graphlink.diff.noise import Noise, noise_of
-from graphlink.diff.pairs import Matched, Pair
+from graphlink.diff.pairs import Both, Pair
 from graphlink.diff.records import Change, GroupChange, PipelineChange, Verdict
 from graphlink.diff.run_level import communication_changes, run_changes
 from graphlink.diff.structure import structure
@@ -20,54 +20,53 @@ from graphlink.records import counted
 
 WORDS: Final = {"step": "a step", "first step": "in the step", "run": "in all"}
 _SPEED: Final = ("device_speed", "host_speed")
+_SMALL: Final = 0.1  # of the largest change: a smaller one is not its cause
+_ALWAYS: Final = ("synchronisation", "stream")  # causes that may take no time themselves
+_LEFT_OVER: Final = 0.9
 
 
-def changes(
-    before: RunFacts,
-    after: RunFacts,
-    pairs: Sequence[RankPair],
-    parts: Sequence[Sequence[Pair]],
-    matched: Matched,
-    basis: Basis,
-    found: Verdict,
-    groups: Sequence[GroupChange],
-    pipeline: PipelineChange | None,
-) -> list[Change]:
+def changes(both: Both, found: Verdict, groups: Sequence[GroupChange], pipeline: PipelineChange | None) -> list[Change]:
     """Return what changed, causes first. Linear in parts x steps, but n log n in changes."""
-    per, together = WORDS[basis.per], before.summary.run is not None and after.summary.run is not None
-    by_rank: list[list[Change]] = []
-    noises = [_noise(pair, mine, basis) for pair, mine in zip(pairs, parts, strict=True)]
-    for pair, mine, noise in zip(pairs, parts, noises, strict=True):
-        by_rank.append(
-            [
-                *structure(mine, noise, matched, per),
-                *work(mine, noise, matched.repeats, per, together=together),
-                *rank_effects(pair, mine, basis, noise, per),
-            ]
-        )
-    first = list(run_changes(before, after, pairs, matched))
-    merged = _merged(by_rank, [pair.rank for pair in pairs])
-    if together and noises:
-        widest = max(noises, key=lambda noise: noise.usual)
-        told = [run.summary.run.straggler.evidence if run.summary.run and run.summary.run.straggler else "" for run in (before, after)]
-        merged += [
-            *communication_changes(groups, widest, matched.repeats, per),
-            *run_effects(groups, pipeline, widest, per, told),
+    per, together, matched, basis = WORDS[both.basis.per], both.together, both.matched, both.basis
+    noises = [_noise(pair, mine, basis) for pair, mine in zip(both.ranks, both.parts, strict=True)]
+    by_rank = [
+        [
+            *structure(mine, noise, matched, per),
+            *work(mine, noise, matched.repeats, per, together=together),
+            *rank_effects(pair, mine, basis, noise, per),
         ]
-    ordered = sorted(merged, key=lambda one: (_turn(one, together=together), -abs(one.change_ns or 0)))
-    return [_with_share(one, found.before_ns) for one in [*first, *ordered]]
+        for pair, mine, noise in zip(both.ranks, both.parts, noises, strict=True)
+    ]
+    merged = _merged(by_rank, [pair.rank for pair in both.ranks])
+    if together and noises:
+        widest = max(noises, key=lambda noise: (not noise.exact, noise.device.relative))
+        if len(both.before.ranks) == len(both.after.ranks):
+            merged += communication_changes(groups, widest, matched.repeats, per)
+        merged += run_effects(groups, pipeline, widest, per, both.stragglers)
+    causes = _causes([one for one in merged if one.tier != "effect"], together=together)
+    ordered = [*run_changes(both), *causes, *_by_size(one for one in merged if one.tier == "effect")]
+    return [_with_share(one, found.before_ns) for one in ordered]
+
+
+def _causes(found: Sequence[Change], *, together: bool) -> list[Change]:
+    """Return the changes that are no effects: what has a cause of its own first, then what may follow from it, then what is small."""
+    structure = {tuple(one.path) for one in found if one.tier == "structure"}
+    follow = [one for one in found if one.kind == "host" and tuple(one.path) in structure]
+    largest_ns = max((abs(one.change_ns or 0) for one in found if one not in follow), default=0)
+    first = [one for one in found if one not in follow and is_own(one, together)]
+    first = [one for one in first if one.change_ns is None or abs(one.change_ns) >= _SMALL * largest_ns or one.kind in _ALWAYS]
+    rest = [one for one in found if one not in first]
+    return [*_by_size(first), *_by_size(rest)]
+
+
+def _by_size(found: Iterable[Change]) -> list[Change]:
+    """Return changes, the largest first; of about one size time between ops last, which is what is left over."""
+    return sorted(found, key=lambda one: -abs(one.change_ns or 0) * (_LEFT_OVER if one.kind == "python" else 1))
 
 
 def _noise(pair: RankPair, parts: Sequence[Pair], basis: Basis) -> Noise:
     resolution = max(rank.entry.inputs.resolution_ns for rank in (pair.before, pair.after))
     return noise_of(parts, basis, float(basis.steps(pair.before).mean()), resolution)
-
-
-def _turn(one: Change, *, together: bool) -> int:
-    """Return the turn of a change: what has a cause of its own, what may follow from others, effects."""
-    if one.tier == "effect":
-        return 2
-    return 0 if one.tier == "structure" or is_own(one, together) else 1
 
 
 def _with_share(one: Change, step_ns: int) -> Change:

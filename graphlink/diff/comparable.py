@@ -17,7 +17,7 @@ _CHANGES_FIGURES: Final = ("step", "gap_us", "comm_time", "host")
 
 
 def comparable(before: RunFacts, after: RunFacts, matched: Matched, basis: Basis) -> Comparable:
-    """Score how far two runs compare: 100 x the share of their work that is alike, less points for other differences."""
+    """Estimate how far two runs compare, as a score: 100 x the share of their work that is alike, less points for other differences."""
     alike = 100 * matched.alike
     reasons = [
         _reason("model", f"{alike:.0f} % of the work is alike", f"matched by {matched.level}", matched.alike > 0.95, 100 - alike),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from graphlink.diff import facts
 from graphlink.diff.changes import changes
 from graphlink.diff.comparable import comparable, refuse
 from graphlink.diff.facts import Basis, RankPair, RunFacts
-from graphlink.diff.pairs import DEVICE, Matched, Pair, matching, paired_parts
-from graphlink.diff.records import DiffReport, NameChange, OperationChange, RankChange
+from graphlink.diff.pairs import DEVICE, Both, Matched, matching, paired_parts
+from graphlink.diff.records import Comparable, DiffReport, NameChange, OperationChange, RankChange
 from graphlink.diff.run_level import communication, pipeline_change
 from graphlink.diff.split import rank_splits, run_split
 from graphlink.diff.verdict import fail_on, verdict
@@ -43,40 +42,38 @@ def compare(before: Path, after: Path, *, anyway: bool = False, limit_pct: float
     scored = comparable(one, other, matched, basis)
     if not anyway:
         refuse(scored, one, other)
-    return _report(one, other, pairs, basis, matched, limit_pct, scored)
+    both = Both(one, other, pairs, basis, matched, [paired_parts(pair, basis, matched) for pair in pairs])
+    return _report(both, limit_pct, scored)
 
 
 def _some(run: RunFacts) -> str:
     return f"ranks {', '.join(map(str, list(run.ranks)[:8]))}{', ...' * (len(run.ranks) > 8)}"
 
 
-def _report(one: RunFacts, other: RunFacts, pairs: Sequence[RankPair], basis: Basis, matched: Matched, limit_pct, scored) -> DiffReport:  # type: ignore[no-untyped-def]
+def _report(both: Both, limit_pct: float | None, scored: Comparable) -> DiffReport:
+    one, other, basis = both.before, both.after, both.basis
     found = verdict(one, other, basis)
-    parts = [paired_parts(pair, basis, matched) for pair in pairs]
     groups, pipeline = communication(one, other, basis), pipeline_change(one, other)
-    named = [] if found.identical else changes(one, other, pairs, parts, matched, basis, found, groups, pipeline)
-    paths = [_run_path(run) for run in (one, other)]
-    stragglers = [run.summary.run.straggler.evidence if run.summary.run and run.summary.run.straggler else "" for run in (one, other)]
     return DiffReport(
         before=one.side(),
         after=other.side(),
         comparable=scored,
         verdict=found,
-        changes=named,
-        split=run_split(one, other, pairs, basis),
-        splits=rank_splits(pairs, basis),
-        ranks=[_rank(pair, one, other, basis) for pair in pairs],
-        operations=_operations(pairs, parts, basis, matched),
-        kernels=_names(parts, lambda pair: pair.of in DEVICE, matched),
-        syncs=_names(parts, lambda pair: pair.of == "waiting_call", matched),
+        changes=[] if found.identical else changes(both, found, groups, pipeline),
+        split=run_split(one, other, both.ranks, basis),
+        splits=rank_splits(both.ranks, basis),
+        ranks=[_rank(pair, both) for pair in both.ranks],
+        operations=_operations(both),
+        kernels=_names(both, DEVICE),
+        syncs=_names(both, ("waiting_call",)),
         communication=groups,
         pipeline=pipeline,
-        path_before_ns=paths[0],
-        path_after_ns=paths[1],
-        straggler_before=stragglers[0],
-        straggler_after=stragglers[1],
+        path_before_ns=_run_path(one),
+        path_after_ns=_run_path(other),
+        straggler_before=both.stragglers[0],
+        straggler_after=both.stragglers[1],
         fail_on=None if limit_pct is None else fail_on(found, limit_pct),
-        notes=_notes(one, other, pairs, basis),
+        notes=_notes(both),
     )
 
 
@@ -87,9 +84,9 @@ def _run_path(run: RunFacts) -> dict[str, int]:
     return dict(msgspec.structs.asdict(next(iter(run.ranks.values())).entry.critical_path.share_ns))
 
 
-def _rank(pair: RankPair, one: RunFacts, other: RunFacts, basis: Basis) -> RankChange:
-    waits = []
-    for run, rank in ((one, pair.before), (other, pair.after)):
+def _rank(pair: RankPair, both: Both) -> RankChange:
+    basis, waits = both.basis, []
+    for run, rank in ((both.before, pair.before), (both.after, pair.after)):
         steps = len(rank.entry.steps) if basis.per != "run" else 1
         waits.append(
             sum(wait.wait_ns for wait in (run.summary.run.waits if run.summary.run else ()) if wait.rank == rank.entry.rank) / steps
@@ -106,15 +103,15 @@ def _rank(pair: RankPair, one: RunFacts, other: RunFacts, basis: Basis) -> RankC
     )
 
 
-def _operations(pairs: Sequence[RankPair], parts: Sequence[Sequence[Pair]], basis: Basis, matched: Matched) -> list[OperationChange]:
+def _operations(both: Both) -> list[OperationChange]:
     """Return every operation, the largest change of device time first, then of host time."""
     times: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0] * 4)
-    for pair in (pair for mine in parts for pair in mine):
+    for pair in (pair for mine in both.parts for pair in mine):
         sums, at = times[pair.path], 0 if pair.of in DEVICE else 2
         if pair.of != "late":
-            sums[at] += pair.mean_ns[0] / len(parts)
-            sums[at + 1] += pair.mean_ns[1] / len(parts)
-    calls, gains = _calls(pairs, basis, matched), _gains(pairs, matched)
+            sums[at] += pair.mean_ns[0] / len(both.parts)
+            sums[at + 1] += pair.mean_ns[1] / len(both.parts)
+    calls, gains = _calls(both.ranks, both.basis, both.matched), _gains(both.ranks, both.matched)
     out = []
     for path, (device, device_after, host, host_after) in times.items():
         if path:
@@ -168,12 +165,12 @@ def _gains(pairs: Sequence[RankPair], matched: Matched) -> list[dict[tuple[str, 
     return out
 
 
-def _names(parts: Sequence[Sequence[Pair]], wanted: Callable[[Pair], bool], matched: Matched) -> list[NameChange]:
+def _names(both: Both, of: Sequence[str]) -> list[NameChange]:
     """Return what came, went, or is there more or less often, the most time first."""
     sums: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(lambda: [0.0] * 4)
-    for pair in (pair for mine in parts for pair in mine if wanted(pair)):
+    for pair in (pair for mine in both.parts for pair in mine if pair.of in of):
         for k, value in enumerate((*pair.counts, *pair.mean_ns)):
-            sums[pair.path, pair.name][k] += value / len(parts)
+            sums[pair.path, pair.name][k] += value / len(both.parts)
     found = [
         NameChange(
             path=list(path),
@@ -184,25 +181,23 @@ def _names(parts: Sequence[Sequence[Pair]], wanted: Callable[[Pair], bool], matc
             after_ns=round(ns_after),
         )
         for (path, name), (one, other, ns, ns_after) in sums.items()
-        if abs(one * matched.repeats - other) > _SAME * max(one, other)
+        if abs(one * both.matched.repeats - other) > _SAME * max(one, other)
     ]
     return sorted(found, key=lambda one: (-abs(one.after_ns - one.before_ns), one.path, one.name))
 
 
-def _notes(one: RunFacts, other: RunFacts, pairs: Sequence[RankPair], basis: Basis) -> list[str]:
+def _notes(both: Both) -> list[str]:
+    one, other, pairs = both.before, both.after, both.ranks
     out = []
-    if basis.per == "first step":
+    if both.basis.per == "first step":
         out.append("a run has one step only: the first steps are compared, which may hold what is done once")
-    if basis.per == "run":
+    if both.basis.per == "run":
         out.append("not both runs have steps, or they were found by other names: all that was recorded is compared")
     if len(pairs) < max(len(one.ranks), len(other.ranks)):
-        out.append(
-            f"{len(pairs):,} of {len(one.ranks):,} and {len(other.ranks):,} ranks are in both runs; the others are in no figure but the steps"
-        )
+        of = f"{len(pairs):,} of {len(one.ranks):,} and {len(other.ranks):,} ranks"
+        out.append(f"{of} are in both runs; the others are in no figure but the steps")
     if any(pair.rank != pair.after.entry.rank for pair in pairs):
         out.append(f"rank {pairs[0].rank} is compared with rank {pairs[0].after.entry.rank}: each run has only this one")
     if not all(run.has_device for run in (one, other)):
         out.append("device ops are not recorded on both sides: host time alone is compared")
-    if UNSET in (pair.before.entry.machine for pair in pairs):
-        out.append("the recordings do not name their hardware")
     return out

@@ -13,7 +13,7 @@ from graphlink.diff.pairs import Pair
 from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.diff.structure import place
 from graphlink.diff.student import F64
-from graphlink.gpu.records import CAUSES
+from graphlink.gpu.file import CAUSES
 from graphlink.gpu.table import MEANING
 from graphlink.records import ms, percent
 
@@ -22,16 +22,15 @@ _EXPOSED: Final = {"exposed_comm_ns": "exposed communication", "exposed_copy_ns"
 
 def rank_effects(pair: RankPair, parts: Sequence[Pair], basis: Basis, noise: Noise, per: str) -> Iterator[Change]:
     """Yield the effects on a rank: idle time, exposed time and waits that changed beyond noise."""
-    for cause in CAUSES:
-        sides = [_sums(rank, basis, count, cause) for rank, count in ((pair.before, basis.before), (pair.after, basis.after))]
-        if noise.differs(*sides):
-            yield _effect("idle", f"GPU idle: {cause}", *sides, per, MEANING[cause])
-    for field, words in _EXPOSED.items():
-        sides = [_sums(rank, basis, count, field) for rank, count in ((pair.before, basis.before), (pair.after, basis.after))]
-        if noise.differs(*sides):
-            yield _effect("exposed", words, *sides, per)
+    what = {cause: (f"GPU idle: {cause}", "idle", MEANING[cause]) for cause in CAUSES} | {
+        field: (words, "exposed", "") for field, words in _EXPOSED.items()
+    }
+    for name, (words, kind, meaning) in what.items():
+        before, after = _sums(pair.before, basis, basis.before, name), _sums(pair.after, basis, basis.after, name)
+        if noise.differs(before, after):
+            yield _effect(kind, words, before, after, per, meaning)
     for part in parts:
-        if part.of == "waiting_call" and all(part.counts) and noise.differs(part.before_ns, part.after_ns):
+        if part.of == "waiting_call" and all(part.counts) and noise.part_differs(part):
             where = f" in {place(part.path)}" if part.path else ""
             yield _effect("wait", f"the host waits for the GPU in {part.name}{where}", part.before_ns, part.after_ns, per, path=part.path)
 
@@ -66,23 +65,18 @@ def _effect(kind: str, what: str, before: F64, after: F64, per: str, evidence: s
 
 
 def run_effects(
-    found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str, stragglers: Sequence[str]
+    found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str, stragglers: tuple[str, str]
 ) -> Iterator[Change]:
     """Yield the effects on the run: waiting for late ranks, and bubbles."""
-    waits = sum(one.wait_before_ns for one in found), sum(one.wait_after_ns for one in found)
-    if noise.beyond(*map(float, waits)):
-        told = stragglers[1] if waits[1] > waits[0] else stragglers[0]
-        yield _effect(
-            "straggler_wait",
-            "ranks wait for late ranks in communication, summed over ranks",
-            *(np.array([float(ns)]) for ns in waits),
-            per,
-            told,
-        )
+    before, after = float(sum(one.wait_before_ns for one in found)), float(sum(one.wait_after_ns for one in found))
+    if noise.beyond(before, after):
+        told = stragglers[1] if after > before else stragglers[0]
+        what = "ranks wait for late ranks in communication, summed over ranks"
+        yield _effect("straggler_wait", what, np.array([before]), np.array([after]), per, told)
     if pipeline and pipeline.bubble_rate_before is not None and pipeline.bubble_rate_after is not None:
         one, other = pipeline.bubble_rate_before, pipeline.bubble_rate_after
         causes = sum(pipeline.causes_before_ns.values()), sum(pipeline.causes_after_ns.values())
-        if noise.beyond(*map(float, causes)):
+        if noise.beyond(*causes):
             yield _bubbles(one, other, causes, pipeline)
 
 

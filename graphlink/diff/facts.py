@@ -106,9 +106,8 @@ class Basis:
     def of(self, values: Sequence[int]) -> F64:
         """Return the values that count of a part: one a step, or their sum."""
         column = np.asarray(values, np.float64)
-        if self.per == "run":
-            return column.sum(keepdims=True)
-        return column[2:] if self.per == "step" else column[1:2]
+        out: F64 = column.sum(keepdims=True) if self.per == "run" else column[2:] if self.per == "step" else column[1:2]
+        return out
 
     def steps(self, run: RunFacts | RankFacts) -> F64:
         """Return the times that count of a run or rank, in ns."""

@@ -12,7 +12,9 @@ import numpy as np
 from graphlink.diff.pairs import Pair, Path
 
 _PURE: Final = 0.9  # of the time of a group: so much of it changed
-_UNIFORM: Final = 0.8  # of the time of all parts: so much of it changed by nearly one factor
+_UNIFORM: Final = 0.9  # of the time of all parts: so much of it changed by nearly one factor
+_UNIFORM_HOST: Final = 0.7
+_COUNTS: Final = 0.01  # of the time: parts that take less are not counted
 _SPREAD: Final = 0.1  # that factor, either way
 _SPREAD_OF_HOST: Final = 0.3  # the same of the host, where only a part of an op may be slower
 
@@ -54,7 +56,7 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     """Return the factor by which nearly all of the time changed; None where there is no such one."""
     known = [pair for pair in every if all(pair.mean_ns)]
     of = {pair.of for pair in known}
-    if len(known) < (3 if "kernel" in of else 2) or len({pair.path for pair in known}) < 2:
+    if len({pair.path for pair in known}) < 2:
         return None
     weight = np.array([pair.mean_ns[0] for pair in known])
     ratio = np.array([pair.mean_ns[1] / pair.mean_ns[0] for pair in known])
@@ -64,7 +66,8 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     spread = _SPREAD_OF_HOST if "host" in of else _SPREAD
     near = np.array([id(pair) in of_changed for pair in known]) & (np.abs(ratio / middle - 1) <= spread)
     near &= (ratio > 1) == (middle > 1)
-    if weight[near].sum() < _UNIFORM * weight.sum() or near.sum() <= len(known) / 2:
+    counts = weight >= _COUNTS * weight.sum()
+    if weight[near].sum() < (_UNIFORM_HOST if "host" in of else _UNIFORM) * weight.sum() or near[counts].sum() <= counts.sum() / 2:
         return None
     return middle
 
@@ -75,8 +78,8 @@ def grouped(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
     left = list(changed)
     out: list[Group] = []
     kinds: tuple[tuple[str, Callable[[Pair], object]], ...] = (
-        ("path", lambda pair: pair.path),
-        ("op", lambda pair: (pair.op or pair.path[-1:], pair.backward)),
+        ("path", lambda pair: pair.path or None),
+        ("op", lambda pair: (pair.op or pair.path[-1:], pair.backward) if pair.path else None),
         ("name", lambda pair: pair.name or None),
     )
     whole = {by: _by(every, key) for by, key in kinds}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from graphlink.diff.facts import Basis, RankFacts, RankPair, named_parts
+from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts, named_parts
 from graphlink.diff.records import Level
 from graphlink.diff.student import F64
 from graphlink.operations.names import short_name
@@ -19,6 +19,7 @@ from graphlink.operations.records import Part, PartOf
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]
 DEVICE: Final = ("kernel", "copy", "communication")
+_COLUMNS: Final = ("count_before", "count_after", "before_ns", "after_ns")
 OUTSIDE: Final = "outside any op"
 LEVELS: Final[tuple[Level, ...]] = ("path", "path without numbers", "ops of the path", "op", "kernel")
 _NEARLY: Final = 0.9  # of the best overlap: then the more exact way of matching is taken
@@ -83,6 +84,29 @@ class Matched:
             return at, part.of, part.name, part.op, part.backward
         calls = part.of in ("call", "waiting_call")
         return at, part.of, api_name(part.name) if calls else "", "", part.backward
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Two runs with their matched ranks and, for each rank, their matched parts."""
+
+    before: RunFacts
+    after: RunFacts
+    ranks: Sequence[RankPair]
+    basis: Basis
+    matched: Matched
+    parts: Sequence[Sequence[Pair]]
+
+    @property
+    def together(self) -> bool:
+        """Return whether ranks are matched with each other in both runs, so that waiting is told from transfer."""
+        return self.before.summary.run is not None and self.after.summary.run is not None
+
+    @property
+    def stragglers(self) -> tuple[str, str]:
+        """Return the evidence of the straggler of each run, "" where no rank stands out."""
+        one, other = (run.summary.run.straggler if run.summary.run else None for run in (self.before, self.after))
+        return one.evidence if one else "", other.evidence if other else ""
 
 
 def api_name(name: str) -> str:
@@ -182,8 +206,14 @@ def paired_parts(pair: RankPair, basis: Basis, matched: Matched) -> list[Pair]:
                 one.count_after, one.after_ns = _sum(one.count_after, count), _sum(one.after_ns, ns)
             else:
                 one.count_before, one.before_ns = _sum(one.count_before, count), _sum(one.before_ns, ns)
-            one.streams[side].update(map(tuple, part.streams))
+            one.streams[side].update(part.streams)
     return list(out.values())
+
+
+def summed(pairs: Sequence[Pair]) -> Pair:
+    """Return parts of one sort and of as many steps as one."""
+    columns = {name: np.sum([getattr(pair, name) for pair in pairs], axis=0) for name in _COLUMNS}
+    return replace(pairs[0], **columns)
 
 
 def _sum(one: F64, other: F64) -> F64:

@@ -182,7 +182,7 @@ class PipelineChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankChange(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that both runs have (``rank`` in A, ``rank_after`` in B). ``path_..._ns``: what its critical path goes to, in the recording."""
+    """A rank that both runs have, ``rank`` in A and ``rank_after`` in B. ``path_..._ns``: what its critical path goes to."""
 
     rank: int
     rank_after: int

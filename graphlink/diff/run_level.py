@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from graphlink.diff.facts import Basis, RankPair, RunFacts
 from graphlink.diff.noise import Noise
-from graphlink.diff.pairs import Matched
+from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.operations.records import Operation
 from graphlink.operations.table import short_path
@@ -19,35 +19,38 @@ from graphlink.ranks.summary import Collectives
 from graphlink.records import counted, ms
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
+_SAME: Final = 0.0005  # of a number of collectives or bytes
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def run_changes(before: RunFacts, after: RunFacts, pairs: Sequence[RankPair], matched: Matched) -> Iterator[Change]:
+def run_changes(both: Both) -> Iterator[Change]:
     """Yield the changes that all others may follow from."""
-    if not matched.by_name:
+    before, after, repeats = both.before, both.after, both.matched.repeats
+    if not both.matched.by_name:
         yield change("hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name")
-    worlds = [(run.side().world_size, len(run.ranks)) for run in (before, after)]
-    if worlds[0][0] != worlds[1][0]:
-        yield change("ranks", f"{counted(worlds[0][0], 'rank')} -> {worlds[1][0]:,}", "ranks", *(float(world) for world, _ in worlds))
-    elif worlds[0][1] != worlds[1][1]:
-        yield change("ranks", f"{worlds[0][1]:,} -> {counted(worlds[1][1], 'rank')} recorded", "ranks", *(float(n) for _, n in worlds))
+    world, recorded = ((one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks)))
+    if world[0] != world[1]:
+        yield change("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", "ranks", world)
+    elif recorded[0] != recorded[1]:
+        yield change("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", "ranks", recorded)
     yield from _pipeline(before, after)
-    if matched.repeats != 1.0 and not _microbatches_explain(before, after):
-        what = f"nearly all is done {matched.repeats:.4g} times as often: more microbatches, gradient accumulation, or more was recorded"
-        yield change("repeats", what, "times", 1.0, matched.repeats)
-    yield from _inputs(pairs)
+    if repeats != 1.0 and not _microbatches_explain(before, after):
+        what = f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more was recorded"
+        yield change("repeats", what, "times", (1.0, repeats))
+    yield from _inputs(both.ranks)
 
 
 def change(
     kind: str,
     what: str,
     unit: str = "",
-    before: float | None = None,
-    after: float | None = None,
+    values: tuple[float, float] | None = None,
     path: Sequence[str] = (),
     evidence: str = "",
+    change_ns: float | None = None,
 ) -> Change:
-    """Return a change of structure that has no time of its own."""
+    """Return a change of structure, of the run; ``values``: before and after, in ``unit``."""
+    before, after = values or (None, None)
     return Change(
         tier="structure",
         kind=kind,
@@ -56,10 +59,10 @@ def change(
         path=list(path),
         name="",
         unit=unit,
-        before=before,
-        after=after,
+        before=None if before is None else float(before),
+        after=None if after is None else float(after),
         factor=round(after / before, 6) if before and after is not None else None,
-        change_ns=None,
+        change_ns=None if change_ns is None else round(change_ns),
         change_pct=None,
         evidence=evidence,
     )
@@ -79,7 +82,7 @@ def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
     for name in ("microbatches", "stages", "chunks"):
         values = getattr(one, name), getattr(other, name)
         if values[0] != values[1]:
-            yield change(name, f"{values[0]:,} -> {values[1]:,} {name}", name, *map(float, values))
+            yield change(name, f"{values[0]:,} -> {values[1]:,} {name}", name, values)
     if one.schedule != other.schedule:
         yield change("schedule", f"schedule {one.schedule} -> {other.schedule}")
 
@@ -144,9 +147,7 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
     such = f"such as {short_path(mine.path)}: {mine.shapes[0]} -> {its.shapes[0]}"
     if one and other and one != other and weights[one, other] >= _MOST * sum(weights.values()):
         size = "smaller" if other < one else "larger"
-        return change(
-            "batch", f"{size} inputs: first dimension {one:,} -> {other:,}", "first dimension", float(one), float(other), mine.path, such
-        )
+        return change("batch", f"{size} inputs: first dimension {one:,} -> {other:,}", "first dimension", (one, other), mine.path, such)
     return change("shapes", f"other shapes of inputs in {counted(len(both), 'operation')}", path=mine.path, evidence=such)
 
 
@@ -202,24 +203,25 @@ def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: f
         by_type[one.type].append(one)
     work: list[tuple[str, float, float]] = []
     for kind, groups in by_type.items():
-        count, size, transfer = (
-            tuple(sum(getattr(one, f"{name}_{side}{unit}") for one in groups) for side in ("before", "after"))
-            for name, unit in (("count", ""), ("bytes", ""), ("transfer", "_ns"))
-        )
-        if abs(count[1] - count[0] * repeats) > 0.0005 * max(count):
+        count = sum(one.count_before for one in groups), sum(one.count_after for one in groups)
+        size = sum(one.bytes_before for one in groups), sum(one.bytes_after for one in groups)
+        transfer = sum(one.transfer_before_ns for one in groups), sum(one.transfer_after_ns for one in groups)
+        took, change_ns = f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}", transfer[1] - transfer[0]
+        if _other(count, repeats):
             what = f"{kind} is done {count[0]:,.4g} -> {count[1]:,.4g} times {per}"
-            yield change(
-                "collective_calls", what, f"collectives {per}", *count, evidence=f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}"
-            )
-        elif abs(size[1] - size[0] * repeats) > 0.0005 * max(size):
+            yield change("collective_calls", what, f"collectives {per}", count, evidence=took, change_ns=change_ns)
+        elif _other(size, repeats):
             what = f"{kind} moves {size[0]:,.0f} -> {size[1]:,.0f} bytes {per}"
-            yield change(
-                "collective_bytes", what, f"bytes {per}", *size, evidence=f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}"
-            )
+            yield change("collective_bytes", what, f"bytes {per}", size, evidence=took, change_ns=change_ns)
         elif noise.beyond(transfer[0] * repeats, transfer[1]):
             work.append((kind, transfer[0] * repeats, transfer[1]))
     if work:
         yield _slower(work, per)
+
+
+def _other(values: tuple[float, float], repeats: float) -> bool:
+    """Tell whether a number changed, other than as often as all did."""
+    return min(abs(values[1] - values[0]), abs(values[1] - values[0] * repeats)) > _SAME * max(values)
 
 
 def _slower(work: Sequence[tuple[str, float, float]], per: str) -> Change:

@@ -86,7 +86,7 @@ def _mean_parts(parts: Sequence[Parts]) -> Parts:
 
 
 def _split(rank: int | None, device: int | None, before: Parts, after: Parts) -> Split:
-    """Round the parts so that they, and their changes, add up to those of the step."""
+    """Return the parts rounded so that they, and their changes, add up to those of the step."""
     names = [name for name in (*BUSY, *IDLE, HOST, CLOCK, AROUND, UNEVEN) if before.get(name) or after.get(name)]
     columns = [_rounded([side.get(name, Fraction(0)) for name in names]) for side in (before, after)]
     amounts = [
@@ -97,7 +97,7 @@ def _split(rank: int | None, device: int | None, before: Parts, after: Parts) ->
 
 
 def _rounded(values: Sequence[Fraction]) -> list[int]:
-    """Round sums from the first on, so that what is rounded off goes into the next one."""
+    """Return numbers rounded by their sums from the first on, so that what is rounded off goes into the next one."""
     out, exact, given = [], Fraction(0), 0
     for value in values:
         exact += value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from graphlink.diff.noise import LEAST_SHARE, Noise
@@ -65,7 +66,7 @@ def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
         times, path = _times(mine, "call"), mine[0].path if len(mine) == 1 else ()
         where = f" in {place(path)}" if path else ""
         took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
-        yield _change("call", f"{name}{where} {_often(*counts, per)}", path, name, counts, f"calls {per}", times, took)
+        yield _change("call", f"{name}{where} {_often(*counts, per)}", path, name, _Sums(counts, f"calls {per}", times), took)
 
 
 def _rows_differ(mine: Sequence[Pair], noise: Noise, repeats: float) -> bool:
@@ -92,7 +93,9 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
     waited = f"; it waits for the GPU in {name}" if syncs else ""
     kind = "synchronisation" if syncs else "operation"
     took = f"{ms(times[0])} -> {ms(times[1])} ms of {sort} time {per}"
-    return _change(kind, f"{place(path)} {_often(before, after, per)}{waited}", path, name, (before, after), f"calls {per}", times, took)
+    return _change(
+        kind, f"{place(path)} {_often(before, after, per)}{waited}", path, name, _Sums((before, after), f"calls {per}", times), took
+    )
 
 
 def _often(before: float, after: float, per: str) -> str:
@@ -102,9 +105,17 @@ def _often(before: float, after: float, per: str) -> str:
     return f"went: {before:,.4g} {per}" if not after else f"is done {before:,.4g} -> {after:,.4g} times {per}"
 
 
-def _change(
-    kind: str, what: str, path: Path, name: str, counts: tuple[float, float], unit: str, times: tuple[float, float], evidence: str
-) -> Change:
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """How often something is done, in a unit, and the time of it in ns, before and after."""
+
+    counts: tuple[float, float]
+    unit: str
+    times: tuple[float, float]
+
+
+def _change(kind: str, what: str, path: Path, name: str, sums: _Sums, evidence: str) -> Change:
+    before, after = sums.counts
     return Change(
         tier="structure",
         kind=kind,
@@ -112,11 +123,11 @@ def _change(
         ranks=[],
         path=list(path),
         name=name,
-        unit=unit,
-        before=round(counts[0], 6),
-        after=round(counts[1], 6),
-        factor=round(counts[1] / counts[0], 6) if counts[0] else None,
-        change_ns=round(times[1] - times[0]),
+        unit=sums.unit,
+        before=round(before, 6),
+        after=round(after, 6),
+        factor=round(after / before, 6) if before else None,
+        change_ns=round(sums.times[1] - sums.times[0]),
         change_pct=None,
         evidence=evidence,
     )
@@ -132,7 +143,7 @@ def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iter
         if pair.of == "waiting_call":
             took = f"{ms(pair.mean_ns[0])} -> {ms(pair.mean_ns[1])} ms in the call {per}"
             what = f"waiting for the GPU by {pair.name}{where} {_often(*pair.counts, per)}"
-            yield _change("synchronisation", what, path, pair.name, pair.counts, f"calls {per}", pair.mean_ns, took)
+            yield _change("synchronisation", what, path, pair.name, _Sums(pair.counts, f"calls {per}", pair.mean_ns), took)
 
 
 def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where: str) -> Iterator[Change]:
@@ -146,23 +157,15 @@ def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where:
         what = f"other kernels{where}: {_short(names[0])} -> {_short(names[1])}{', ...' if len(other) > 2 else ''}"
         counts = (sum(pair.counts[0] for pair in other), sum(pair.counts[1] for pair in other))
         took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {fewer:,.4g} went and {more:,.4g} came {per}"
-        yield _change("kernels", what, path, names[1], counts, f"kernels {per}", times, took)
+        yield _change("kernels", what, path, names[1], _Sums(counts, f"kernels {per}", times), took)
         return
     for mine in (came, went):
         if mine:
             times, counts = _times(mine, *DEVICE), (sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine))
             first = max(mine, key=lambda pair: abs(pair.change_ns))
             what = f"{_short(first.name)}{', ...' if len(mine) > 1 else ''}{where} {_often(*counts, per)}"
-            yield _change(
-                "kernel",
-                what,
-                path,
-                first.name,
-                counts,
-                f"kernels {per}",
-                times,
-                f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}",
-            )
+            took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}"
+            yield _change("kernel", what, path, first.name, _Sums(counts, f"kernels {per}", times), took)
 
 
 def _short(name: str) -> str:
@@ -187,20 +190,12 @@ def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
             moved[one, other].append(pair)
     for (one, other), mine in moved.items():
         times = _times(mine, *DEVICE)
-        if max(times) < noise.step_ns * 0.001 and not noise.exact:
+        if max(times) < LEAST_SHARE * noise.step_ns and not noise.exact:
             continue
         first = max(mine, key=lambda pair: pair.mean_ns[0])
         count = sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)
         shared = other in usual.values() and owner[other] != one
         what = f"{place(first.path)}{', ...' if len(mine) > 1 else ''} runs on stream {other[1]}, not {one[1]}"
         behind = ", behind the work that is there" if shared else ", a stream of its own"
-        yield _change(
-            "stream",
-            what + behind,
-            first.path,
-            first.name,
-            count,
-            f"device ops {per}",
-            (0.0, times[1]),
-            f"{ms(times[1])} ms of device time {per} moved",
-        )
+        sums = _Sums(count, f"device ops {per}", (0.0, times[1]))
+        yield _change("stream", what + behind, first.path, first.name, sums, f"{ms(times[1])} ms of device time {per} moved")

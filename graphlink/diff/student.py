@@ -16,7 +16,7 @@ _SMALL: Final = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The difference of two means, its standard error, degrees of freedom, and the chance of so much or more, either way, if there is none."""
+    """The difference of two means, its standard error and degrees of freedom. ``p``: the chance of so much or more if there is none."""
 
     difference: float
     error: float
@@ -91,7 +91,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Evaluate the continued fraction by Lentz's method."""
+    """Compute the continued fraction by Lentz's method."""
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _TERMS):

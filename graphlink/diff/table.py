@@ -156,9 +156,8 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
         alone = [one for one in gone if getattr(one, field)]
         if alone:
             named = ", ".join(f"{shortened(one.path[-1], 40)} {ms(getattr(one, field))} ms" for one in alone[:_FEW])
-            out.append(
-                f"  in {name} alone: {ms(sum(getattr(one, field) for one in alone))} ms of device time in {counted(len(alone), 'operation')}: {named}"
-            )
+            time = f"{ms(sum(getattr(one, field) for one in alone))} ms of device time"
+            out.append(f"  in {name} alone: {time} in {counted(len(alone), 'operation')}: {named}")
     return out
 
 

@@ -8,7 +8,7 @@ from graphlink.diff.facts import ENOUGH, Basis, RunFacts
 from graphlink.diff.records import Answer, FailOn, Verdict
 from graphlink.diff.student import F64, Compared, goes_together, paired, welch
 
-LEVEL: Final = 0.99  # of confidence
+LEVEL: Final = 0.995  # of confidence: one of 200 pairs of equal runs is said to differ
 SAME_WITHIN: Final = 5.0  # per cent: a margin that is wider cannot tell that nothing changed
 
 
@@ -50,8 +50,12 @@ def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: flo
     if identical:
         return "the same", "the recordings are identical: every step and every operation takes the same time to the ns"
     if found is None or margin is None:
-        few = f"{basis.before:,} before and {basis.after:,} after" if basis.per == "step" else "no steps that both runs have"
-        return "cannot tell", f"too few steps for a test: {few} without the first, {ENOUGH} are needed on each side"
+        few = (
+            f"A has {basis.before:,} and B has {basis.after:,} after the first"
+            if basis.per == "step"
+            else "not both runs have one after the first"
+        )
+        return "cannot tell", f"too few steps for a test: {few}, {ENOUGH} are needed on each side"
     if found.p < 1 - LEVEL:
         return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {100 * found.p:.2g} % of cases"
     if margin <= SAME_WITHIN:

@@ -10,34 +10,38 @@ import msgspec
 
 from graphlink.diff.groups import Group, grouped, uniform
 from graphlink.diff.noise import Noise
-from graphlink.diff.pairs import OUTSIDE, Pair
+from graphlink.diff.pairs import OUTSIDE, Pair, summed
 from graphlink.diff.records import Change
 from graphlink.diff.structure import place
 from graphlink.operations.names import short_name
+from graphlink.operations.parts import OTHER_THREADS
 from graphlink.operations.paths import PYTHON
 from graphlink.pipeline.delays import LOADER
 from graphlink.records import counted, ms, shortened
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
+_SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communication, host
 _MEMORY: Final = ("Malloc", "Free")
 
 
 def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, together: bool) -> Iterator[Change]:
     """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so communication is compared
     by its transfer, not by its kernels, which wait for late ranks."""
-    same = [pair for pair in pairs if not noise.counts_differ(pair.count_before, pair.count_after, repeats) or pair.path == (PYTHON,)]
-    scaled = [_scaled(pair, repeats) for pair in same]
-    changed = [pair for pair in scaled if noise.differs(pair.before_ns, pair.after_ns)]
+    between = [pair for pair in pairs if pair.of == "host" and pair.path == (PYTHON,)] if repeats == 1.0 else []
+    same = [pair for pair in pairs if pair.path != (PYTHON,) and not noise.counts_differ(pair.count_before, pair.count_after, repeats)]
+    scaled = [*between, *(_scaled(pair, repeats) for pair in same)]
+    changed = [pair for pair in scaled if noise.part_differs(pair)]
     for of, whole in (("kernel", "the device"), ("copy", "copying"), *(() if together else (("communication", "communication"),))):
-        yield from _of(of, scaled, changed, per, whole)
+        yield from _of(of, scaled, changed, per, noise, whole)
     python = [pair for pair in changed if pair.of == "host" and pair.path == (PYTHON,)]
     host = [pair for pair in scaled if pair.of == "host"]
-    factor = uniform(host, [pair for pair in changed if pair.of == "host"])
+    factor = _factor_of(host, [pair for pair in changed if pair.of == "host"], noise)
     if factor is not None:
         yield _whole("host", "the host", factor, [pair for pair in host if all(pair.mean_ns)], per)
     else:
         yield from (_python(pair, per) for pair in python)
-        yield from _of("host", [pair for pair in host if pair.path != (PYTHON,)], [p for p in changed if p not in python], per, "")
+        rest = [pair for pair in changed if pair.path != (PYTHON,)]
+        yield from _of("host", [pair for pair in host if pair.path != (PYTHON,)], rest, per, noise, "")
     yield from _calls(scaled, changed, per)
     late = [pair for pair in changed if pair.of == "late"]
     if late:
@@ -46,14 +50,21 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
 
 def _scaled(pair: Pair, repeats: float) -> Pair:
     """Return a part with its time before as if all had been done as often as after."""
-    if repeats == 1.0:
+    if repeats == 1.0 or abs(pair.counts[0] - pair.counts[1]) < abs(pair.counts[0] * repeats - pair.counts[1]):
         return pair
     return replace(pair, count_before=pair.count_before * repeats, before_ns=pair.before_ns * repeats)
 
 
-def _of(of: str, every: Sequence[Pair], changed: Sequence[Pair], per: str, whole: str) -> Iterator[Change]:
+def _factor_of(every: Sequence[Pair], changed: Sequence[Pair], noise: Noise) -> float | None:
+    """Return the factor of nearly all parts, None where there is none: their sum may show what each alone does not."""
+    if not every or not noise.part_differs(summed(every), _SORTS):
+        return None
+    return uniform(every, changed) or (uniform(every, every) if not noise.exact else None)
+
+
+def _of(of: str, every: Sequence[Pair], changed: Sequence[Pair], per: str, noise: Noise, whole: str) -> Iterator[Change]:
     all_of, mine = ([pair for pair in pairs if pair.of == of] for pairs in (every, changed))
-    factor = uniform(all_of, mine) if whole and mine else None
+    factor = _factor_of(all_of, mine, noise) if whole else None
     if factor is not None:
         yield _whole(of, whole, factor, [pair for pair in all_of if all(pair.mean_ns)], per)
         return
@@ -118,9 +129,12 @@ def _subject(of: str, group: Group) -> str:
 
 
 def _python(pair: Pair, per: str) -> Change:
-    group = Group("path", pair.path, "", (pair,))
-    what = f"the host takes {ms(abs(pair.change_ns))} ms {'more' if pair.change_ns > 0 else 'less'} between ops {per} (Python)"
-    return _change("python", what, group, per)
+    group, more = Group("path", pair.path, pair.name, (pair,)), "more" if pair.change_ns > 0 else "less"
+    if pair.name == OTHER_THREADS:
+        return _change(
+            "other_threads", f"other threads do nothing {ms(abs(pair.change_ns))} ms {more} {per}, and nothing wakes them", group, per
+        )
+    return _change("python", f"the host takes {ms(abs(pair.change_ns))} ms {more} between ops {per} (Python)", group, per)
 
 
 def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator[Change]:
@@ -147,10 +161,13 @@ def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator
 
 def _late(pairs: Sequence[Pair], per: str) -> Change:
     group = Group("all", (), "", tuple(pairs))
-    what = f"device ops begin {ms(abs(group.change_ns))} ms {'later' if group.change_ns > 0 else 'earlier'} {per}, and nothing recorded explains it"
+    later = "later" if group.change_ns > 0 else "earlier"
+    what = f"device ops begin {ms(abs(group.change_ns))} ms {later} {per}, and nothing recorded explains it"
     return _change("late_starts", what, group, per)
 
 
 def is_own(change: Change, together: bool) -> bool:
     """Tell whether a change of work is a cause by itself: communication of a rank alone may be late ranks, late starts may follow."""
-    return change.kind not in ("late_starts", "copy_call") and (together or change.kind not in ("collective", "communication_speed"))
+    return change.kind not in ("late_starts", "copy_call", "other_threads") and (
+        together or change.kind not in ("collective", "communication_speed")
+    )

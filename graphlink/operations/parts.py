@@ -12,8 +12,9 @@ from graphlink.gpu.steps import Steps
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.nest import innermost, last_started
-from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, Linked
+from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.operations.records import Part, PartOf
+from graphlink.pipeline.rules import STEP_MARK
 from graphlink.tables import begins, spread
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
+OTHER_THREADS: Final = "other threads"
+_ASLEEP_NS: Final = 100_000
 _WAITS: Final = tuple(role for role in Role if role.waits)
 
 
@@ -42,16 +45,18 @@ class _Rows:
 def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]) -> list[Part]:
     """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x steps."""
     place = np.append(spread(len(order), np.array(order, np.int64), np.arange(len(order))), NOWHERE)  # the last one stands for none
-    rows = [*_device(found, graph, linked, comm), *_host(found, graph, linked), *_calls(found, linked)]
+    strings = (*linked.trace.strings, OTHER_THREADS)
+    rows = [*_device(found, graph, linked, comm), *_host(found, graph, linked, len(strings) - 1), *_calls(found, linked)]
     joined = _Rows(*(np.concatenate([getattr(one, name) for one in rows]) for name in _Rows.__slots__))
     step = np.searchsorted(steps.start_ns, joined.at_ns, side="right")
     within = step > 0
     within[within] = joined.at_ns[within] < steps.end_ns[step[within] - 1]
-    return list(_summed(joined, place[joined.operation], np.where(within, step, 0), len(steps.names) + 1, linked.trace.strings))
+    return list(_summed(joined, place[joined.operation], np.where(within, step, 0), len(steps.names) + 1, strings))
 
 
 def _summed(rows: _Rows, operation: I64, step: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:
-    by = np.lexsort((rows.stream, rows.device, rows.backward, rows.op, rows.name, rows.sort, operation))
+    turn = np.argsort(np.argsort(np.array(strings, object), kind="stable"), kind="stable")  # by text: numbers depend on the order of rows
+    by = np.lexsort((rows.stream, rows.device, rows.backward, turn[rows.op], turn[rows.name], rows.sort, operation))
     columns = [column[by] for column in (operation, rows.sort, rows.name, rows.op, rows.backward)]
     opens = begins(*columns)
     first, number = np.flatnonzero(opens), np.cumsum(opens) - 1
@@ -104,8 +109,12 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     yield _rows(found.of_row[rows], _COMM, host.name[rows].astype(np.int64), host.start_ns[rows], took_ns, device=nowhere, stream=nowhere)
 
 
-def _host(found: FoundOperations, graph: Graph, linked: Linked) -> Iterator[_Rows]:
-    """Yield the own time of each host row, without GPU calls and waits; and the time between ops, which is of no row."""
+def _host(found: FoundOperations, graph: Graph, linked: Linked, other_threads: int) -> Iterator[_Rows]:
+    """Yield the own time of each host row, without GPU calls and waits; and the time between ops, which is of no row.
+
+    ``other_threads``: the name of long time between ops on others than the main thread. They may as well wait there for what was not
+    recorded.
+    """
     host, calls = linked.trace.host, linked.trace.calls
     count = len(host.start_ns)
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC)))
@@ -117,22 +126,25 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked) -> Iterator[_Row
     call_ns = _sums(around[inside], (calls.end_ns - calls.start_ns)[inside], count)
     own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
     yield _rows(found.of_row, _HOST, 0, host.start_ns, own_ns)
-    node = _between(graph, linked)
+    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)))
     gap = graph.kind[node] == NodeKind.HOST_GAP
     between_ns = np.where(gap, graph.duration_ns[node], graph.duration_ns[node] - graph.self_ns[node])
+    main = graph.tid[node] == _main_thread(linked)
     python = np.flatnonzero(found.path == found.host.python)
-    yield _rows(_all(node, int(python[0]) if len(python) else NOWHERE), _HOST, 0, graph.start_ns[node] + graph.epoch_ns, between_ns)
+    name = np.where(main | (between_ns < _ASLEEP_NS), 0, other_threads)
+    yield _rows(_all(node, int(python[0]) if len(python) else NOWHERE), _HOST, name, graph.start_ns[node] + graph.epoch_ns, between_ns)
 
 
-def _between(graph: Graph, linked: Linked) -> I64:
-    """Return the nodes that carry time between ops: gaps, and nodes that a shorter rest was folded into; of threads that call the GPU,
-    or of all where none does. What a thread did before its first row is not known."""
-    threads = np.unique(linked.trace.calls.tid) if len(linked.trace.calls.tid) else np.unique(linked.trace.host.tid)
-    mine: Bool = np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)) & np.isin(graph.tid, threads)
-    node = np.flatnonzero(mine)
-    node = node[np.lexsort((graph.start_ns[node], graph.tid[node]))]
-    out: I64 = node[~(begins(graph.tid[node]) & (graph.kind[node] == NodeKind.HOST_GAP))]
-    return out
+def _main_thread(linked: Linked) -> int:
+    """Return the thread with the marks of steps, without any the one whose ranges and ops take most time."""
+    host, strings = linked.trace.host, linked.trace.strings
+    if not len(host.tid):
+        return 0
+    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[host.name] & host.annotation
+    outer = marks if marks.any() else linked.parent == NOWHERE
+    tids, which = np.unique(host.tid[outer], return_inverse=True)
+    spent = np.bincount(which.reshape(-1), (host.end_ns - host.start_ns)[outer])
+    return int(tids[spent.argmax()])
 
 
 def _calls(found: FoundOperations, linked: Linked) -> Iterator[_Rows]:

@@ -293,7 +293,7 @@ class Run:
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
 
     def diff(self, after: Run, *, anyway: bool = False) -> DiffReport:
-        """Compare this run with one that came ``after`` it, as ``graphlink diff`` does (docs/diff.md).
+        """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it (docs/diff.md).
 
         ``verdict`` says whether that one is better, ``changes`` what was changed, causes first; times are in ns a step.
 

@@ -29,6 +29,7 @@ OPTIONS = {
     "check": "--groups",
     "idle": "--rank --top",
     "advice": "--rank --top",
+    "diff": "--anyway --fail-on --top",
     "ops": "--rank --top --whole-names",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",

@@ -1,11 +1,10 @@
-"""Changes of simulated programs whose size is known from the program alone: what was done is summed up here, from actions, not from files."""
+"""Changes of simulated programs whose size is known from the program alone: it is summed up from actions, not from files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from graphlink.testing import Training, training_program
 from graphlink.testing.program import Action, Api, Await, Begin, Call, End, Host, Program, Work
@@ -141,7 +140,7 @@ def moved(old: int, new: int) -> Edit:
 
 def renamed(old: str, new: str, where_in: str) -> Edit:
     def edit(action: Action, where: Where) -> list[Action]:
-        if not works(action) or not where.within(where_in):
+        if not works(action) or (where_in and not where.within(where_in)):
             return [action]
         return [replace(action, work=tuple(replace(w, name=new) if old in w.name else w for w in works(action)))]  # type: ignore[type-var]
 
