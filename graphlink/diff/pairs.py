@@ -15,6 +15,7 @@ from graphlink.diff.records import Level
 from graphlink.diff.student import F64
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
+from graphlink.pipeline.delays import LOADER
 
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]
@@ -75,6 +76,9 @@ class Matched:
 
     def path(self, path: Path, bare: bool) -> Path:
         """Return the path as it is matched. ``bare``: of what is launched outside any op, by a call that is in the path."""
+        loader = next((k for k, name in enumerate(path) if LOADER.fullmatch(name)), None)
+        if loader is not None:  # what it does inside depends on its kind and its workers
+            return (path[loader].partition("#")[0],)
         return _AT[self.level]((*path[:-2], OUTSIDE) if bare else path)
 
     def key(self, path: Path, bare: bool, part: Part) -> Key:
@@ -107,6 +111,11 @@ class Both:
         """Return the evidence of the straggler of each run, "" where no rank stands out."""
         one, other = (run.summary.run.straggler if run.summary.run else None for run in (self.before, self.after))
         return one.evidence if one else "", other.evidence if other else ""
+
+
+def loads(path: Path) -> bool:
+    """Tell whether a matched path is that of a data loader."""
+    return len(path) == 1 and LOADER.fullmatch(path[0]) is not None
 
 
 def api_name(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphlink.diff.noise import LEAST_SHARE, Noise
-from graphlink.diff.pairs import DEVICE, Matched, Pair, Path
+from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
 from graphlink.diff.records import Change
 from graphlink.operations.names import short_name
 from graphlink.operations.paths import PYTHON
@@ -36,7 +36,7 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     by_path: dict[Path, list[Pair]] = defaultdict(list)
     for pair in pairs:
         by_path[pair.path].append(pair)
-    other = {path: mine for path, mine in by_path.items() if path != (PYTHON,) and _rows_differ(mine, noise, repeats)}
+    other = {path: mine for path, mine in by_path.items() if path != (PYTHON,) and not loads(path) and _rows_differ(mine, noise, repeats)}
     tops = {path: next((path[:k] for k in range(1, len(path)) if path[:k] in other), path) for path in other}
     inside: dict[Path, list[Pair]] = defaultdict(list)
     for path, mine in other.items():

@@ -9,6 +9,7 @@ from graphlink.diff.records import Answer, FailOn, Verdict
 from graphlink.diff.student import F64, Compared, goes_together, paired, welch
 
 LEVEL: Final = 0.995  # of confidence: one of 200 pairs of equal runs is said to differ
+_LEAST: Final = 1e-6  # a chance that is printed
 SAME_WITHIN: Final = 5.0  # per cent: a margin that is wider cannot tell that nothing changed
 
 
@@ -57,10 +58,14 @@ def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: flo
         )
         return "cannot tell", f"too few steps for a test: {few}, {ENOUGH} are needed on each side"
     if found.p < 1 - LEVEL:
-        return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {100 * found.p:.2g} % of cases"
+        return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {_percent(found.p)} of cases"
     if margin <= SAME_WITHIN:
         return "the same", f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out"
     return "cannot tell", f"the steps vary too much: the margin is {margin:.1f} %, for 'the same' it has to be {SAME_WITHIN:g} % or less"
+
+
+def _percent(p: float) -> str:
+    return f"{100 * p:.2g} %" if p >= _LEAST else f"less than {100 * _LEAST:.4f} %"
 
 
 def _identical(before: RunFacts, after: RunFacts) -> bool:

@@ -10,13 +10,12 @@ import msgspec
 
 from graphlink.diff.groups import Group, grouped, uniform
 from graphlink.diff.noise import Noise
-from graphlink.diff.pairs import OUTSIDE, Pair, summed
+from graphlink.diff.pairs import OUTSIDE, Pair, loads, summed
 from graphlink.diff.records import Change
 from graphlink.diff.structure import place
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import OTHER_THREADS
 from graphlink.operations.paths import PYTHON
-from graphlink.pipeline.delays import LOADER
 from graphlink.records import counted, ms, shortened
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
@@ -28,7 +27,7 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
     """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so communication is compared
     by its transfer, not by its kernels, which wait for late ranks."""
     between = [pair for pair in pairs if pair.of == "host" and pair.path == (PYTHON,)] if repeats == 1.0 else []
-    same = [pair for pair in pairs if pair.path != (PYTHON,) and not noise.counts_differ(pair.count_before, pair.count_after, repeats)]
+    same = [pair for pair in pairs if pair.path != (PYTHON,) and _as_often(pair, noise, repeats)]
     scaled = [*between, *(_scaled(pair, repeats) for pair in same)]
     changed = [pair for pair in scaled if noise.part_differs(pair)]
     for of, whole in (("kernel", "the device"), ("copy", "copying"), *(() if together else (("communication", "communication"),))):
@@ -46,6 +45,12 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
     late = [pair for pair in changed if pair.of == "late"]
     if late:
         yield _late(late, per)
+
+
+def _as_often(pair: Pair, noise: Noise, repeats: float) -> bool:
+    """Tell whether something is done as often; a data loader always is, whatever is inside it."""
+    loading = pair.of == "host" and loads(pair.path)
+    return loading or not noise.counts_differ(pair.count_before, pair.count_after, repeats)
 
 
 def _scaled(pair: Pair, repeats: float) -> Pair:
@@ -106,9 +111,9 @@ def _factor(group: Group) -> str:
 def _group(of: str, group: Group, per: str) -> Change:
     took = f"{ms(group.before_ns)} -> {ms(group.after_ns)} ms"
     if of == "host":
-        loads = any(LOADER.fullmatch(name) for name in group.path)
-        what = f"{'loading data' if loads else 'the host'} takes {_factor(group)} as long in {place(group.path) or 'several ops'}"
-        return _change("data_loading" if loads else "host", what, group, per, f"{took} of host time {per}")
+        loading = loads(group.path)
+        what = f"{'loading data' if loading else 'the host'} takes {_factor(group)} as long in {place(group.path) or 'several ops'}"
+        return _change("data_loading" if loading else "host", what, group, per, f"{took} of host time {per}")
     kind = {"kernel": "operation", "copy": "copy", "communication": "collective"}[of]
     note = "; what it waits for late ranks is in it" if of == "communication" else ""
     return _change(

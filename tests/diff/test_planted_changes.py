@@ -22,7 +22,7 @@ from graphlink.testing import (
     cluster_run,
     pipeline_run,
 )
-from graphlink.testing.program import Api, Begin, Call, End, Host, Work
+from graphlink.testing.program import Action, Api, Begin, Call, End, Host, Work
 from tests.diff.conftest import Link, Recorded
 from tests.diff.planted import (
     COMM,
@@ -101,6 +101,20 @@ def item() -> list[object]:
     return op("aten::nonzero", launch("Memcpy DtoH (Device -> Pageable)", 2_000, kind="gpu_memcpy"), sync())  # type: ignore[return-value]
 
 
+def with_workers(action: Action, where: Where) -> list[Action]:
+    """A loader of another kind, which needs 5 us a step and does nothing else inside."""
+    if isinstance(action, Begin) and action.name == LOADER:
+        return [replace(action, name="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", ns=5_000)]
+    return [] if isinstance(action, Host) and where.stack[-1:] == (LOADER,) else [action]
+
+
+def loader_ns(program: Program) -> float:
+    def host_ns(action: Action, where: Where) -> float:
+        return action.ns if isinstance(action, Begin | Host) and where.stack[-1:] == (LOADER,) else 0.0
+
+    return 5_000 - a_step(program, host_ns)
+
+
 KINDS = (
     op_kind("convolution x 2", 2, inside("aten::convolution"), "aten::convolution", quick=True),
     op_kind("addmm x 2", 2, inside("aten::addmm"), "aten::addmm"),
@@ -148,6 +162,7 @@ KINDS = (
     ),
     Kind("other kernels", renamed("", "sm80_xmma_gemm", "aten::addmm"), "kernels", "sm80_xmma_gemm"),
     Kind("data loading longer", longer(1_000_000, LOADER), "data_loading", "loading data", None, lambda _: 1_000_000, None, True),
+    Kind("other loader", with_workers, "data_loading", "loading data", None, loader_ns),
     Kind("python longer", behind("aten::relu", lambda: [Host(50_000)]), "python", "between ops", None, lambda _: 200_000, None, True),
     Kind("host slower", host_slower(1.5), "host_speed", "the host takes 1.50 x", 1.5),
     Kind("host twice as fast", host_slower(0.5), "host_speed", "the host takes 0.50 x", 0.5),
