@@ -19,8 +19,12 @@ _NAME: Final = 40  # characters of a name in a sentence
 
 
 def place(path: Path) -> str:
-    """Return the last two names of a path: what a sentence has room for."""
-    return "/".join([*(["..."] if len(path) > 2 else []), *(shortened(name, _NAME) for name in path[-2:])])
+    """Return what a sentence has room for of a path: the op, and the modules or ranges that it is in, or else the op around it."""
+    inside = [name for name in path if "::" not in name][-2:]
+    ops = [name for name in path if "::" in name][-1 if inside else -2 :]
+    kept = [*inside, *ops]
+    left_out = ["..."] if len(kept) < len(path) else []
+    return "/".join([*left_out, *(shortened(name, _NAME) for name in kept)])
 
 
 def structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -> Iterator[Change]:

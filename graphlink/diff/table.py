@@ -82,15 +82,11 @@ def _changes(changes: Sequence[Change], top: int) -> list[str | Table]:
     for title, some in (("", causes), ("where it shows", effects)):
         if some:
             out += [title] if title else []
-            rows = [(f"{k}.", one.what, _size(one), one.evidence) for k, one in enumerate(some[:top], 1)]
-            out.append(
-                Table(
-                    [row[:3] for row in rows]
-                    if title
-                    else [cells for row in rows for cells in (row[:3], ("", f"  {row[3]}", ""))[: 1 + bool(row[3])]],
-                    align="><>",
-                )
-            )
+            rows = []
+            for k, one in enumerate(some[:top], 1):
+                rows.append((f"{k}.", _size(one), one.what))
+                rows += [("", "", f"  {one.evidence}")] if one.evidence and not title else []
+            out.append(Table(rows, align="<><"))
         if len(some) > top:
             out.append(f"  {len(some) - top:,} more with a larger --top")
     if not causes:
