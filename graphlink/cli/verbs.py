@@ -12,6 +12,7 @@ from graphlink.cli.astra import astra, astra_options
 from graphlink.cli.bubbles import bubbles, bubbles_options
 from graphlink.cli.check import check, check_options
 from graphlink.cli.critical import critical, critical_options
+from graphlink.cli.diff import diff, diff_options
 from graphlink.cli.doctor import doctor, doctor_options
 from graphlink.cli.export import export, export_options
 from graphlink.cli.idle import idle, idle_options
@@ -54,6 +55,7 @@ _ALL: Final = (
     Verb("idle", "DIR", "print what each GPU was busy with, and why it was idle", idle_options, idle),
     Verb("advice", "DIR", "print what would make a run end earlier, with the gain that a replay computes", advice_options, advice),
     Verb("ops", "DIR", "print which operations the device time goes to, and whether they use tensor cores", ops_options, ops),
+    Verb("diff", "A B", "compare two runs: is the second better, and what was changed", diff_options, diff),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
     ),

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from graphlink.gpu.steps import steps_of
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.names import short_name
+from graphlink.operations.parts import parts_of
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.stacks import stacks_at
@@ -110,6 +112,8 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         "stack": _stacks(found, linked, length_ns),
     }
     operations = [Operation(**dict(zip(every, values, strict=True))) for values in zip(*every.values(), strict=True)]
+    order = sorted(range(count), key=lambda k: _place(operations[k]))
+    steps = steps_of(linked)
     of_unknown = np.flatnonzero(use == Use.UNKNOWN)
     return Operations(
         rank=rank,
@@ -120,9 +124,15 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         delay_ns=int(columns["delay_ns"].sum()),
         tensor_cores=TensorCores(**{name: int(column.sum()) for name, column in cores.items()}),
         unknown=_kernels(np.zeros(len(of_unknown), np.int64), linked, use, length_ns, 1, of_unknown)[0],
-        operations=sorted(operations, key=lambda one: (-one.device_ns, -one.host_ns, -one.device_ops, one.path)),
         waits=host_waits(found.host, graph, linked),
+        operations=[operations[k] for k in order],
+        steps=list(steps.names),
+        parts=parts_of(found, graph, linked, comm, steps, order),
     )
+
+
+def _place(one: Operation) -> tuple[int, int, int, list[str]]:
+    return -one.device_ns, -one.host_ns, -one.device_ops, one.path
 
 
 def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I64]:

@@ -13,6 +13,7 @@ FORMAT: Final = 1
 
 Kind = Literal["op", "range", "launch", "python"]
 UseName = Literal["used", "not_used", "unknown", "none"]
+PartOf = Literal["kernel", "copy", "communication", "late", "host", "call", "waiting_call"]
 
 
 class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +88,32 @@ class HostWait(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[str]
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation has of one sort and name, step by step. A part of no operation (``operation`` None) was called outside any.
+
+    ``of``: device ops (``kernel``: memsets too; ``copy``, ``communication``; by recorded name), ``late`` (starts that nothing explains),
+    ``host`` (its own host time without GPU calls and waits), ``call`` and ``waiting_call`` (GPU calls by name, with the time blocked
+    in them). ``operation``: a position in ``operations``. Of device ops: ``op`` launched them, ``backward`` is that of the operation,
+    ``streams`` are (device, stream). ``count``, ``ns``: one entry a step of ``steps``, before these one of what is in none. Device ops
+    count in the step of their launch call.
+    """
+
+    operation: int | None
+    of: PartOf
+    name: str = ""
+    op: str = ""
+    backward: bool = False
+    streams: list[tuple[int, int]] = []
+    count: list[int]
+    ns: list[int]
+
+
 class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those of the rank.
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
     ``waits``: where the host waited, longest first.
+    ``steps``: names, as in ``summary.json``.
     """
 
     graphlink: str = __version__
@@ -106,3 +128,5 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[Kernel]
     operations: list[Operation]
     waits: list[HostWait]
+    steps: list[str] = []
+    parts: list[Part] = []

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from graphlink.advice.advise import advise
 from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import AdviceReport
+from graphlink.diff.compare import compare
+from graphlink.diff.records import DiffReport
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
@@ -298,6 +300,16 @@ class Run:
         operations = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in files}
         outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
+
+    def diff(self, after: Run, *, anyway: bool = False) -> DiffReport:
+        """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it (docs/diff.md).
+
+        ``verdict`` says whether that one is better, ``changes`` what was changed, causes first; times are in ns a step.
+
+        Raises:
+            InputError: the runs do not compare and ``anyway`` is not set, or a file of one cannot be read.
+        """
+        return compare(self.folder, after.folder, anyway=anyway)
 
     def _pipeline(self) -> Bubbles | None:
         return bubbles.load(self.folder / bubbles.NAME) if self.summary.pipeline else None

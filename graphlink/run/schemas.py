@@ -12,6 +12,7 @@ import msgspec
 from graphlink.advice.records import AdviceReport
 from graphlink.astra.check_rules import Judged
 from graphlink.astra.files import Prepared
+from graphlink.diff.records import DiffReport
 from graphlink.gpu.file import IdleFile
 from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
@@ -37,6 +38,7 @@ FILES: Final[dict[str, Any]] = {
     "idle.schema.json": IdleFile,
     "idle.report.schema.json": IdleReport,
     "advice.report.schema.json": AdviceReport,
+    "diff.schema.json": DiffReport,
     "ops.schema.json": Operations,
     "ops.report.schema.json": OperationsReport,
     "critical_path.ranks.schema.json": CriticalAcross,

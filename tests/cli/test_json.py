@@ -33,6 +33,7 @@ VERBS_AND_RECORDS = [
     (["check", "{out}"], "check"),
     (["idle", "{out}"], "idle.report"),
     (["advice", "{out}"], "advice.report"),
+    (["diff", "{out}", "{out}"], "diff"),
     (["ops", "{out}"], "ops.report"),
     (["export", "{out}", "--format", "csv", "--force", "--out", "{new}"], "export"),
     (["doctor", "{traces}"], "doctor"),

@@ -29,6 +29,7 @@ OPTIONS = {
     "check": "--groups",
     "idle": "--rank --top",
     "advice": "--rank --top",
+    "diff": "--anyway --fail-on --top",
     "ops": "--rank --top --whole-names",
     "export": "--format -o --out --rank --table --force",
     "doctor": "--env",

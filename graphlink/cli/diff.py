@@ -1,0 +1,44 @@
+"""``graphlink diff``: two runs compared, whether the second is better and what was changed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from graphlink.cli.numbers import count
+from graphlink.cli.out import tell
+from graphlink.errors import SLOWER
+
+
+def diff_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", metavar="A", help="output folder of the run before")
+    parser.add_argument("after", metavar="B", help="output folder of the run after")
+    parser.add_argument("--anyway", action="store_true", help="compare runs that do not compare, too")
+    parser.add_argument("--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3")
+    parser.add_argument("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)")
+
+
+def percentage(text: str) -> float:
+    """Return per cent, given as ``3%`` or ``3``."""
+    try:
+        value = float(text.removesuffix("%").strip())
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of per cent from 0")
+    return value
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    """Print the comparison; 0, or 4 where B is slower than ``--fail-on`` allows.
+
+    Raises:
+        InputError: a folder is of no earlier run, or the runs do not compare.
+    """
+    from graphlink.diff.compare import compare
+    from graphlink.diff.table import diff_table
+
+    report = compare(Path(arguments.before), Path(arguments.after), anyway=arguments.anyway, limit_pct=arguments.fail_on)
+    tell(arguments.json, report, lambda: diff_table(report, arguments.top))
+    return SLOWER if report.fail_on is not None and report.fail_on.exceeded else 0

@@ -1,0 +1,1 @@
+"""Two runs compared: whether they compare, whether the second is better, where the time went, and what was changed (docs/diff.md)."""

@@ -1,0 +1,117 @@
+"""The list of changes: of all ranks, what is of one cause once, causes before effects and the larger before the smaller."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from graphlink.diff.effects import rank_effects, run_effects
+from graphlink.diff.facts import Basis, RankPair
+from graphlink.diff.noise import Noise, noise_of
+from graphlink.diff.pairs import Both, Pair
+from graphlink.diff.records import Change, GroupChange, PipelineChange, Verdict
+from graphlink.diff.run_level import communication_changes, run_changes
+from graphlink.diff.structure import structure
+from graphlink.diff.work import is_own, work
+from graphlink.records import counted
+
+WORDS: Final = {"step": "a step", "first step": "in the step", "run": "in all"}
+_SPEED: Final = ("device_speed", "host_speed")
+_SMALL: Final = 0.1  # of the largest change: a smaller one is not its cause
+_ALWAYS: Final = ("synchronisation", "stream")  # causes that may take no time themselves
+_LEFT_OVER: Final = 0.9
+
+
+def changes(both: Both, found: Verdict, groups: Sequence[GroupChange], pipeline: PipelineChange | None) -> list[Change]:
+    """Return what changed, causes first. Linear in parts x steps, but n log n in changes."""
+    per, together, matched, basis = WORDS[both.basis.per], both.together, both.matched, both.basis
+    noises = [_noise(pair, mine, basis) for pair, mine in zip(both.ranks, both.parts, strict=True)]
+    by_rank = [
+        [
+            *structure(mine, noise, matched, per),
+            *work(mine, noise, matched.repeats, per, together=together),
+            *rank_effects(pair, mine, basis, noise, per),
+        ]
+        for pair, mine, noise in zip(both.ranks, both.parts, noises, strict=True)
+    ]
+    merged = _merged(by_rank, [pair.rank for pair in both.ranks])
+    if together and noises:
+        widest = max(noises, key=lambda noise: (not noise.exact, noise.device.relative))
+        if len(both.before.ranks) == len(both.after.ranks):
+            merged += communication_changes(groups, widest, matched.repeats, per)
+        merged += run_effects(groups, pipeline, widest, per, both.stragglers)
+    causes = _causes([one for one in merged if one.tier != "effect"], together=together)
+    ordered = [*run_changes(both), *causes, *_by_size(one for one in merged if one.tier == "effect")]
+    return [_with_share(one, found.before_ns) for one in ordered]
+
+
+def _causes(found: Sequence[Change], *, together: bool) -> list[Change]:
+    """Return the changes that are no effects: what has a cause of its own first, then what may follow from it, then what is small."""
+    structure = {tuple(one.path) for one in found if one.tier == "structure"}
+    follow = [one for one in found if one.kind == "host" and tuple(one.path) in structure]
+    largest_ns = max((abs(one.change_ns or 0) for one in found if one not in follow), default=0)
+    first = [one for one in found if one not in follow and is_own(one, together)]
+    first = [one for one in first if one.change_ns is None or abs(one.change_ns) >= _SMALL * largest_ns or one.kind in _ALWAYS]
+    rest = [one for one in found if one not in first]
+    return [*_by_size(first), *_by_size(rest)]
+
+
+def _by_size(found: Iterable[Change]) -> list[Change]:
+    """Return changes, the largest first; of about one size time between ops last, which is what is left over."""
+    return sorted(found, key=lambda one: -abs(one.change_ns or 0) * (_LEFT_OVER if one.kind == "python" else 1))
+
+
+def _noise(pair: RankPair, parts: Sequence[Pair], basis: Basis) -> Noise:
+    resolution = max(rank.entry.inputs.resolution_ns for rank in (pair.before, pair.after))
+    return noise_of(parts, basis, float(basis.steps(pair.before).mean()), resolution)
+
+
+def _with_share(one: Change, step_ns: int) -> Change:
+    if one.change_ns is None or not step_ns:
+        return one
+    return msgspec.structs.replace(one, change_pct=round(100 * one.change_ns / step_ns, 4))
+
+
+def _merged(by_rank: Sequence[Sequence[Change]], ranks: Sequence[int]) -> list[Change]:
+    """Put equal changes of several ranks together: ranks that all have it are not named, a rank alone is."""
+    same: dict[tuple[str, str, tuple[str, ...], str, bool], dict[int, Change]] = defaultdict(dict)
+    for rank, mine in zip(ranks, by_rank, strict=True):
+        for one in mine:
+            key = (
+                one.tier,
+                one.kind,
+                tuple(one.path),
+                one.name if one.tier != "effect" else one.what.split(":")[0],
+                (one.change_ns or 0) > 0,
+            )
+            same[key].setdefault(rank, one)
+    return [_of_ranks(of, len(ranks)) for of in same.values()]
+
+
+def _of_ranks(of: dict[int, Change], count: int) -> Change:
+    first = max(of.values(), key=lambda one: abs(one.change_ns or 0))
+    if count == 1:
+        return first
+    mean_ns = round(sum(one.change_ns or 0 for one in of.values()) / len(of))
+    if len(of) == count:
+        return msgspec.structs.replace(first, change_ns=mean_ns, evidence=_over(first, of, "mean over ranks"))
+    names = ", ".join(map(str, list(of)[:8])) + ", ..." * (len(of) > 8)
+    if len(of) == 1:
+        what = f"rank {names} alone: {first.what}"
+        if first.kind in _SPEED:
+            what = f"rank {names} is {'a straggler' if mean_ns > 0 else 'faster than before'}: {first.what}"
+    else:
+        what = f"ranks {names}: {first.what}"
+    return msgspec.structs.replace(
+        first, what=what, ranks=list(of), change_ns=mean_ns, evidence=_over(first, of, f"mean of {counted(len(of), 'rank')}")
+    )
+
+
+def _over(first: Change, of: dict[int, Change], word: str) -> str:
+    if len(of) == 1:
+        return first.evidence
+    mean_ns = sum(one.change_ns or 0 for one in of.values()) / len(of)
+    return f"{mean_ns / 1e6:+,.3f} ms {word}; the most: {first.evidence}"

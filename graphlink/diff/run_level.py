@@ -1,0 +1,245 @@
+"""What changed of the run as a whole: hardware, ranks, schedule, shapes and types, how often all is done; communication between ranks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import UNSET
+
+from graphlink.diff.facts import Basis, RankPair, RunFacts
+from graphlink.diff.noise import Noise
+from graphlink.diff.pairs import Both
+from graphlink.diff.records import Change, GroupChange, PipelineChange
+from graphlink.operations.records import Operation
+from graphlink.operations.table import short_path
+from graphlink.ranks.summary import Collectives
+from graphlink.records import counted, ms
+
+_MOST: Final = 0.5  # of the device time of what has shapes, or types
+_SAME: Final = 0.0005  # of a number of collectives or bytes
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+def run_changes(both: Both) -> Iterator[Change]:
+    """Yield the changes that all others may follow from."""
+    before, after, repeats = both.before, both.after, both.matched.repeats
+    if not both.matched.by_name:
+        yield change("hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name")
+    world, recorded = ((one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks)))
+    if world[0] != world[1]:
+        yield change("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", "ranks", world)
+    elif recorded[0] != recorded[1]:
+        yield change("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", "ranks", recorded)
+    yield from _pipeline(before, after)
+    if repeats != 1.0 and not _microbatches_explain(before, after):
+        what = f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more was recorded"
+        yield change("repeats", what, "times", (1.0, repeats))
+    yield from _inputs(both.ranks)
+
+
+def change(
+    kind: str,
+    what: str,
+    unit: str = "",
+    values: tuple[float, float] | None = None,
+    path: Sequence[str] = (),
+    evidence: str = "",
+    change_ns: float | None = None,
+) -> Change:
+    """Return a change of structure, of the run; ``values``: before and after, in ``unit``."""
+    before, after = values or (None, None)
+    return Change(
+        tier="structure",
+        kind=kind,
+        what=what,
+        ranks=[],
+        path=list(path),
+        name="",
+        unit=unit,
+        before=None if before is None else float(before),
+        after=None if after is None else float(after),
+        factor=round(after / before, 6) if before and after is not None else None,
+        change_ns=None if change_ns is None else round(change_ns),
+        change_pct=None,
+        evidence=evidence,
+    )
+
+
+def _gpus(run: RunFacts) -> str:
+    return ", ".join(run.gpus) or "a GPU that is not named"
+
+
+def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
+    one, other = before.summary.pipeline, after.summary.pipeline
+    if not one or not other:
+        if one or other:
+            found = "went" if one else "came"
+            yield change("schedule", f"a pipeline was found in {'A' if one else 'B'} alone: it {found}")
+        return
+    for name in ("microbatches", "stages", "chunks"):
+        values = getattr(one, name), getattr(other, name)
+        if values[0] != values[1]:
+            yield change(name, f"{values[0]:,} -> {values[1]:,} {name}", name, values)
+    if one.schedule != other.schedule:
+        yield change("schedule", f"schedule {one.schedule} -> {other.schedule}")
+
+
+def _microbatches_explain(before: RunFacts, after: RunFacts) -> bool:
+    one, other = before.summary.pipeline, after.summary.pipeline
+    return bool(one and other and one.microbatches != other.microbatches)
+
+
+def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
+    """Return both pipelines side by side; None where neither run has one."""
+    one, other = before.summary.pipeline, after.summary.pipeline
+    if not one and not other:
+        return None
+    rate = [None if side is None or side.bubble_rate_makespan is UNSET else side.bubble_rate_makespan for side in (one, other)]
+    return PipelineChange(
+        schedule_before=one.schedule if one else None,
+        schedule_after=other.schedule if other else None,
+        stages_before=one.stages if one else None,
+        stages_after=other.stages if other else None,
+        microbatches_before=one.microbatches if one else None,
+        microbatches_after=other.microbatches if other else None,
+        chunks_before=one.chunks if one else None,
+        chunks_after=other.chunks if other else None,
+        bubble_rate_before=rate[0],
+        bubble_rate_after=rate[1],
+        causes_before_ns=one.causes_ns if one else {},
+        causes_after_ns=other.causes_ns if other else {},
+    )
+
+
+def _inputs(pairs: Sequence[RankPair]) -> Iterator[Change]:
+    """Yield other shapes and other types of inputs, where most of the device time has them; of the first ranks, as all run one program."""
+    for pair in pairs[:1]:
+        one, other = ({tuple(operation.path): operation for operation in rank.file.operations} for rank in (pair.before, pair.after))
+        both = [(mine, other[path]) for path, mine in one.items() if path in other]
+        shaped = [(mine, its) for mine, its in both if mine.shapes and its.shapes]
+        reshaped = [(mine, its) for mine, its in shaped if mine.shapes[0] != its.shapes[0]]
+        if reshaped and _time(reshaped) >= _MOST * _time(shaped):
+            yield _reshaped(reshaped)
+        typed = [(mine, its) for mine, its in both if mine.dtypes and its.dtypes]
+        retyped = [(mine, its) for mine, its in typed if mine.dtypes[0] != its.dtypes[0]]
+        if retyped and _time(retyped) >= _MOST * _time(typed):
+            mine, its = max(retyped, key=lambda both: both[0].device_ns)
+            what = f"other types: {mine.dtypes[0]} -> {its.dtypes[0]} in {counted(len(retyped), 'operation')}"
+            yield change("types", what, path=mine.path, evidence=f"such as {short_path(mine.path)}")
+
+
+def _time(both: Sequence[tuple[Operation, Operation]]) -> int:
+    return sum(max(mine.device_ns, mine.host_ns, 1) for mine, _ in both)
+
+
+def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
+    """Return other shapes; where the first number of most changed by one ratio, it is the batch."""
+    weights: dict[tuple[int, int], int] = defaultdict(int)
+    for mine, its in both:
+        numbers = [_NUMBERS.findall(operation.shapes[0]) for operation in (mine, its)]
+        if all(numbers) and len(numbers[0][0]) < 19 and len(numbers[1][0]) < 19:
+            weights[int(numbers[0][0]), int(numbers[1][0])] += max(mine.device_ns, 1)
+    one, other = max(weights, key=lambda ratio: weights[ratio], default=(0, 0))
+    mine, its = max(both, key=lambda pair: pair[0].device_ns)
+    such = f"such as {short_path(mine.path)}: {mine.shapes[0]} -> {its.shapes[0]}"
+    if one and other and one != other and weights[one, other] >= _MOST * sum(weights.values()):
+        size = "smaller" if other < one else "larger"
+        return change("batch", f"{size} inputs: first dimension {one:,} -> {other:,}", "first dimension", (one, other), mine.path, such)
+    return change("shapes", f"other shapes of inputs in {counted(len(both), 'operation')}", path=mine.path, evidence=such)
+
+
+def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[GroupChange]:
+    """Return each function of each communicator of both runs, a step."""
+    sides: list[dict[tuple[tuple[int, ...], int, str], Collectives]] = [_collectives(run) for run in (before, after)]
+    per = [len(run.steps_ns) if basis.per != "run" else 1 for run in (before, after)]
+    out = []
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        one, other = (side.get(key) for side in sides)
+        columns = {
+            name: [getattr(found, name) / steps if found else 0 for found, steps in zip((one, other), per, strict=True)]
+            for name in ("count", "bytes", "transfer_ns", "wait_ns")
+        }
+        ranks, turn, kind = key
+        out.append(
+            GroupChange(
+                group=f"ranks {', '.join(map(str, ranks[:8]))}{', ...' * (len(ranks) > 8)}" + (f" ({turn + 1})" if turn else ""),
+                ranks=len(ranks),
+                type=kind,
+                count_before=round(columns["count"][0], 6),
+                count_after=round(columns["count"][1], 6),
+                bytes_before=round(columns["bytes"][0], 3),
+                bytes_after=round(columns["bytes"][1], 3),
+                transfer_before_ns=round(columns["transfer_ns"][0]),
+                transfer_after_ns=round(columns["transfer_ns"][1]),
+                wait_before_ns=round(columns["wait_ns"][0]),
+                wait_after_ns=round(columns["wait_ns"][1]),
+            )
+        )
+    return out
+
+
+def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collectives]:
+    """Return functions by the ranks of the group, which of several groups of these ranks it is, and type: names may differ between runs."""
+    out: dict[tuple[tuple[int, ...], int, str], Collectives] = {}
+    if run.summary.run is None:
+        return out
+    turns: dict[tuple[int, ...], int] = defaultdict(int)
+    for group in sorted(run.summary.run.groups, key=lambda one: (one.id is None, one.id or 0, one.name)):
+        ranks = tuple(group.ranks)
+        for found in group.collectives:
+            out[ranks, turns[ranks], found.type] = found
+        turns[ranks] += 1
+    return out
+
+
+def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: float, per: str) -> Iterator[Change]:
+    """Yield what changed in communication of ranks that are matched: how often and how much of it, how long a transfer takes; the same
+    type of several groups together."""
+    by_type: dict[str, list[GroupChange]] = defaultdict(list)
+    for one in found:
+        by_type[one.type].append(one)
+    work: list[tuple[str, float, float]] = []
+    for kind, groups in by_type.items():
+        count = sum(one.count_before for one in groups), sum(one.count_after for one in groups)
+        size = sum(one.bytes_before for one in groups), sum(one.bytes_after for one in groups)
+        transfer = sum(one.transfer_before_ns for one in groups), sum(one.transfer_after_ns for one in groups)
+        took, change_ns = f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}", transfer[1] - transfer[0]
+        if _other(count, repeats):
+            what = f"{kind} is done {count[0]:,.4g} -> {count[1]:,.4g} times {per}"
+            yield change("collective_calls", what, f"collectives {per}", count, evidence=took, change_ns=change_ns)
+        elif _other(size, repeats):
+            what = f"{kind} moves {size[0]:,.0f} -> {size[1]:,.0f} bytes {per}"
+            yield change("collective_bytes", what, f"bytes {per}", size, evidence=took, change_ns=change_ns)
+        elif noise.beyond(transfer[0] * repeats, transfer[1]):
+            work.append((kind, transfer[0] * repeats, transfer[1]))
+    if work:
+        yield _slower(work, per)
+
+
+def _other(values: tuple[float, float], repeats: float) -> bool:
+    """Tell whether a number changed, other than as often as all did."""
+    return min(abs(values[1] - values[0]), abs(values[1] - values[0] * repeats)) > _SAME * max(values)
+
+
+def _slower(work: Sequence[tuple[str, float, float]], per: str) -> Change:
+    before, after = sum(one for _, one, _ in work), sum(other for _, _, other in work)
+    kinds = ", ".join(kind for kind, _, _ in sorted(work, key=lambda one: -abs(one[2] - one[1])))
+    factor = after / before if before else 0.0
+    return Change(
+        tier="work",
+        kind="network",
+        what=f"communication takes {factor:.2f} x as long to transfer the same: {kinds}",
+        ranks=[],
+        path=[],
+        name=kinds,
+        unit=f"ns {per}",
+        before=before,
+        after=after,
+        factor=round(factor, 6) or None,
+        change_ns=round(after - before),
+        change_pct=None,
+        evidence=f"{ms(before)} -> {ms(after)} ms of transfer {per}, without what ranks wait for each other",
+    )

@@ -1,0 +1,205 @@
+"""What came, went, or is done more or less often: operations, kernels, waits, GPU calls; and work that moved to another stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphlink.diff.noise import LEAST_SHARE, Noise
+from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
+from graphlink.diff.records import Change
+from graphlink.operations.names import short_name
+from graphlink.operations.paths import PYTHON
+from graphlink.records import ms, shortened
+
+_SMALL: Final = 1e-9
+_NAME: Final = 40  # characters of a name in a sentence
+
+
+def place(path: Path) -> str:
+    """Return what a sentence has room for of a path: the op, and the modules or ranges that it is in, or else the op around it."""
+    inside = [name for name in path if "::" not in name][-2:]
+    ops = [name for name in path if "::" in name][-1 if inside else -2 :]
+    kept = [*inside, *ops]
+    left_out = ["..."] if len(kept) < len(path) else []
+    return "/".join([*left_out, *(shortened(name, _NAME) for name in kept)])
+
+
+def structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -> Iterator[Change]:
+    """Yield what changed in the calls of a rank; of an operation that is called more or less often not what is inside it, of one with other
+    kernels not the calls that launch them."""
+    for one in _structure(pairs, noise, matched, per):
+        if noise.exact or one.kind == "synchronisation" or abs(one.change_ns or 0) >= LEAST_SHARE * noise.step_ns:
+            yield one
+
+
+def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -> Iterator[Change]:
+    repeats = matched.repeats
+    by_path: dict[Path, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        by_path[pair.path].append(pair)
+    other = {path: mine for path, mine in by_path.items() if path != (PYTHON,) and not loads(path) and _rows_differ(mine, noise, repeats)}
+    tops = {path: next((path[:k] for k in range(1, len(path)) if path[:k] in other), path) for path in other}
+    inside: dict[Path, list[Pair]] = defaultdict(list)
+    for path, mine in other.items():
+        inside[tops[path]] += mine
+    for path, mine in inside.items():
+        yield _operation(path, mine, repeats, per)
+    calls: list[Pair] = []
+    for path, mine in by_path.items():
+        if path not in other:
+            found = [pair for pair in mine if pair.of not in ("host", "late") and _differ(pair, noise, repeats)]
+            yield from _inside(path, found, repeats, per)
+            calls += [] if any(pair.of in DEVICE for pair in found) else [pair for pair in found if pair.of == "call"]
+    if matched.by_name:
+        yield from _calls(calls, per)
+    yield from _streams(pairs, noise, per)
+
+
+def _differ(pair: Pair, noise: Noise, repeats: float) -> bool:
+    return noise.counts_differ(pair.count_before, pair.count_after, repeats)
+
+
+def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
+    """Yield GPU calls by name that are made more or less often where what they launch is not."""
+    for name in dict.fromkeys(pair.name for pair in found):
+        mine = [pair for pair in found if pair.name == name]
+        counts = sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)
+        times, path = _times(mine, "call"), mine[0].path if len(mine) == 1 else ()
+        where = f" in {place(path)}" if path else ""
+        took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
+        yield _change("call", f"{name}{where} {_often(*counts, per)}", path, name, _Sums(counts, f"calls {per}", times), took)
+
+
+def _rows_differ(mine: Sequence[Pair], noise: Noise, repeats: float) -> bool:
+    rows = [pair for pair in mine if pair.of == "host"]
+    return any(noise.counts_differ(pair.count_before, pair.count_after, repeats) for pair in rows)
+
+
+def _times(pairs: Sequence[Pair], *of: str) -> tuple[float, float]:
+    """Return the time of parts before and after."""
+    mine = [pair.mean_ns for pair in pairs if pair.of in of]
+    return sum(one for one, _ in mine), sum(other for _, other in mine)
+
+
+def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Change:
+    """Return the change of an operation, with all inside it, that is called more or less often: its waits if it waits, else its device
+    time, else its host time."""
+    rows = next(pair for pair in mine if pair.of == "host" and pair.path == path)
+    before, after = rows.counts
+    waits, device, host = _times(mine, "waiting_call"), _times(mine, *DEVICE), _times(mine, "host", "call")
+    calls = [sum(pair.counts[k] for pair in mine if pair.of == "waiting_call") for k in (0, 1)]
+    syncs = abs(calls[1] - calls[0] * repeats) > _SMALL
+    sort, times = next((item for item in (("wait", waits), ("device", device)) if any(item[1])), ("host", host))
+    name = next((pair.name for pair in mine if pair.of == "waiting_call"), "") if syncs else ""
+    waited = f"; it waits for the GPU in {name}" if syncs else ""
+    kind = "synchronisation" if syncs else "operation"
+    took = f"{ms(times[0])} -> {ms(times[1])} ms of {sort} time {per}"
+    return _change(
+        kind, f"{place(path)} {_often(before, after, per)}{waited}", path, name, _Sums((before, after), f"calls {per}", times), took
+    )
+
+
+def _often(before: float, after: float, per: str) -> str:
+    """Return how often something is done: ``came``, ``went``, or from how often to how often."""
+    if not before:
+        return f"came: {after:,.4g} {per}"
+    return f"went: {before:,.4g} {per}" if not after else f"is done {before:,.4g} -> {after:,.4g} times {per}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """How often something is done, in a unit, and the time of it in ns, before and after."""
+
+    counts: tuple[float, float]
+    unit: str
+    times: tuple[float, float]
+
+
+def _change(kind: str, what: str, path: Path, name: str, sums: _Sums, evidence: str) -> Change:
+    before, after = sums.counts
+    return Change(
+        tier="structure",
+        kind=kind,
+        what=what,
+        ranks=[],
+        path=list(path),
+        name=name,
+        unit=sums.unit,
+        before=round(before, 6),
+        after=round(after, 6),
+        factor=round(after / before, 6) if before else None,
+        change_ns=round(sums.times[1] - sums.times[0]),
+        change_pct=None,
+        evidence=evidence,
+    )
+
+
+def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iterator[Change]:
+    """Yield what came or went inside an operation that is called as often: kernels and waits."""
+    device = [pair for pair in other if pair.of in DEVICE]
+    where = f" in {place(path)}" if path else ""
+    if device:
+        yield from _kernels(path, device, repeats, per, where)
+    for pair in other:
+        if pair.of == "waiting_call":
+            took = f"{ms(pair.mean_ns[0])} -> {ms(pair.mean_ns[1])} ms in the call {per}"
+            what = f"waiting for the GPU by {pair.name}{where} {_often(*pair.counts, per)}"
+            yield _change("synchronisation", what, path, pair.name, _Sums(pair.counts, f"calls {per}", pair.mean_ns), took)
+
+
+def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where: str) -> Iterator[Change]:
+    """Yield kernels that came or went; where as many came as went, they were replaced."""
+    came = [pair for pair in other if pair.counts[1] > pair.counts[0] * repeats]
+    went = [pair for pair in other if pair.counts[1] < pair.counts[0] * repeats]
+    more, fewer = (sum(abs(pair.counts[1] - pair.counts[0] * repeats) for pair in pairs) for pairs in (came, went))
+    if came and went:
+        times = _times(other, *DEVICE)
+        names = [max(pairs, key=lambda pair: abs(pair.change_ns)).name for pairs in (went, came)]
+        what = f"other kernels{where}: {_short(names[0])} -> {_short(names[1])}{', ...' if len(other) > 2 else ''}"
+        counts = (sum(pair.counts[0] for pair in other), sum(pair.counts[1] for pair in other))
+        took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {fewer:,.4g} went and {more:,.4g} came {per}"
+        yield _change("kernels", what, path, names[1], _Sums(counts, f"kernels {per}", times), took)
+        return
+    for mine in (came, went):
+        if mine:
+            times, counts = _times(mine, *DEVICE), (sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine))
+            first = max(mine, key=lambda pair: abs(pair.change_ns))
+            what = f"{_short(first.name)}{', ...' if len(mine) > 1 else ''}{where} {_often(*counts, per)}"
+            took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}"
+            yield _change("kernel", what, path, first.name, _Sums(counts, f"kernels {per}", times), took)
+
+
+def _short(name: str) -> str:
+    return shortened(short_name(name), 48) if name else "(not by name)"
+
+
+def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
+    """Yield work that ran on another stream than most of what was on its stream before. Numbers of streams may all differ."""
+    both = [pair for pair in pairs if pair.of in DEVICE and all(pair.mean_ns) and all(len(side) == 1 for side in pair.streams)]
+    went: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    came: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    for pair in both:
+        one, other = (next(iter(side)) for side in pair.streams)
+        went[one][other] += pair.mean_ns[0]
+        came[other][one] += pair.mean_ns[0]
+    usual = {one: max(others, key=lambda other: (others[other], other)) for one, others in went.items()}
+    owner = {other: max(ones, key=lambda one: (ones[one], one)) for other, ones in came.items()}
+    moved: dict[tuple[tuple[int, int], tuple[int, int]], list[Pair]] = defaultdict(list)
+    for pair in both:
+        one, other = (next(iter(side)) for side in pair.streams)
+        if usual[one] != other or owner[other] != one:
+            moved[one, other].append(pair)
+    for (one, other), mine in moved.items():
+        times = _times(mine, *DEVICE)
+        if max(times) < LEAST_SHARE * noise.step_ns and not noise.exact:
+            continue
+        first = max(mine, key=lambda pair: pair.mean_ns[0])
+        count = sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)
+        shared = other in usual.values() and owner[other] != one
+        what = f"{place(first.path)}{', ...' if len(mine) > 1 else ''} runs on stream {other[1]}, not {one[1]}"
+        behind = ", behind the work that is there" if shared else ", a stream of its own"
+        sums = _Sums(count, f"device ops {per}", (0.0, times[1]))
+        yield _change("stream", what + behind, first.path, first.name, sums, f"{ms(times[1])} ms of device time {per} moved")

@@ -1,0 +1,189 @@
+"""The comparison of two runs for people: the verdict, what changed, where it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from graphlink.diff.changes import WORDS
+from graphlink.diff.records import Change, DiffReport, Split, Verdict
+from graphlink.operations.table import short_path
+from graphlink.records import Table, counted, ms, percent, share_word, shortened
+
+_PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
+_ANSWER: Final = {"better": "B is better", "worse": "B is worse", "the same": "B is the same as A", "cannot tell": "Cannot tell"}
+_FEW: Final = 3
+
+
+def diff_table(report: DiffReport, top: int) -> list[str | Table]:
+    """Return the report for people, with the ``top`` first of each list."""
+    found = report.verdict
+    out: list[str | Table] = [
+        _verdict(found),
+        Table([("A", _side(report, "before")), ("B", _side(report, "after")), *_margin(found), *_compares(report)]),
+    ]
+    if report.fail_on:
+        out.append(
+            f"--fail-on {report.fail_on.limit_pct:g}%: {'exceeded' if report.fail_on.exceeded else 'not exceeded'}: {report.fail_on.why}"
+        )
+    if not found.identical:
+        out += ["", *_changes(report.changes, top)]
+    out += ["", *_split(report.split)]
+    if len(report.ranks) > 1 or len(report.splits) > 1:
+        out += ["", *_ranks(report, top)]
+    if not found.identical:
+        out += [part for block in (_operations(report, top), _path(report), _pipeline(report)) for part in ("", *block) if block]
+    return [*out, *([""] if report.notes else []), *(f"note: {text}" for text in report.notes)]
+
+
+def _verdict(found: Verdict) -> str:
+    if found.identical:
+        return "B is the same as A: the recordings are identical, every figure is equal"
+    word = "slower" if found.change_pct > 0 else "faster"
+    times = f"{ms(found.before_ns)} -> {ms(found.after_ns)} ms {WORDS[found.per]}"
+    answer = _ANSWER[found.answer]
+    if found.answer in ("better", "worse"):
+        return f"{answer}: {abs(found.change_pct):.1f} % {word}, {times}"
+    return f"{answer}: {found.change_pct:+.1f} %, {times}"
+
+
+def _margin(found: Verdict) -> list[tuple[str, str]]:
+    if found.low_pct is None or found.high_pct is None or found.identical:
+        return [("margin", found.why)]
+    return [
+        (
+            "margin",
+            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {_PER[found.per]})",
+        ),
+        ("sure", found.why),
+    ]
+
+
+def _side(report: DiffReport, which: str) -> str:
+    side = getattr(report, which)
+    steps = counted(len(side.steps_ns), "step") if side.steps_ns else "no steps"
+    on = f", {', '.join(side.gpus)}" if side.gpus else ""
+    return f"{side.folder}: {counted(len(side.ranks), 'rank')} of {side.world_size:,}, {steps}{on}"
+
+
+def _compares(report: DiffReport) -> list[tuple[str, str]]:
+    found = report.comparable
+    others = [f"{one.about} {one.before} / {one.after}" for one in found.reasons if not one.same and one.about != "model"]
+    told = f"score {found.score} of 100: {found.alike_pct:.0f} % of the work is alike, matched by {found.matched_by}"
+    return [("compares", told), *([("differs", "; ".join(others))] if others else [])]
+
+
+def _changes(changes: Sequence[Change], top: int) -> list[str | Table]:
+    causes = [one for one in changes if one.tier != "effect"]
+    effects = [one for one in changes if one.tier == "effect"]
+    if not changes:
+        return ["what changed: nothing beyond noise"]
+    out: list[str | Table] = ["what changed, causes first"]
+    for title, some in (("", causes), ("where it shows", effects)):
+        if some:
+            out += [title] if title else []
+            rows = []
+            for k, one in enumerate(some[:top], 1):
+                rows.append((f"{k}.", _size(one), one.what))
+                rows += [("", "", f"  {one.evidence}")] if one.evidence and not title else []
+            out.append(Table(rows, align="<><"))
+        if len(some) > top:
+            out.append(f"  {len(some) - top:,} more with a larger --top")
+    if not causes:
+        out.insert(1, "  no cause was found beyond noise")
+    return out
+
+
+def _size(one: Change) -> str:
+    if one.change_ns is None:
+        return ""
+    share = f" ({one.change_pct:+.1f} %)" if one.change_pct is not None else ""
+    return f"{one.change_ns / 1e6:+,.3f} ms{share}"
+
+
+def _split(split: Split) -> list[str | Table]:
+    rows = [(one.what, ms(one.before_ns), ms(one.after_ns), f"{one.change_ns / 1e6:+,.3f}") for one in split.parts]
+    rows.append(("sum", ms(split.before_ns), ms(split.after_ns), f"{split.change_ns / 1e6:+,.3f}"))
+    return ["where the time goes", Table(rows, ("", "A ms", "B ms", "change"), "<>>>")]
+
+
+def _ranks(report: DiffReport, top: int) -> list[str | Table]:
+    busy: dict[int, Split] = {}
+    for split in report.splits:
+        if split.rank is not None:
+            busy.setdefault(split.rank, split)
+    order = sorted(report.ranks, key=lambda one: -abs(one.after_ns - one.before_ns))
+    rows = []
+    for one in order[: max(top, 8)]:
+        parts = sorted(busy[one.rank].parts, key=lambda part: -abs(part.change_ns))[:_FEW] if one.rank in busy else []
+        most = ", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in parts if part.change_ns)
+        waits = f"{ms(one.wait_before_ns)} -> {ms(one.wait_after_ns)}"
+        rows.append((str(one.rank), ms(one.before_ns), ms(one.after_ns), f"{(one.after_ns - one.before_ns) / 1e6:+,.3f}", waits, most))
+    out: list[str | Table] = ["ranks", Table(rows, ("rank", "A ms", "B ms", "change", "waits for late ranks", "most by"), ">>>>><")]
+    for name, evidence in (("A", report.straggler_before), ("B", report.straggler_after)):
+        if evidence:
+            out.append(f"  straggler in {name}: {evidence}")
+    return out
+
+
+def _operations(report: DiffReport, top: int) -> list[str | Table]:
+    changed = [one for one in report.operations if one.device_before_ns != one.device_after_ns or one.host_before_ns != one.host_after_ns]
+    if not changed:
+        return []
+    rows = [
+        (
+            ms(one.device_before_ns),
+            ms(one.device_after_ns),
+            f"{(one.device_after_ns - one.device_before_ns) / 1e6:+,.3f}",
+            f"{(one.host_after_ns - one.host_before_ns) / 1e6:+,.3f}",
+            _calls(one.calls_before, one.calls_after),
+            short_path(one.path),
+        )
+        for one in changed[:top]
+    ]
+    head = ("device A ms", "B ms", "change", "host change", "calls", "operation")
+    out: list[str | Table] = ["operations, largest change of device time first", Table(rows, head, ">>>>><")]
+    gone = [
+        one
+        for one in report.operations
+        if not (one.device_before_ns and one.device_after_ns) and one.device_before_ns != one.device_after_ns
+    ]
+    for name, field in (("A", "device_before_ns"), ("B", "device_after_ns")):
+        alone = [one for one in gone if getattr(one, field)]
+        if alone:
+            named = ", ".join(f"{shortened(one.path[-1], 40)} {ms(getattr(one, field))} ms" for one in alone[:_FEW])
+            time = f"{ms(sum(getattr(one, field) for one in alone))} ms of device time"
+            out.append(f"  in {name} alone: {time} in {counted(len(alone), 'operation')}: {named}")
+    return out
+
+
+def _calls(before: float, after: float) -> str:
+    return f"{before:,.4g}" if before == after else f"{before:,.4g} -> {after:,.4g}"
+
+
+def _path(report: DiffReport) -> list[str | Table]:
+    one, other = report.path_before_ns, report.path_after_ns
+    sums = sum(one.values()), sum(other.values())
+    rows = [
+        (share_word(name), percent(one.get(name, 0), sums[0]), percent(other.get(name, 0), sums[1]))
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name) or other.get(name)
+    ]
+    return ["critical path", Table(rows, ("", "A", "B"), "<>>")] if rows else []
+
+
+def _pipeline(report: DiffReport) -> list[str | Table]:
+    found = report.pipeline
+    if found is None:
+        return []
+    rows = [
+        (name, *("" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in values))
+        for name, *values in (
+            ("schedule", found.schedule_before, found.schedule_after),
+            ("stages", found.stages_before, found.stages_after),
+            ("microbatches", found.microbatches_before, found.microbatches_after),
+            ("chunks", found.chunks_before, found.chunks_after),
+            ("bubble rate", found.bubble_rate_before, found.bubble_rate_after),
+        )
+    ]
+    return ["pipeline", Table(rows, ("", "A", "B"), "<>>")]

@@ -1,0 +1,93 @@
+"""Whether the second run is better, the same or worse: a test over steps, with its margin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphlink.diff.facts import ENOUGH, Basis, RunFacts
+from graphlink.diff.records import Answer, FailOn, Verdict
+from graphlink.diff.student import F64, Compared, goes_together, paired, welch
+
+LEVEL: Final = 0.995  # of confidence: one of 200 pairs of equal runs is said to differ
+_LEAST: Final = 1e-6  # a chance that is printed
+SAME_WITHIN: Final = 5.0  # per cent: a margin that is wider cannot tell that nothing changed
+
+
+def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
+    """Compare the times of the steps that count: by Welch's test, and where steps of one place are alike, pair by pair."""
+    steps = basis.steps(before), basis.steps(after)
+    identical = _identical(before, after)
+    means = [float(sample.mean()) for sample in steps]
+    found, test = (None, "") if not basis.enough else _tested(*steps)
+    margin = None if found is None else 100 * found.margin(LEVEL) / means[0]
+    change_pct = 100 * (means[1] / means[0] - 1) if means[0] else 0.0
+    answer, why = _answer(basis, found, change_pct, margin, identical)
+    return Verdict(
+        answer=answer,
+        identical=identical,
+        per=basis.per,
+        steps_before=basis.before,
+        steps_after=basis.after,
+        before_ns=round(means[0]),
+        after_ns=round(means[1]),
+        change_ns=round(means[1]) - round(means[0]),
+        change_pct=round(change_pct, 4),
+        low_pct=None if margin is None else round(change_pct - margin, 4),
+        high_pct=None if margin is None else round(change_pct + margin, 4),
+        p=None if found is None else float(f"{found.p:.3g}"),
+        level=LEVEL,
+        test=test,
+        why=why,
+    )
+
+
+def _tested(before: F64, after: F64) -> tuple[Compared, str]:
+    if goes_together(before, after, 1 - LEVEL):
+        return paired(before, after), "paired"
+    return welch(before, after), "Welch"
+
+
+def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: float | None, identical: bool) -> tuple[Answer, str]:
+    if identical:
+        return "the same", "the recordings are identical: every step and every operation takes the same time to the ns"
+    if found is None or margin is None:
+        few = (
+            f"A has {basis.before:,} and B has {basis.after:,} after the first"
+            if basis.per == "step"
+            else "not both runs have one after the first"
+        )
+        return "cannot tell", f"too few steps for a test: {few}, {ENOUGH} are needed on each side"
+    if found.p < 1 - LEVEL:
+        return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {_percent(found.p)} of cases"
+    if margin <= SAME_WITHIN:
+        return "the same", f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out"
+    return "cannot tell", f"the steps vary too much: the margin is {margin:.1f} %, for 'the same' it has to be {SAME_WITHIN:g} % or less"
+
+
+def _percent(p: float) -> str:
+    return f"{100 * p:.2g} %" if p >= _LEAST else f"less than {100 * _LEAST:.4f} %"
+
+
+def _identical(before: RunFacts, after: RunFacts) -> bool:
+    """Tell whether all steps, and all operations, of both runs take the same time to the ns: two recordings never do."""
+    if len(before.ranks) != len(after.ranks):
+        return False
+    for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True):
+        if one.took_ns != other.took_ns or one.entry.replay.measured_ns != other.entry.replay.measured_ns:
+            return False
+        if one.file.operations != other.file.operations or one.file.parts != other.file.parts:
+            return False
+    return True
+
+
+def fail_on(found: Verdict, limit_pct: float) -> FailOn:
+    """Decide whether B is slower than A by more than ``limit_pct``: the difference is, and the test tells that B is slower; where there are
+    too few steps for a test, the difference alone decides. Identical recordings never are."""
+    beyond = not found.identical and found.change_pct > limit_pct
+    if not beyond:
+        return FailOn(limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} % is not more than {limit_pct:g} %")
+    if found.p is None:
+        return FailOn(limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, by the difference alone: {found.why}")
+    if found.answer == "worse":
+        return FailOn(limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, and the test tells that B is slower")
+    return FailOn(limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} %, but the test does not tell that B is slower")

@@ -1,0 +1,178 @@
+"""What takes longer or shorter although it is done as often: device time, host time, GPU calls, time between ops, late starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from graphlink.diff.groups import Group, grouped, uniform
+from graphlink.diff.noise import Noise
+from graphlink.diff.pairs import OUTSIDE, Pair, loads, summed
+from graphlink.diff.records import Change
+from graphlink.diff.structure import place
+from graphlink.operations.names import short_name
+from graphlink.operations.parts import OTHER_THREADS
+from graphlink.operations.paths import PYTHON
+from graphlink.records import counted, ms, shortened
+
+_WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
+_SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communication, host
+_MEMORY: Final = ("Malloc", "Free")
+
+
+def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, together: bool) -> Iterator[Change]:
+    """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so communication is compared
+    by its transfer, not by its kernels, which wait for late ranks."""
+    between = [pair for pair in pairs if pair.of == "host" and pair.path == (PYTHON,)] if repeats == 1.0 else []
+    same = [pair for pair in pairs if pair.path != (PYTHON,) and _as_often(pair, noise, repeats)]
+    scaled = [*between, *(_scaled(pair, repeats) for pair in same)]
+    changed = [pair for pair in scaled if noise.part_differs(pair)]
+    for of, whole in (("kernel", "the device"), ("copy", "copying"), *(() if together else (("communication", "communication"),))):
+        yield from _of(of, scaled, changed, per, noise, whole)
+    python = [pair for pair in changed if pair.of == "host" and pair.path == (PYTHON,)]
+    host = [pair for pair in scaled if pair.of == "host"]
+    factor = _factor_of(host, [pair for pair in changed if pair.of == "host"], noise)
+    if factor is not None:
+        yield _whole("host", "the host", factor, [pair for pair in host if all(pair.mean_ns)], per)
+    else:
+        yield from (_python(pair, per) for pair in python)
+        rest = [pair for pair in changed if pair.path != (PYTHON,)]
+        yield from _of("host", [pair for pair in host if pair.path != (PYTHON,)], rest, per, noise, "")
+    yield from _calls(scaled, changed, per)
+    late = [pair for pair in changed if pair.of == "late"]
+    if late:
+        yield _late(late, per)
+
+
+def _as_often(pair: Pair, noise: Noise, repeats: float) -> bool:
+    """Tell whether something is done as often; a data loader always is, whatever is inside it."""
+    loading = pair.of == "host" and loads(pair.path)
+    return loading or not noise.counts_differ(pair.count_before, pair.count_after, repeats)
+
+
+def _scaled(pair: Pair, repeats: float) -> Pair:
+    """Return a part with its time before as if all had been done as often as after."""
+    if repeats == 1.0 or abs(pair.counts[0] - pair.counts[1]) < abs(pair.counts[0] * repeats - pair.counts[1]):
+        return pair
+    return replace(pair, count_before=pair.count_before * repeats, before_ns=pair.before_ns * repeats)
+
+
+def _factor_of(every: Sequence[Pair], changed: Sequence[Pair], noise: Noise) -> float | None:
+    """Return the factor of nearly all parts, None where there is none: their sum may show what each alone does not."""
+    if not every or not noise.part_differs(summed(every), _SORTS):
+        return None
+    return uniform(every, changed) or (uniform(every, every) if not noise.exact else None)
+
+
+def _of(of: str, every: Sequence[Pair], changed: Sequence[Pair], per: str, noise: Noise, whole: str) -> Iterator[Change]:
+    all_of, mine = ([pair for pair in pairs if pair.of == of] for pairs in (every, changed))
+    factor = _factor_of(all_of, mine, noise) if whole else None
+    if factor is not None:
+        yield _whole(of, whole, factor, [pair for pair in all_of if all(pair.mean_ns)], per)
+        return
+    for group in grouped(all_of, mine):
+        yield _group(of, group, per)
+
+
+def _change(kind: str, what: str, group: Group, per: str, evidence: str = "") -> Change:
+    before, after = group.before_ns, group.after_ns
+    return Change(
+        tier="work",
+        kind=kind,
+        what=what,
+        ranks=[],
+        path=list(group.path),
+        name=group.name,
+        unit=f"ns {per}",
+        before=round(before, 3),
+        after=round(after, 3),
+        factor=round(after / before, 6) if before else None,
+        change_ns=round(group.change_ns),
+        change_pct=None,
+        evidence=evidence or f"{ms(before)} -> {ms(after)} ms {per}",
+    )
+
+
+def _whole(of: str, whole: str, factor: float, pairs: Sequence[Pair], per: str) -> Change:
+    """Return that nearly all of a device or host changed by one factor, the median by time."""
+    group = Group("all", (), "", tuple(pairs))
+    kind = {"kernel": "device_speed", "copy": "copy_speed", "communication": "communication_speed", "host": "host_speed"}[of]
+    made = _change(kind, f"{whole} takes {factor:.2f} x as long in nearly all it does", group, per)
+    return msgspec.structs.replace(made, factor=round(factor, 6))
+
+
+def _factor(group: Group) -> str:
+    return f"{group.after_ns / group.before_ns:.2f} x" if group.before_ns else "new time,"
+
+
+def _group(of: str, group: Group, per: str) -> Change:
+    took = f"{ms(group.before_ns)} -> {ms(group.after_ns)} ms"
+    if of == "host":
+        loading = loads(group.path)
+        what = f"{'loading data' if loading else 'the host'} takes {_factor(group)} as long in {place(group.path) or 'several ops'}"
+        return _change("data_loading" if loading else "host", what, group, per, f"{took} of host time {per}")
+    kind = {"kernel": "operation", "copy": "copy", "communication": "collective"}[of]
+    note = "; what it waits for late ranks is in it" if of == "communication" else ""
+    return _change(
+        kind, f"{_subject(of, group)} takes {_factor(group)} as long on the device", group, per, f"{took} of device time {per}{note}"
+    )
+
+
+def _subject(of: str, group: Group) -> str:
+    """Return what a group is: the op, forward or backward, and the kernel where it is one."""
+    name = shortened(short_name(group.name), 48) if group.name else ""
+    if group.by == "name":
+        return f"{name} in {counted(len({pair.path for pair in group.pairs}), 'operation')}"
+    if not group.path or OUTSIDE in group.path:
+        return name or group.op or _WORDS[of]
+    op = group.op if group.op and not group.backward and group.op not in group.path else ""
+    backward = "the backward of " if group.backward else ""
+    return f"{backward}{f'{op} in ' if op else ''}{place(group.path)}{f' ({name})' if name else ''}"
+
+
+def _python(pair: Pair, per: str) -> Change:
+    group, more = Group("path", pair.path, pair.name, (pair,)), "more" if pair.change_ns > 0 else "less"
+    if pair.name == OTHER_THREADS:
+        return _change(
+            "other_threads", f"other threads do nothing {ms(abs(pair.change_ns))} ms {more} {per}, and nothing wakes them", group, per
+        )
+    return _change("python", f"the host takes {ms(abs(pair.change_ns))} ms {more} between ops {per} (Python)", group, per)
+
+
+def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator[Change]:
+    """Yield GPU calls that take another time, by name; launches of all names together where most of them changed the same way."""
+    names = {pair.name for pair in changed if pair.of == "call"}
+    made = [Group("name", (), name, tuple(pair for pair in every if pair.of == "call" and pair.name == name)) for name in sorted(names)]
+    longer = [group for group in made if group.change_ns > 0]
+    for groups in (longer, [group for group in made if group.change_ns <= 0]):
+        rest = [group for group in groups if any(word in group.name for word in _MEMORY) or "Memcpy" in group.name]
+        launching = [group for group in groups if group not in rest]
+        if launching:
+            group = Group("name", (), launching[0].name if len(launching) == 1 else "", tuple(p for one in launching for p in one.pairs))
+            calls = sum(pair.counts[1] for pair in group.pairs)
+            each = group.change_ns / calls if calls else 0.0
+            subject = group.name or "GPU calls that do not wait"
+            what = f"{subject} cost{'s' * bool(group.name)} the host {_factor(group)} as much: {each / 1000:+,.2f} us a call"
+            yield _change(
+                "launch_cost", what, group, per, f"{calls:,.4g} calls, {ms(group.before_ns)} -> {ms(group.after_ns)} ms of host time {per}"
+            )
+        for group in rest:
+            kind = "copy_call" if "Memcpy" in group.name else "memory"  # the former may wait for the GPU
+            yield _change(kind, f"the host is {_factor(group)} as long in {group.name}", group, per)
+
+
+def _late(pairs: Sequence[Pair], per: str) -> Change:
+    group = Group("all", (), "", tuple(pairs))
+    later = "later" if group.change_ns > 0 else "earlier"
+    what = f"device ops begin {ms(abs(group.change_ns))} ms {later} {per}, and nothing recorded explains it"
+    return _change("late_starts", what, group, per)
+
+
+def is_own(change: Change, together: bool) -> bool:
+    """Tell whether a change of work is a cause by itself: communication of a rank alone may be late ranks, late starts may follow."""
+    return change.kind not in ("late_starts", "copy_call", "other_threads") and (
+        together or change.kind not in ("collective", "communication_speed")
+    )

@@ -1,0 +1,165 @@
+"""What each operation took step by step: its device ops by name, its own host time, and its GPU calls by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from graphlink.gpu.steps import Steps
+from graphlink.graph_model import Graph, NodeKind
+from graphlink.link.call_roles import Role, roles
+from graphlink.link.nest import innermost, last_started
+from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
+from graphlink.operations.records import Part, PartOf
+from graphlink.pipeline.rules import STEP_MARK
+from graphlink.tables import begins, spread
+
+if TYPE_CHECKING:
+    from graphlink.operations.find import FoundOperations
+
+_SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
+_KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
+OTHER_THREADS: Final = "other threads"
+_ASLEEP_NS: Final = 100_000
+_WAITS: Final = tuple(role for role in Role if role.waits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What is summed up. ``operation`` may be ``NOWHERE``; ``name``, ``op``: positions in the strings of the trace."""
+
+    operation: I64
+    sort: I64
+    name: I64
+    at_ns: I64
+    ns: I64
+    op: I64
+    backward: I64
+    device: I64
+    stream: I64
+
+
+def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]) -> list[Part]:
+    """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x steps."""
+    place = np.append(spread(len(order), np.array(order, np.int64), np.arange(len(order))), NOWHERE)  # the last one stands for none
+    strings = (*linked.trace.strings, OTHER_THREADS)
+    rows = [*_device(found, graph, linked, comm), *_host(found, graph, linked, len(strings) - 1), *_calls(found, linked)]
+    joined = _Rows(*(np.concatenate([getattr(one, name) for one in rows]) for name in _Rows.__slots__))
+    step = np.searchsorted(steps.start_ns, joined.at_ns, side="right")
+    within = step > 0
+    within[within] = joined.at_ns[within] < steps.end_ns[step[within] - 1]
+    return list(_summed(joined, place[joined.operation], np.where(within, step, 0), len(steps.names) + 1, strings))
+
+
+def _summed(rows: _Rows, operation: I64, step: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:
+    turn = np.argsort(np.argsort(np.array(strings, object), kind="stable"), kind="stable")  # by text: numbers depend on the order of rows
+    by = np.lexsort((rows.stream, rows.device, rows.backward, turn[rows.op], turn[rows.name], rows.sort, operation))
+    columns = [column[by] for column in (operation, rows.sort, rows.name, rows.op, rows.backward)]
+    opens = begins(*columns)
+    first, number = np.flatnonzero(opens), np.cumsum(opens) - 1
+    count, ns = np.zeros((len(first), width), np.int64), np.zeros((len(first), width), np.int64)
+    np.add.at(count, (number, step[by]), 1)
+    np.add.at(ns, (number, step[by]), rows.ns[by])
+    streams: list[list[tuple[int, int]]] = [[] for _ in range(len(first))]
+    placed = np.flatnonzero(begins(number, rows.device[by], rows.stream[by]) & (columns[1] < _LATE))
+    for k, device, stream in zip(*(column[placed].tolist() for column in (number, rows.device[by], rows.stream[by])), strict=True):
+        streams[k].append((device, stream))
+    keys = zip(*(column[first].tolist() for column in columns), strict=True)
+    for (of, sort, name, op, backward), placed_on, counts, times in zip(keys, streams, count.tolist(), ns.tolist(), strict=True):
+        yield Part(
+            operation=None if of == NOWHERE else of,
+            of=_SORTS[sort],
+            name=strings[name],
+            op=strings[op],
+            backward=bool(backward),
+            streams=placed_on,
+            count=counts,
+            ns=times,
+        )
+
+
+def _rows(operation: I64, sort: I64 | int, name: I64 | int, at_ns: I64, ns: I64, **more: I64) -> _Rows:
+    """Return rows of which some columns are the same for all."""
+    count = len(at_ns)
+    filled = {key: np.full(count, value) if isinstance(value, int) else value for key, value in (("sort", sort), ("name", name))}
+    others = {key: more.get(key, np.zeros(count, np.int64)) for key in ("op", "backward", "device", "stream")}
+    return _Rows(operation=operation.astype(np.int64), at_ns=at_ns, ns=ns, **filled, **others)
+
+
+def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication) -> Iterator[_Rows]:
+    device, host, calls = linked.trace.device, linked.trace.host, linked.trace.calls
+    sort = np.where(device.kind == DeviceKind.MEMCPY, _COPY, _KERNEL)
+    sort[comm.device_row] = _COMM
+    at_ns, launched = device.start_ns.copy(), linked.device_call != NOWHERE
+    at_ns[launched] = calls.start_ns[linked.device_call[launched]]
+    op = np.append(host.name, 0).astype(np.int64)[found.op]  # NOWHERE is the last: no name
+    placed = {"op": op, "backward": found.backward.astype(np.int64), "device": device.device, "stream": device.stream}
+    yield _rows(found.of_device, sort, device.name.astype(np.int64), at_ns, device.end_ns - device.start_ns, **placed)
+    node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    late_ns = _sums(graph.row[node], graph.start_delay_ns[node], len(op)) + _sums(graph.row[delay], graph.duration_ns[delay], len(op))
+    late = np.flatnonzero(late_ns > 0)
+    yield _rows(found.of_device[late], _LATE, 0, at_ns[late], late_ns[late])
+    rows = comm.host_row  # gloo
+    took_ns = host.end_ns[rows] - host.start_ns[rows]
+    nowhere = np.full(len(rows), NOWHERE)
+    yield _rows(found.of_row[rows], _COMM, host.name[rows].astype(np.int64), host.start_ns[rows], took_ns, device=nowhere, stream=nowhere)
+
+
+def _host(found: FoundOperations, graph: Graph, linked: Linked, other_threads: int) -> Iterator[_Rows]:
+    """Yield the own time of each host row, without GPU calls and waits; and the time between ops, which is of no row.
+
+    ``other_threads``: the name of long time between ops on others than the main thread. They may as well wait there for what was not
+    recorded.
+    """
+    host, calls = linked.trace.host, linked.trace.calls
+    count = len(host.start_ns)
+    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC)))
+    self_ns, wait_ns = (_sums(graph.row[node], column[node], count) for column in (graph.self_ns, graph.wait_ns))
+    usable = ~linked.crossing
+    around = last_started(host, usable, calls.tid, calls.start_ns)
+    around = innermost(host, linked.parent, around, usable, np.maximum(calls.start_ns, calls.end_ns - 1))
+    inside = around != NOWHERE
+    call_ns = _sums(around[inside], (calls.end_ns - calls.start_ns)[inside], count)
+    own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
+    yield _rows(found.of_row, _HOST, 0, host.start_ns, own_ns)
+    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)))
+    gap = graph.kind[node] == NodeKind.HOST_GAP
+    between_ns = np.where(gap, graph.duration_ns[node], graph.duration_ns[node] - graph.self_ns[node])
+    main = graph.tid[node] == _main_thread(linked)
+    python = np.flatnonzero(found.path == found.host.python)
+    name = np.where(main | (between_ns < _ASLEEP_NS), 0, other_threads)
+    yield _rows(_all(node, int(python[0]) if len(python) else NOWHERE), _HOST, name, graph.start_ns[node] + graph.epoch_ns, between_ns)
+
+
+def _main_thread(linked: Linked) -> int:
+    """Return the thread with the marks of steps, without any the one whose ranges and ops take most time."""
+    host, strings = linked.trace.host, linked.trace.strings
+    if not len(host.tid):
+        return 0
+    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[host.name] & host.annotation
+    outer = marks if marks.any() else linked.parent == NOWHERE
+    tids, which = np.unique(host.tid[outer], return_inverse=True)
+    spent = np.bincount(which.reshape(-1), (host.end_ns - host.start_ns)[outer])
+    return int(tids[spent.argmax()])
+
+
+def _calls(found: FoundOperations, linked: Linked) -> Iterator[_Rows]:
+    calls, strings = linked.trace.calls, linked.trace.strings
+    inside = linked.call_op != NOWHERE
+    operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]].astype(np.int64))
+    sort = np.where(np.isin(roles(calls, strings), _WAITS), _WAITING, _CALL)
+    yield _rows(operation, sort, calls.name.astype(np.int64), calls.start_ns, calls.end_ns - calls.start_ns)
+
+
+def _all(rows: Any, value: int) -> I64:
+    return np.full(len(rows), value, np.int64)
+
+
+def _sums(of: Any, ns: I64, count: int) -> I64:
+    out = np.zeros(count, np.int64)
+    np.add.at(out, of, ns)
+    return out
