@@ -24,7 +24,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import Short, Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -295,7 +295,7 @@ def _top_gain(rank: Rank) -> str:
         return ""
     shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
     which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
-    return f"{shortened(gain.name)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
+    return f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
 
 
 def _trust(rank: Rank) -> str:
