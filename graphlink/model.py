@@ -155,6 +155,8 @@ class DeviceRows(Short):
     end_ns: I64
     device: I64
     stream: I64
+    graph: I64  # CUDA's number of the graph that it is a node of; 0 = none, or not recorded
+    graph_node: I64  # and of the node
     name: I32
     kind: U8  # DeviceKind
     correlation: I64

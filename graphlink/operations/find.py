@@ -9,6 +9,7 @@ import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
+from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
@@ -122,6 +123,7 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         unknown=_kernels(np.zeros(len(of_unknown), np.int64), linked, use, length_ns, 1, of_unknown)[0],
         operations=sorted(operations, key=lambda one: (-one.device_ns, -one.host_ns, -one.device_ops, one.path)),
         waits=host_waits(found.host, graph, linked),
+        graphs=graph_replays(linked),
     )
 
 

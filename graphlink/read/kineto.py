@@ -294,6 +294,8 @@ class _KinetoRows:
             end_ns=end,
             device=device,
             stream=stream,
+            graph=np.maximum(ints([a.graph for a in args], 0), 0),
+            graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
             name=self.strings.column([row.name or "" for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),

@@ -20,6 +20,8 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = 0
     device: Any = None
     stream: Any = None
+    graph: Any = msgspec.field(default=0, name="graph id")
+    graph_node: Any = msgspec.field(default=0, name="graph node id")
     bytes: Any = 0
     rf_id: Any = msgspec.field(default=0, name="Record function id")
     seq_id: Any = msgspec.field(default=-1, name="Sequence number")
