@@ -25,6 +25,7 @@ from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import Short, Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.report.phases import Phase, phases_line
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -124,6 +125,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     gpu: list[DeviceTime]
     steps: list[StepTime]
     iterations: Iterations | UnsetType = UNSET  # absent where no steps were found
+    phases: list[Phase] | UnsetType = UNSET  # absent where no name tells prefill from decode
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 
@@ -219,6 +221,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("steps", _steps(rank)),
+        ("phases", phases_line(rank.phases) if rank.phases is not UNSET else ""),
         *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),

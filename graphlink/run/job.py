@@ -64,6 +64,7 @@ from graphlink.read.stream import gc_paused
 from graphlink.records import Short
 from graphlink.replay.ideal import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
+from graphlink.report.phases import phases
 from graphlink.report.timeline import Joined as Joined
 from graphlink.run import codec
 from graphlink.run.options import Inputs as Inputs
@@ -460,6 +461,7 @@ def _entry(
         gpu=list(gpu.gpu),
         steps=list(gpu.steps),
         iterations=UNSET if gpu.iterations is None else gpu.iterations,
+        phases=phases(gpu, linked, graph.epoch_ns) or UNSET,
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],
     )
