@@ -52,6 +52,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: str | None = None  # of the ET, local time without zone
     pid: int | None = None
     resolution_ns: int = 1  # of the recorded times
+    node: int | None = None  # number of the machine, and of the rank on it, as the names of the run's files tell
+    local_rank: int | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

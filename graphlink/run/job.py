@@ -286,7 +286,16 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
         log.info("writing the timeline")
         beside = options.timeline == "both"
         shown = timeline.Shown(
-            rank, graph, prepared.linked, prepared.comm, joined, found, played, beside, _feature_rows(prepared, graph, gpu)
+            rank,
+            graph,
+            prepared.linked,
+            prepared.comm,
+            joined,
+            found,
+            played,
+            beside,
+            _feature_rows(prepared, graph, gpu),
+            None if prepared.inputs.placed is None else prepared.inputs.placed[0],
         )
         with publish.writing(folder / timeline.part_name(rank)) as out:
             timeline.write(out, shown)
@@ -395,6 +404,8 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
         recorded_at=et.recorded_at if et else None,
         pid=trace.pid,
         resolution_ns=trace.resolution_ns,
+        node=inputs.placed[0] if inputs.placed else None,
+        local_rank=inputs.placed[1] if inputs.placed else None,
     )
 
 
