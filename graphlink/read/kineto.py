@@ -378,7 +378,7 @@ class _KinetoRows:
         info = info if isinstance(info, dict) else {}
         rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
         warnings = [
-            f"distributedInfo: {key} {info[key]!r:.40} is no number below {MAX_RANKS}, passed over"
+            f"distributedInfo: {key} is no number below {MAX_RANKS}, passed over"
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
