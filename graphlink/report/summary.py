@@ -19,7 +19,7 @@ from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
 from graphlink.logs.records import Logs
 from graphlink.logs.table import logs_table
-from graphlink.model import DeviceClock, Sync, System
+from graphlink.model import DeviceClock, DeviceMemory, Sync, System
 from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
@@ -110,6 +110,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     inputs: Inputs
     machine: Machine | UnsetType = UNSET  # absent where the recording tells nothing of it
+    memory: list[DeviceMemory] | UnsetType = UNSET  # absent where the allocator was not recorded
     graph_nodes: int
     node_kinds: dict[str, int]
     host: Host
@@ -239,6 +240,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     return [
         ("machine", "" if rank.machine is UNSET else _machine(rank.machine)),
+        *((f"memory {one.device}", _memory(one)) for one in (rank.memory if rank.memory is not UNSET else ())),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -272,6 +274,12 @@ def _machine(told: Machine) -> str:
     versions = (*cuda, ("HIP", system.hip), ("HIP of the driver", system.hip_driver), ("NCCL", system.nccl))
     parts = [gpus, system.cpu, *(f"{name} {version}" for name, version in versions if version)]
     return f"{told.host}: " * bool(told.host) + (", ".join(filter(None, parts)) or "nothing else is recorded")
+
+
+def _memory(one: DeviceMemory) -> str:
+    """Format the memory of a device: ``at most 37.613 GB allocated, 61.652 GB reserved, of 84.929 GB (72.6 % reserved)``."""
+    of = f", of {one.total_bytes / 1e9:,.3f} GB ({percent(one.reserved_bytes, one.total_bytes)} reserved)" if one.total_bytes else ""
+    return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
 
 
 def _steps(rank: Rank) -> str:

@@ -442,6 +442,7 @@ def _entry(
         world_size=world_size,
         inputs=_recorded_inputs(prepared),
         machine=_machine(trace),
+        memory=list(trace.memory) or UNSET,
         graph_nodes=len(graph.kind),
         node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
         host=summary.Host(
