@@ -52,6 +52,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: str | None = None  # of the ET, local time without zone
     pid: int | None = None
     resolution_ns: int = 1  # of the recorded times
+    began_ns: int | None = None  # since 1970 in UTC, on the rank's own clock; None where the recording has no time of day
+    ended_ns: int | None = None
     node: int | None = None  # number of the machine, and of the rank on it, as the names of the run's files tell
     local_rank: int | None = None
 

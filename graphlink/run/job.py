@@ -36,6 +36,7 @@ from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
+from graphlink.link.provenance import MIN_EPOCH_NS
 from graphlink.link.steps import cut, parse_steps
 from graphlink.model import I64, Communication, HostTrace, Linked, System, Trace
 from graphlink.nccl import job as nccl
@@ -394,7 +395,9 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
 
 def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
     """Return where a rank came from."""
-    inputs, trace, et = prepared.inputs, prepared.linked.trace, prepared.linked.et
+    inputs, trace, et, graph = prepared.inputs, prepared.linked.trace, prepared.linked.et, prepared.built.graph
+    began_ns, ended_ns = graph.epoch_ns, graph.epoch_ns + int(graph.end_ns.max(initial=0))
+    dated = began_ns >= MIN_EPOCH_NS
     return summary.Inputs(
         et=inputs.name_of(inputs.et) if inputs.et else None,
         kineto=inputs.name_of(inputs.kineto) if inputs.kineto else None,
@@ -404,6 +407,8 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
         recorded_at=et.recorded_at if et else None,
         pid=trace.pid,
         resolution_ns=trace.resolution_ns,
+        began_ns=began_ns if dated else None,
+        ended_ns=ended_ns if dated else None,
         node=inputs.placed[0] if inputs.placed else None,
         local_rank=inputs.placed[1] if inputs.placed else None,
     )
