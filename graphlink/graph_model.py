@@ -12,6 +12,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, U32, U64, Bool
 from graphlink.records import Short
 
+PART = " (cont.)"  # ends the name of a HOST_PART
+
 
 class NodeKind(IntEnum):
     HOST_OP = 0  # a host row

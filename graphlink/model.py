@@ -155,6 +155,8 @@ class DeviceRows(Short):
     end_ns: I64
     device: I64
     stream: I64
+    graph: I64  # CUDA's number of the graph that it is a node of; 0 = none, or not recorded
+    graph_node: I64  # and of the node
     name: I32
     kind: U8  # DeviceKind
     correlation: I64
@@ -255,6 +257,19 @@ class Gpu(msgspec.Struct, frozen=True):
     capability: tuple[int, int] | None = None
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of a device as PyTorch's allocator recorded it in ``rows``: the most that was allocated, and reserved, at a time.
+
+    ``total_bytes``: what the device has; None where it is not recorded.
+    """
+
+    device: int
+    rows: int
+    allocated_bytes: int
+    reserved_bytes: int
+    total_bytes: int | None = None
+
+
 class System(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a recording tells of the machine, "" where it does not. Nothing else of its metadata is taken: it may hold secrets.
 
@@ -294,11 +309,12 @@ class Trace(Short):
     left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
-    job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
+    job: str = ""  # what tells it, the same on all ranks of a run (read.comms.job_of); "" where the recording does not tell
     frames: FrameRows | None = None  # None = the recording has no stacks
     gpus: tuple[Gpu, ...] = ()  # as far as the recording describes them
     system: System = NO_SYSTEM
     clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
+    memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
 
 
 @dataclass(frozen=True, slots=True, repr=False)

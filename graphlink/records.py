@@ -100,6 +100,11 @@ def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
 
 
+def before_what(before: Sequence[str]) -> str:
+    """Return what came late (of a family of delays), behind its name: ``, most before aten::copy_ / Memcpy HtoD``."""
+    return f", most before {' / '.join(shortened(text, 40) for text in before)}" if before else ""
+
+
 def counted(number: int, word: str) -> str:
     """Return ``1 rank``, ``2 ranks``."""
     return f"{number:,} {word}{'s' * (number != 1)}"

@@ -67,6 +67,8 @@ class Device(NamedTuple):
     kind: DeviceKind = DeviceKind.KERNEL
     bytes: int = 0
     comm: Comm | None = None
+    graph: int = 0
+    graph_node: int = 0
 
 
 class Sync(NamedTuple):
@@ -212,6 +214,8 @@ def build_trace(
         end_ns=ns(r.end for r in device_list),
         device=ints(r.device for r in device_list),
         stream=ints(r.stream for r in device_list),
+        graph=ints(r.graph for r in device_list),
+        graph_node=ints(r.graph_node for r in device_list),
         name=strings.codes(r.name for r in device_list),
         kind=np.array([r.kind for r in device_list], np.uint8),
         correlation=ints(r.correlation for r in device_list),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import IDLE_GPU, IDLE_HOST, Table, counted, joined, ms, percent, share_word, shortened
+from graphlink.records import IDLE_GPU, IDLE_HOST, Table, before_what, counted, joined, ms, percent, share_word, shortened
 
 if TYPE_CHECKING:
-    from graphlink.graph.gains import OpGain
+    from graphlink.graph.gains import FamilyGain, OpGain
     from graphlink.graph.path_file import PathFile
     from graphlink.graph.syncpoints import SyncPointGain
-    from graphlink.replay.across import CriticalAcross
+    from graphlink.replay.across import AcrossFamily, CriticalAcross
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -97,7 +97,7 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         *(f"  Note: {note}." for note in file.notes),
     ]
     ops = [(g.gain_ns, _op(g)) for g in gains.ops]
-    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", shortened(g.name))) for g in gains.families]
+    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", _family(g))) for g in gains.families]
     syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
     return joined(
         [
@@ -105,7 +105,7 @@ def report(file: PathFile, top: int) -> list[str | Table]:
             [_shares(file)],
             _gains("ops", ops, gains.ops_others_at_most_ns, ("on path ms", "share", "node", "op"), top, whole),
             _gains(
-                "families (nodes of one name; counted are those with work)",
+                "families (nodes of one name, ops with their parts; counted are those with work)",
                 families,
                 gains.families_others_at_most_ns,
                 ("on path ms", "share", "nodes", "name"),
@@ -126,12 +126,21 @@ def report(file: PathFile, top: int) -> list[str | Table]:
 
 
 def _op(gain: OpGain) -> tuple[str, ...]:
-    parts = f" ({len(gain.nodes)} parts)" if len(gain.nodes) > 1 else ""
-    return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", f"{shortened(gain.name)}{parts}"
+    from graphlink.graph.families import PYTHON, family_of
+
+    about = [*([PYTHON] if family_of(gain.name) == PYTHON else []), *([f"{len(gain.nodes)} parts"] if len(gain.nodes) > 1 else [])]
+    name = shortened(gain.name) + (f" ({', '.join(about)})" if about else "")
+    return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", name
+
+
+def _family(family: FamilyGain | AcrossFamily) -> str:
+    return f"{shortened(family.name)}{before_what(family.before)}"
 
 
 def _sync(gain: SyncPointGain) -> tuple[str, ...]:
-    call = f"{gain.call or '(call unknown)'} in {shortened(gain.name)}"
+    from graphlink.graph.families import family_of
+
+    call = f"{gain.call or '(call unknown)'} in {shortened(family_of(gain.name))}"
     return f"{gain.id}", f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
 
 
@@ -157,7 +166,7 @@ def sentences(file: PathFile) -> list[str]:
         out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
-        out.append(f"The one name that gains most is {shortened(top.name)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
+        out.append(f"The one name that gains most is {_family(top)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
@@ -215,9 +224,15 @@ def _stretches(file: PathFile) -> list[str | Table]:
     """Return the longest runs of the path of one share."""
     import numpy as np
 
+    from graphlink.graph.families import family_of
+    from graphlink.replay.workload import DELAY_NAME
+
     nodes, rows = file.nodes, []
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
     share, cost = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64)
+    code: dict[str, int] = {}
+    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[np.array(nodes.name, np.int64)]
+    texts = [*code]
     starts = np.flatnonzero(np.diff(share, prepend=-1))
     if not len(starts):
         return [f"{title}: none"]
@@ -225,11 +240,12 @@ def _stretches(file: PathFile) -> list[str | Table]:
     from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
     for k in np.argsort(-length, kind="stable")[:STRETCHES].tolist():
         low, high = int(starts[k]), int(stops[k])
-        by_name = np.bincount(nodes.name[low:high], cost[low:high])  # exact: times are below 2**53 ns
-        there = np.unique(nodes.name[low:high])
+        by_name = np.bincount(family[low:high], cost[low:high])  # exact: times are below 2**53 ns
+        there = np.unique(family[low:high])
         main = int(there[by_name[there].argmax()])
         ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
-        most = f"{ids}, most {shortened(file.names[main])} {ms(by_name[main])}"
+        late = f" before {shortened(file.names[nodes.name[high]])}" if texts[main] == DELAY_NAME and high < len(nodes.name) else ""
+        most = f"{ids}, most {shortened(texts[main])}{late} {ms(by_name[main])}"
         rows.append(
             (ms(length[k]), percent(length[k], file.length_ns), share_word(file.shares[share[low]]), f"from {ms(from_ns[k])}", most)
         )
@@ -239,14 +255,17 @@ def _stretches(file: PathFile) -> list[str | Table]:
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
     whole = found.length_ns
-    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", shortened(f.name)) for f in found.families[:top]]
+    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", _family(f)) for f in found.families[:top]]
     return joined(
         [
             _head(found),
             _across_shares(found),
             _ranks(found),
             _hops(found, top),
-            ["families (nodes of one name; graphlink replay DIR --scale NAME=0 tells what one gains)", Table(families, _FAMILIES, ">><><")],
+            [
+                "families (nodes of one name, ops with their parts; graphlink replay DIR --scale NAME=0 tells what one gains)",
+                Table(families, _FAMILIES, ">><><"),
+            ],
         ]
     )
 

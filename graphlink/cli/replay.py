@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 
 if TYPE_CHECKING:
     from graphlink.replay.records import Listed, NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
@@ -129,7 +129,7 @@ def listing(found: Listed, what: str) -> list[str | Table]:
             "" if one.path_ns is None else _ms(one.path_ns),
             f"{one.nodes:,}",
             one.sort,
-            shortened(one.name),
+            shortened(one.name) + before_what(one.before),
             "--scale " + shlex.quote(f"{one.scale}=0.5"),
         )
         for one in found.names
@@ -238,7 +238,9 @@ def _path(path: PathEntry) -> list[str | Table]:
         spent[share_word(sort)] += ns
     parts = ", ".join(f"{word} {percent(ns, whole)}" for word, ns in spent.most_common() if ns)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
-    top = [(percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name)) for f in path.top]
+    top = [
+        (percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name) + before_what(f.before)) for f in path.top
+    ]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
         f"  unexplained    {unexplained_parts(path.gap_share, path.delay_share)} (device delays, host gaps)",

@@ -6,12 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph_model import NodeKind
+from graphlink.graph_model import PART, NodeKind
 from graphlink.model import I32, I64, U8, Trace
 from graphlink.tables import marked
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
-_PART: Final = " (cont.)"
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 
 
@@ -29,6 +28,6 @@ def names(trace: Trace, kind: U8, row: I32) -> tuple[I32, tuple[str, ...]]:
     texts: dict[str, int] = {}
     code = np.zeros(len(used), np.int32)
     for k in np.flatnonzero(used).tolist():
-        text = strings[k >> 1] + _PART if k & 1 else strings[k >> 1]
+        text = strings[k >> 1] + PART if k & 1 else strings[k >> 1]
         code[k] = texts.setdefault(text, len(texts))
     return code[raw], tuple(texts)

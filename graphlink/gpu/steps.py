@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.gpu.records import DeviceTime, Excess, Iterations, StepTime
 from graphlink.model import I32, I64, Bool, Linked
-from graphlink.pipeline.rules import STEP_MARK
+from graphlink.read.ranges import STEP_MARK
 from graphlink.records import Short
 from graphlink.tables import begins
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
+from graphlink.graph.families import before_what, families_of
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.graph_model import Graph, NodeKind
@@ -40,7 +41,10 @@ class OpGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes of one name; ``count`` of them cost anything."""
+    """All nodes of one family: of a name, with the parts of ops; ``count`` of them cost anything.
+
+    ``before``: of device delays, the op and the device op before which most of their time lies.
+    """
 
     gain_ns: int
     on_path_ns: int
@@ -48,6 +52,7 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
     share: str
     name: str
     count: int
+    before: list[str] = []
 
 
 class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +95,9 @@ def top_gains(
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
     operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
-    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), graph.name, working, operation)]
+    names: dict[str, int] = {}
+    family = families_of(graph, names).astype(np.int32)
+    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), family, working, operation)]
     for _ in range(ROUNDS):
         wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share), top), strict=True)]
         ends = np.cumsum([0, *map(len, wanted)])
@@ -105,6 +112,7 @@ def top_gains(
     idle_ns = late.total_ns - length_ns(graph, np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns))
     share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
     points = sync_gains(graph, sync_points(graph), late, path)
+    texts = [*names]
     listed = Gains(
         shares=ShareNs(**share_gains),
         ops=[
@@ -113,13 +121,19 @@ def top_gains(
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
         families=[
-            FamilyGain(**figures, name=graph.strings[code], count=len(nodes)) for code, figures, nodes in families.largest(top, share, work)
+            FamilyGain(**figures, name=texts[code], count=len(nodes), before=_before(graph, nodes, work))
+            for code, figures, nodes in families.largest(top, share, work)
         ],
         families_others_at_most_ns=families.others_at_most_ns(top),
         sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
     return FoundGains(listed, operations.gain_ns)
+
+
+def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
+    delays = nodes[graph.kind[nodes] == NodeKind.DEVICE_DELAY]
+    return before_what(graph, delays, work_ns[delays])
 
 
 def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) -> I64:

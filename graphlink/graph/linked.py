@@ -7,6 +7,7 @@ device op's name, category, times and stream. Times are us. Unlike there, ``fw_p
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -19,11 +20,13 @@ from graphlink.errors import InputError
 from graphlink.graph.write_et import et_rows
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, HostTrace, Linked
+from graphlink.read.host import SCHEMA, TIME
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
 from graphlink.tables import spread, take
 
 CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
+NUMBER: Final = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?")
 Node = dict[str, Any]
 
 
@@ -196,13 +199,21 @@ class Merged:
 def write(out: BinaryIO, merged: Merged) -> None:
     """Write the merged trace, one node per line."""
     frame = _frame(merged.et)
-    head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
+    head = {k: _plain(getattr(frame, k), form) for k, form in (("schema", SCHEMA), ("pid", NUMBER), ("time", TIME), ("start_ts", NUMBER))}
     out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
     between = b"\n"
     for node in merged.nodes():
         out.write(between + msgspec.json.encode(node))
         between = b",\n"
-    out.write(b'\n],"finish_ts":' + bytes(frame.finish_ts) + b"}\n")
+    out.write(b'\n],"finish_ts":' + bytes(_plain(frame.finish_ts, NUMBER)) + b"}\n")
+
+
+def _plain(value: msgspec.Raw, form: re.Pattern[str]) -> msgspec.Raw:
+    """Return what an ET says of itself where it is what should stand there, else none: other metadata is not repeated."""
+    text = bytes(value).decode("utf-8", "replace").strip()
+    quoted = form is not NUMBER
+    fits = form.fullmatch(text[1:-1]) is not None and text[:1] == text[-1:] == '"' if quoted else form.fullmatch(text) is not None
+    return value if fits else msgspec.Raw(b'""' if quoted else b"0")
 
 
 def _us(ns: int) -> float:

@@ -7,8 +7,9 @@ it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the na
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,6 +37,20 @@ class _Calls:
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
+_LISTED: Final = 6  # names that a warning lists
+
+
+def _times(counts: Mapping[str, int]) -> list[str]:
+    """Return ``45 x ALL_TO_ALL``, the most frequent first, of several the number of all before."""
+    texts = [f"{n} x {name}" for name, n in sorted(counts.items(), key=lambda item: -item[1])]
+    return texts if len(texts) < 2 else [f"{sum(counts.values()):,} ops: {texts[0]}", *texts[1:]]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
+    return ", ".join(texts[:_LISTED]) + more
+
+
 def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
     """Find type and size in bytes of the communication ops of one rank; O(n log n) in its rows.
 
@@ -50,18 +65,21 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     typed = _Typing(groups)
     evidence = _evidence(linked, calls)
     ops = typed.table(linked, _device_rows(linked, calls, evidence), _host_rows(linked, calls))
+    uncounted = "a COMP_NODE whose time counts as communication"
+    doubtful = _doubtful(linked.trace, evidence.doubtful)
+    of_cause = {
+        "ET and Kineto trace differ on a process group, Kineto holds": [
+            f"{text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
+        ],
+        f"communication without parameters or group, {uncounted}": _times(typed.unknown),
+        f"further kernels of one call, {uncounted}": _times(typed.doubled),
+        "may be communication, kept as computation": [f"{n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()],
+    }
     warnings = [
-        f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
-    ]
-    warnings += [
         f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as all ranks"
         for name in sorted(groups.assumed)
     ]
-    uncounted = "a COMP_NODE whose time counts as communication"
-    warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
-    warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
-    doubtful = _doubtful(linked.trace, evidence.doubtful)
-    warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
+    warnings += [f"{cause}: {_listed(texts)}" for cause, texts in of_cause.items() if texts]
     return Communication(
         ops,
         tuple(warnings),

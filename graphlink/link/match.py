@@ -49,7 +49,8 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
     used[pairs[pairs != NOWHERE]] = True
     only_kineto, only_et = pairs == NOWHERE, ~used & (et.rf_id > 0)
     warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0)
-    warnings += [f"ET and Kineto trace agree in names but not in {text}: two runs of one program?" for text in differences(trace, et)]
+    found = differences(trace, et)
+    warnings += [f"ET and Kineto trace agree in names but not in {', '.join(found)}: two runs of one program?"] if found else []
     return HostMatch(method, pairs, names.count(names.kineto[only_kineto]), names.count(names.et[only_et]), tuple(warnings), misfits)
 
 

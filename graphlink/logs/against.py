@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.logs.records import MegatronLog
+from graphlink.logs.records import Matched, MegatronLog
 from graphlink.model import NOWHERE
 from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.records import Pass, Ranges
@@ -29,6 +29,33 @@ def against(log: MegatronLog, steps_ns: Sequence[int], ranges_ns: Mapping[str, f
     recorded_ms = median(steps_ns) / 1e6
     ratio = recorded_ms / log.step_median_ms
     return msgspec.structs.replace(log, recorded_step_ms=round(recorded_ms, 6), profiling_ratio=round(ratio, 6))
+
+
+def matched(steps_ns: Mapping[int, Sequence[int]], numbers: Sequence[int], steps_ms: Sequence[float]) -> Matched | None:
+    """Find the recorded steps, by number, in a log's lines, each of the iterations since the line before; None if one is in none.
+
+    ``steps_ns``: what the step of a number took on each rank; ``numbers``, ``steps_ms``: iteration and time of each line. O(n log n).
+    """
+    if not steps_ns or not numbers:
+        return None
+    order = np.argsort(np.array(numbers), kind="stable")
+    last, ms = np.array(numbers)[order], np.array(steps_ms)[order]
+    usual = int(np.median(np.diff(last)[np.diff(last) > 0])) if (np.diff(last) > 0).any() else 1
+    first = np.maximum(np.append(last[0] - usual, last[:-1]), last - usual) + 1
+    wanted = np.array(sorted(steps_ns))
+    line = np.searchsorted(last, wanted)
+    if line[-1] >= len(last) or (wanted < first[line]).any():
+        return None
+    used = np.zeros(len(last), np.bool_)
+    used[line] = True
+    took_ns = [ns for of_step in steps_ns.values() for ns in of_step]
+    return Matched(
+        first=int(wanted[0]),
+        last=int(wanted[-1]),
+        logged_ms=round(float(np.median(ms[used])), 6),
+        recorded_ms=round(median(took_ns) / 1e6, 6),
+        others_ms=None if used.all() else round(float(np.median(ms[~used])), 6),
+    )
 
 
 def timers_of(ranks: Sequence[Ranges]) -> dict[str, float]:

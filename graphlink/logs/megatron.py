@@ -73,6 +73,7 @@ class _Reader:
         self.path = path
         self.iterations: list[int] = []  # the first, the last and out of how many
         self.steps_ms: list[float] = []
+        self.numbers: list[int] = []  # the iteration of each
         self.times: list[str] = []
         self.timers: dict[str, _Timer] = {}
         self.memory: dict[int, _Memory] = {}
@@ -143,6 +144,7 @@ class _Reader:
         first, last, _ = self.iterations or (number, number, whole)
         self.iterations = [min(first, number), max(last, number), whole]
         self.steps_ms.append(value)
+        self.numbers.append(number)
         time = _TIME.search(text[: found.start()])
         if time is not None:
             self.times = [*self.times[:1], time[1]]
@@ -249,6 +251,17 @@ def _memory(rank: int, one: _Memory) -> RankMemory:
         reserved_mib=most.get("reserved"),
         max_reserved_mib=most.get("max reserved"),
     )
+
+
+def logged_steps(path: Path) -> tuple[list[int], list[float]]:
+    """Return (iteration, ms) of each line with a step time, in the order of the file.
+
+    Raises:
+        InputError: as ``read_megatron``.
+    """
+    reader = _Reader(path)
+    reader.read()
+    return reader.numbers, reader.steps_ms
 
 
 def read_megatron(paths: Sequence[Path]) -> list[MegatronLog]:

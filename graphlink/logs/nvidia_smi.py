@@ -8,16 +8,19 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from graphlink.errors import InputError
+from graphlink.logs.clock import Window, moment, noted_zone, zones
 from graphlink.logs.lines import Line, lines_of
-from graphlink.logs.records import Figure, GpuLog, SmiLog
+from graphlink.logs.records import Figure, GpuLog, InRecording, SmiLog
 
 QUERY: Final = (
     "nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu --format=csv -l 1"
@@ -119,10 +122,10 @@ class _Header:
 
 
 class _Reader:
-    """Reads one file; ``host`` is for lines that name none."""
+    """Reads one file; ``host`` is for lines that name none. ``within``: only samples from one to another time of the log count, in ns."""
 
-    def __init__(self, path: Path, host: str):
-        self.path, self.host = path, host
+    def __init__(self, path: Path, host: str, within: tuple[int, int] | None = None):
+        self.path, self.host, self.within = path, host, within
         self.gpus: dict[_Key, _Gpu] = {}
         self.unread: Counter[str] = Counter()
         self.header: _Header | None = None
@@ -133,15 +136,26 @@ class _Reader:
         self._orders: dict[str, dict[str, int]] = {}  # by host and what identifies a GPU: its place
         self._on_screen: dict[str, _Screen] = {}
 
-    def read(self) -> SmiLog:
+    def samples(self) -> list[GpuLog]:
+        """Return the GPUs with samples."""
         for line in lines_of(self.path):
             self._line(line)
         for screen in self._on_screen.values():
             self._close(screen)
+        order = sorted(self.gpus.items(), key=lambda item: (item[0].host, item[0].order, item[0].mig))
+        return [_log(key, gpu) for key, gpu in order if gpu.samples or self.within is None]
+
+    def _outside(self, time: str | None) -> bool:
+        if self.within is None:
+            return False
+        at = None if time is None else moment(time)
+        return at is None or not self.within[0] <= at.ns <= self.within[1]
+
+    def read(self) -> SmiLog:
+        gpus = self.samples()
         if not self.gpus:
             raise self._refusal()
         form = "screen" if self.header is None else "csv"
-        gpus = [_log(key, gpu) for key, gpu in sorted(self.gpus.items(), key=lambda item: (item[0].host, item[0].order, item[0].mig))]
         return SmiLog(path=str(self.path), form=form, told_apart=self.told_apart, gpus=gpus, unread=dict(sorted(self.unread.items())))
 
     def _refusal(self) -> InputError:
@@ -197,6 +211,8 @@ class _Reader:
         order = self._order(named if _PLAIN.fullmatch(named) else host, of)
         if order is None:
             self.unread["index is no number"] += 1
+            return
+        if self._outside(of.get("time")):
             return
         gpu = self._gpu(order)
         self._name(gpu, of.get("name"))
@@ -273,6 +289,8 @@ class _Reader:
         if "MiB" not in text and not _STATE.match(text):
             return
         screen.open = None
+        if self._outside(screen.time):
+            return
         gpu = self.gpus[key]
         gpu.sample(screen.time)
         state, memory, busy = _STATE.match(text), _MEMORY.search(text), _BUSY.search(text)
@@ -296,6 +314,8 @@ class _Reader:
         memory = _MIG_MEMORY.match(row[5])
         if memory is None:
             self.unread["cut row of a screen"] += 1
+            return
+        if self._outside(screen.time):
             return
         gpu = self._gpu(_Key(screen.host, int(row[1]), f"{row[2]}/{row[3]}/{row[4]}"))
         gpu.sample(screen.time)
@@ -325,13 +345,46 @@ _WORDS: Final = dict(zip(FIGURES, ("utilisation", "memory used", "memory total",
 
 
 def read_nvidia_smi(paths: list[Path]) -> list[SmiLog]:
-    """Read logs of nvidia-smi; the host of one that names none is its file's name, or its path where two files have one name.
+    """Read logs of nvidia-smi; for hosts see ``hosts_of``.
 
     Raises:
         InputError: a file cannot be opened, or is no log of nvidia-smi that can be read.
     """
+    return [_Reader(path, host).read() for path, host in zip(paths, hosts_of(paths), strict=True)]
+
+
+def joined_by_time(log: SmiLog, host: str, window: Window) -> SmiLog:
+    """Add the samples that lie in the window, or why that cannot be told. The file is read once more.
+
+    Raises:
+        InputError: it cannot be opened any more.
+    """
+    times = [(moment(gpu.from_time or ""), moment(gpu.to_time or ""), gpu.samples) for gpu in log.gpus]
+    known = [(first, last, samples) for first, last, samples in times if first is not None and last is not None]
+    if not known:
+        return replace(log, not_joined="its samples have no times, or such as are not read")
+    first, last = min((one[0] for one in known), key=lambda at: at.ns), max((one[1] for one in known), key=lambda at: at.ns)
+    between_ns = max((one[1].ns - one[0].ns) // max(one[2] - 1, 1) for one in known)
+    found = zones(first, last, window, between_ns)
+    noted = noted_zone(window)
+    by: Literal["log", "execution trace", "cover"] = "log" if first.zoned else "cover"
+    if len(found) > 1 and noted in found:
+        found, by = [noted], "execution trace"
+    if len(found) != 1:
+        why = f"it covers the recording in {len(found)} time zones" if found else "it covers the recording in no time zone"
+        return replace(log, not_joined=why)
+    ahead_ns = 0 if first.zoned else found[0] * 60 * 10**9
+    within = (window.began_ns + ahead_ns, window.ended_ns + ahead_ns)
+    inside = _Reader(Path(log.path), host, within).samples()
+    return replace(
+        log, in_recording=InRecording(zone_minutes=found[0], zone_by=by, recorded_ns=window.ended_ns - window.began_ns, gpus=inside)
+    )
+
+
+def hosts_of(paths: Sequence[Path]) -> list[str]:
+    """Return the host of each log that names none: its file's name, or its path where two files have one name."""
     names = Counter(_stem(path) for path in paths)
-    return [_Reader(path, _stem(path) if names[_stem(path)] == 1 else str(path)).read() for path in paths]
+    return [_stem(path) if names[_stem(path)] == 1 else str(path) for path in paths]
 
 
 def _stem(path: Path) -> str:

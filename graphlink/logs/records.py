@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -37,10 +39,24 @@ class GpuLog(Short, msgspec.Struct, frozen=True, kw_only=True):
     temperature_c: Figure | None
 
 
+class InRecording(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of a log that lie in the recorded time: ``gpus`` has figures over these alone, [] where none does.
+
+    ``zone_minutes``: how far the log's local time is ahead of UTC; ``zone_by``: ``log`` (its times say it), ``execution trace`` (its local
+    time does), ``cover`` (the only zone in which the log covers the recording). ``recorded_ns``: how long that was.
+    """
+
+    zone_minutes: int
+    zone_by: Literal["log", "execution trace", "cover"]
+    recorded_ns: int
+    gpus: list[GpuLog]
+
+
 class SmiLog(msgspec.Struct, frozen=True, kw_only=True):
     """A log of nvidia-smi. ``form``: csv, or screen. ``told_apart``: False where no column says which GPU a row is of.
 
-    ``unread``: lines and cells that were not read, by reason.
+    ``unread``: lines and cells that were not read, by reason. ``in_recording``: where it could be joined by time, else ``not_joined`` says
+    why not.
     """
 
     path: str
@@ -48,6 +64,8 @@ class SmiLog(msgspec.Struct, frozen=True, kw_only=True):
     told_apart: bool
     gpus: list[GpuLog]
     unread: dict[str, int]
+    in_recording: InRecording | UnsetType = UNSET
+    not_joined: str | UnsetType = UNSET
 
 
 class Timer(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +93,18 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     max_reserved_mib: float | None
 
 
+class Matched(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded steps ``first`` to ``last`` as iterations of the log, by number. ``logged_ms``: the median of the lines that they lie in;
+    ``recorded_ms``: of the recorded steps; ``others_ms``: of all other lines, None where there are none.
+    """
+
+    first: int
+    last: int
+    logged_ms: float
+    recorded_ms: float
+    others_ms: float | None
+
+
 class MegatronLog(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A log of Megatron. ``intervals``: lines with a step time, each the mean of its iterations; mean and median are over these lines.
 
@@ -92,13 +122,14 @@ class MegatronLog(Short, msgspec.Struct, frozen=True, kw_only=True):
     to_time: str | None
     recorded_step_ms: float | UnsetType = UNSET
     profiling_ratio: float | UnsetType = UNSET
+    matched: Matched | UnsetType = UNSET  # absent where numbers of steps are not recorded, or are not in the log
     timers: dict[str, Timer]
     memory: list[RankMemory]
     unread: dict[str, int]
 
 
 class Logs(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """What was logged beside the recording. Times in logs have no zone, so nothing is joined by time: it stands beside."""
+    """What was logged beside the recording, joined with it by time or number where these tell."""
 
     nvidia_smi: list[SmiLog]
     megatron: list[MegatronLog]

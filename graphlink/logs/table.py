@@ -8,8 +8,9 @@ from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.logs.records import Figure, GpuLog, Logs, MegatronLog, SmiLog, Timer
-from graphlink.records import Table, counted
+from graphlink.logs.clock import zone_name
+from graphlink.logs.records import Figure, GpuLog, InRecording, Logs, Matched, MegatronLog, SmiLog, Timer
+from graphlink.records import Table, counted, ms
 
 MOST_GPUS: Final = 64
 MOST_TIMERS: Final = 12
@@ -33,12 +34,31 @@ def _smi(log: SmiLog) -> list[str | Table]:
     times = [time for gpu in log.gpus for time in (gpu.from_time, gpu.to_time) if time]
     when = f", {times[0]} to {times[-1]} local time" if times else ""
     return [
-        f"nvidia-smi {Path(log.path).name}: mean and largest{when}; beside the recording, not joined by time",
+        f"nvidia-smi {Path(log.path).name}: mean and largest{when}{_not_joined(log)}",
         Table(rows, head, "<" + ">" * (len(head) - 1)),
         *more,
+        *(_inside(log.in_recording, head) if log.in_recording is not UNSET else ()),
         *apart,
         *_unread(log.unread),
     ]
+
+
+def _not_joined(log: SmiLog) -> str:
+    return "" if log.in_recording is not UNSET else f"; not joined by time: {'unknown why' if log.not_joined is UNSET else log.not_joined}"
+
+
+def _inside(joined: InRecording, head: tuple[str, ...]) -> list[str | Table]:
+    """Return the samples that lie in the recorded time."""
+    by = {
+        "log": "as its times say",
+        "execution trace": "as the execution trace notes it",
+        "cover": "the only zone in which the log covers the recording",
+    }[joined.zone_by]
+    which = f"the recorded {ms(joined.recorded_ns)} ms (local time is {zone_name(joined.zone_minutes)}, {by})"
+    if not joined.gpus:
+        return [f"  no sample lies in {which}"]
+    rows = [_gpu(one) for one in joined.gpus[:MOST_GPUS]]
+    return [f"  of it, in {which}:", Table(rows, head, "<" + ">" * (len(head) - 1), indent=4)]
 
 
 def _gpu(one: GpuLog) -> tuple[str, ...]:
@@ -62,6 +82,8 @@ def _megatron(log: MegatronLog) -> list[str | Table]:
         out.append(
             f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the cost of profiling"
         )
+    if log.matched is not UNSET:
+        out.append(f"  {_matched(log.matched)}")
     timers = sorted(log.timers.items(), key=lambda item: -_longest(item[1]))
     if timers:
         head = ("timer", "samples", "mean ms", "least rank", "largest rank", "recorded ms")
@@ -72,6 +94,12 @@ def _megatron(log: MegatronLog) -> list[str | Table]:
     if most:
         out.append(f"  memory of {counted(len(log.memory), 'rank')}: at most {max(most):,.1f} MiB allocated")
     return [*out, *_unread({reason: count for reason, count in log.unread.items() if reason != "other text"})]
+
+
+def _matched(one: Matched) -> str:
+    which = f"iteration {one.first:,} is" if one.first == one.last else f"iterations {one.first:,} to {one.last:,} are"
+    others = "" if one.others_ms is None else f", in all other lines {one.others_ms:,.3f} ms"
+    return f"{which} recorded, by number: logged {one.logged_ms:,.3f} ms, recorded {one.recorded_ms:,.3f} ms{others}"
 
 
 def _timer(name: str, one: Timer) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.gpu.steps import steps_of
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
+from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import parts_of
 from graphlink.operations.paths import HostPaths, host_paths
@@ -128,6 +129,7 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         operations=[operations[k] for k in order],
         steps=list(steps.names),
         parts=parts_of(found, graph, linked, comm, steps, order),
+        graphs=graph_replays(linked),
     )
 
 

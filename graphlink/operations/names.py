@@ -18,7 +18,7 @@ def short_name(name: str) -> str:
     ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(...)`` is
     ``vectorized_elementwise_kernel<CUDAFunctor_add>``.
     """
-    if name.startswith(("Memcpy", "Memset")):
+    if name.startswith(("Memcpy", "Memset", "CUDA graph")):
         return name
     path = kernel_path(name)
     last = path.rpartition("::")[2] or path

@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.threads import forward_backward
+from graphlink.graph.families import PYTHON
 from graphlink.link.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
-from graphlink.pipeline.rules import STEP_MARK
+from graphlink.read.ranges import STEP_MARK
 from graphlink.tables import spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
 _ENGINE: Final = "autograd::engine::evaluate_function"
-PYTHON: Final = "Python between ops"
 
 
 class PathTable:

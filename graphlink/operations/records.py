@@ -108,12 +108,41 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     ns: list[int]
 
 
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a graph: ``node`` is its recorded id, None where it is told by the name of its device op and its turn in the launch.
+
+    ``replays``: how often it ran, ``ns`` in all; ``spread_ns``: the standard deviation. Names as in ``Kernel``.
+    """
+
+    node: int | None
+    name: str
+    whole_name: str
+    replays: int
+    ns: int
+    mean_ns: int
+    spread_ns: int
+    longest_ns: int
+
+
+class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A CUDA or HIP graph and what ran behind its launches. ``graph``: its recorded id; None where launches with as many device ops of
+    the same names are taken to be of one graph. ``call``: what launched it; "" where no launch was recorded. ``nodes`` as they run.
+    """
+
+    graph: int | None
+    call: str
+    replays: int
+    device_ops: int
+    device_ns: int
+    nodes: list[GraphNode]
+
+
 class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those of the rank.
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
-    ``waits``: where the host waited, longest first.
-    ``steps``: names, as in ``summary.json``.
+    ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device time first. ``steps``: names,
+    as in ``summary.json``.
     """
 
     graphlink: str = __version__
@@ -130,3 +159,4 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     waits: list[HostWait]
     steps: list[str] = []
     parts: list[Part] = []
+    graphs: list[GraphReplays] = []

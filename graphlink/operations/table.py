@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.operations.records import HostWait, Kernel, Operation, Operations, TensorCores
+from graphlink.operations.records import GraphReplays, HostWait, Kernel, Operation, Operations, TensorCores
 from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _PATH: Final = 76  # characters of a path, where it is not printed in full
@@ -17,7 +17,7 @@ _FEW: Final = 3
 
 class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A rank with its first operations, unknown names and waits; ``others``, ``others_device_ns``: how many more operations there are, and
-    their time; ``other_waits``, ``other_waits_ns``: the same of waits.
+    their time; ``other_waits``, ``other_waits_ns``: the same of waits. ``graphs``: each with the nodes that took most time.
 
     ``most_delayed``: the path of the operation whose device ops came late by most; empty where none did.
     """
@@ -38,6 +38,7 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     waits: list[HostWait]
     other_waits: int
     other_waits_ns: int
+    graphs: list[GraphReplays] = []
 
 
 class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ def top_of(file: Operations, top: int) -> RankOperations:
         waits=file.waits[:top],
         other_waits=len(file.waits[top:]),
         other_waits_ns=sum(one.ns for one in file.waits[top:]),
+        graphs=[msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top]) for one in file.graphs[:_FEW]],
     )
 
 
@@ -105,7 +107,7 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
         out += ["kernels whose names do not tell whether they use tensor cores", Table(names, ("ms", "count", ""), ">><")]
     if rank.other_unknown:
         out.append(f"  {counted(rank.other_unknown, 'more name')}")
-    return [*out, *_waits(rank, whole), ""]
+    return [*out, *_waits(rank, whole), *(part for one in rank.graphs for part in _graph(one, whole)), ""]
 
 
 def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
@@ -121,6 +123,27 @@ def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
         rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.waits, strict=True)]
     more = f"  {counted(rank.other_waits, 'more place')} with {ms(rank.other_waits_ns)} ms"
     return ["where the host waited for a device", Table(rows, head, ">>"), *([more] if rank.other_waits else [])]
+
+
+def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
+    """Return what ran behind the launches of a graph, most time first."""
+    which = "a graph, its nodes told by name and turn" if graph.graph is None else f"graph {graph.graph}"
+    by = graph.call or "launch not recorded"
+    times = f"{graph.replays:,} launch{'es' * (graph.replays != 1)}"
+    head = f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}"
+    rows = [
+        (
+            ms(one.ns),
+            percent(one.ns, graph.device_ns),
+            f"{one.replays:,}",
+            *(f"{ns / 1e3:,.1f}" for ns in (one.mean_ns, one.spread_ns, one.longest_ns)),
+            "" if one.node is None else f"{one.node}",
+            one.whole_name if whole else shortened(one.name),
+        )
+        for one in graph.nodes
+    ]
+    columns = ("ms", "share", "replays", "mean us", "spread us", "longest us", "node", "kernel")
+    return [head, Table(rows, columns, ">>>>>>>")]
 
 
 def _cores(of: TensorCores) -> list[str]:

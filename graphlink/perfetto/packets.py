@@ -150,12 +150,21 @@ def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
         descriptor = pb.TrackDescriptor(
             uuid=uuid(trace.rank, SEQUENCES + i),
             child_ordering=pb.TrackDescriptor.EXPLICIT,
-            process=pb.ProcessDescriptor(pid=_pid(trace, i), process_name=process.name, process_labels=labels),
+            process_ordering=pb.TrackDescriptor.PROCESS_ORDERING_EXPLICIT,  # new viewers; older ones sort by legacy_sort_index, or as below
+            sibling_order_rank=_order(trace, i),
+            process=pb.ProcessDescriptor(
+                pid=_pid(trace, i), process_name=process.name, process_labels=labels, legacy_sort_index=_order(trace, i)
+            ),
         )
         yield framed(pb.TracePacket(trusted_packet_sequence_id=sequence(trace.rank, -1), track_descriptor=descriptor))
     names, texts = _used(trace)
     for i, track in enumerate(trace.tracks):
         yield from _track_heads(trace, i, track, names[i], {code: words[code] for code in texts[i]})
+
+
+def _order(trace: PerfettoTrace, process: int) -> int:
+    """Return the place of a group among all: by rank, its replay right behind; the pipeline, which has rank -1, first."""
+    return 2 * min(trace.rank, RANKS) + trace.processes[process].number
 
 
 def _pid(trace: PerfettoTrace, process: int) -> int:

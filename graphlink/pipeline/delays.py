@@ -22,10 +22,10 @@ from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
 from graphlink.pipeline.records import Cause, Delays, Pass, Spans
-from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
+from graphlink.read.ranges import STEP_MARK
 from graphlink.tables import concat, take
 
 MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")

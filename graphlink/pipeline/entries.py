@@ -14,7 +14,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, NameRule, Reading, readings
+from graphlink.pipeline.rules import OPTIMIZER, RULES, NameRule, Reading, readings
+from graphlink.read.ranges import STEP_MARK
 from graphlink.tables import concat, take
 
 _BACKWARD = (Pass.B, Pass.I)

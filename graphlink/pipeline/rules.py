@@ -117,7 +117,6 @@ RULES: Final = (
 )  # fmt: skip
 
 OPTIMIZER: Final = NameRule("optimizer", (r"(?P<phase>Optimizer\.step)#.*", r"(?P<phase>optimizer)"), {"Optimizer.step": Pass.OPT})
-STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_\d+|train_step(?:[ _#]?\d+)?")
 
 
 def user_rules(patterns: Sequence[str]) -> tuple[NameRule, ...]:

@@ -168,6 +168,8 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
         start_ns=start[which],
         device=device[which],
         stream=stream[which],
+        graph=np.zeros(int(np.count_nonzero(which)), np.int64),
+        graph_node=np.zeros(int(np.count_nonzero(which)), np.int64),
         kind=kind[which].astype(np.uint8),
         **_of(rows, which, "end_ns", "name", "correlation", "bytes"),
     )

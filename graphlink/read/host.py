@@ -6,6 +6,7 @@ Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
@@ -21,7 +22,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
-from graphlink.read.comms import P2P_OPS, backend_ids, process_groups, text_or_none
+from graphlink.read.comms import P2P_OPS, backend_ids, process_groups
 from graphlink.read.host_comms import RecordedOp, collective, peer
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
@@ -32,6 +33,9 @@ _GROUP_INIT = "## process_group:init ##"
 _NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
 _get_numbers = itemgetter(*_NUMBERS)
 _NO_TEXT = msgspec.Raw()
+# of the text around the nodes only what has the form of a version, and of a local time, is taken
+SCHEMA = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:-[a-z]{1,20}(?:\.\d{1,4}){0,4})?")
+TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 
 
 class _Values(msgspec.Struct, gc=False):
@@ -159,9 +163,9 @@ class _EtNodes:
             HostTrace,
             order,
             path=self.path,
-            schema=str(around.get("schema") or ""),
+            schema=schema if isinstance(schema := around.get("schema"), str) and SCHEMA.fullmatch(schema) else "",
             pid=to_int_or_none(around.get("pid")),
-            recorded_at=text_or_none(around.get("time")),
+            recorded_at=time if isinstance(time := around.get("time"), str) and TIME.fullmatch(time) else None,
             strings=tuple(self.strings),
             process_groups=tuple(self.groups.values()),
             device_nodes_left_aside=self.device_nodes,

@@ -47,6 +47,7 @@ from graphlink.read.kineto_rows import (
     sync_kind,
 )
 from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_rows, refuse_span
+from graphlink.read.memory import MemoryRows
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
@@ -54,6 +55,7 @@ _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *_VERSIONS})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
+_INSTANT = ("cpu_instant_event", None)  # the latter in 2021
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
 _VERSION = re.compile(r"[0-9.]{1,20}")
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
@@ -84,6 +86,7 @@ class _KinetoRows:
         self.strings = Strings()
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
+        self.memory = MemoryRows()
         self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
@@ -161,6 +164,8 @@ class _KinetoRows:
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
         """Collect spans that may be of a device, and names of processes; return the other rows."""
         self._label([row for row in rows if row.ph == "M"])
+        if category in _INSTANT:
+            self.memory.add(rows)
         if category in NO_NODES and category != FRAME:
             return rows
         spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
@@ -294,6 +299,8 @@ class _KinetoRows:
             end_ns=end,
             device=device,
             stream=stream,
+            graph=np.maximum(ints([a.graph for a in args], 0), 0),
+            graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
             name=self.strings.column([row.name or "" for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
@@ -376,7 +383,7 @@ class _KinetoRows:
         info = info if isinstance(info, dict) else {}
         rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
         warnings = [
-            f"distributedInfo: {key} {info[key]!r:.40} is no number below {MAX_RANKS}, passed over"
+            f"distributedInfo: {key} is no number below {MAX_RANKS}, passed over"
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
@@ -413,6 +420,7 @@ class _KinetoRows:
             system=_system(around, info.get("nccl_version")),
             host_name=_host_name(around, pid),
             job=job_of(around),
+            memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(np.unique(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)

@@ -20,6 +20,8 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = 0
     device: Any = None
     stream: Any = None
+    graph: Any = msgspec.field(default=0, name="graph id")
+    graph_node: Any = msgspec.field(default=0, name="graph node id")
     bytes: Any = 0
     rf_id: Any = msgspec.field(default=0, name="Record function id")
     seq_id: Any = msgspec.field(default=-1, name="Sequence number")
@@ -52,6 +54,10 @@ class Args(msgspec.Struct, gc=False):
     wait_number: Any = msgspec.field(default=None, name="seq_num")  # MTIA: of the event that is recorded or waited for
     stream_id: Any = None  # MTIA's calls
     size: Any = None
+    device_id: Any = msgspec.field(default=None, name="Device Id")  # of the allocator's rows, as the next three
+    device_type: Any = msgspec.field(default=None, name="Device Type")
+    allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    reserved: Any = msgspec.field(default=None, name="Total Reserved")
     mem_size: Any = msgspec.field(default=None, name="mem size")
     labels: Any = None  # of the metadata process_labels
     label: Any = msgspec.field(default=None, name="name")  # of process_name

@@ -264,11 +264,13 @@ class ArrayReader:
             raise self._error(f"element {first} is larger than {self._max_element_bytes >> 20} MB", self._at)
 
     def _malformed(self, error: Exception, text: bytes, at: int | None = None) -> InputError:
+        """Make the error for text of the list, or, ``at`` a place in the file, for what is around it: that is not shown, as metadata may be
+        secret."""
+        message, of_events = str(error), at is None
         at = self._at if at is None else at
-        message = str(error)
         place = _AT_BYTE.search(message)
         byte = int(place[1]) if place else 0
-        near = text[max(0, byte - 20) : byte + 20].decode("utf-8", "replace") if place else ""
+        near = text[max(0, byte - 20) : byte + 20].decode("utf-8", "replace") if place and of_events else ""
         what = _AT_BYTE.sub("", message).removeprefix("JSON is malformed: ")
         return self._error(f"is not valid JSON: {what}" + (f" near {near!r}" if near else ""), at + byte)
 

@@ -84,12 +84,13 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of one name on the path, and what they take of it."""
+    """Nodes of one name on the path, and what they take of it; as ``FamilyEntry``."""
 
     name: str
     share: str
     nodes: int
     ns: int
+    before: list[str] = []
 
 
 class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +133,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
     texts = [work.name(n) for n in path.node.tolist()]
     code = {text: k for k, text in enumerate(dict.fromkeys(texts))}
     name = np.array([code[text] for text in texts], np.int64)
-    hops = sorted(_hops(work, met, played, path, name, [*code]), key=lambda hop: -hop.waited_ns)
+    hops = sorted(_hops(work, met, played, path), key=lambda hop: -hop.waited_ns)
     return CriticalAcross(
         length_ns=played.total_ns - begin,
         before_ns=begin,
@@ -145,7 +146,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
-            AcrossFamily(name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns)
+            AcrossFamily(name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns, before=f.before)
             for f in families(work, path, TOP_FAMILIES)
         ],
         shares=list(SHARES),
@@ -213,14 +214,16 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
+def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath) -> Iterator[Hop]:
     """Yield one entry per change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
+    family, names = work.names()
+    family = family[path.node]
     told = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
         node, other = int(path.node[here]), int(path.node[here - 1])
-        code, place = np.unique(name[low:here], return_inverse=True)
+        code, place = np.unique(family[low:here], return_inverse=True)
         by_name = np.zeros(len(code), np.int64)
         np.add.at(by_name, place, path.own_ns[low:here])
         most = int(by_name.argmax())

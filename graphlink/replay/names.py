@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.model import I64, U8
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.records import ScalableName
-from graphlink.replay.workload import Work, Workload
+from graphlink.replay.workload import DELAY_NAME, Work, Workload
 
 _LONG: Final = 60  # characters of a name; of a longer one the ends are enough where no other name has them
 _HEAD, _TAIL = 40, 17
@@ -42,8 +42,18 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
     name, sort = np.divmod(keys, len(Work))
     pairs = [(Work(s).name.lower(), texts[n]) for n, s in zip(name.tolist(), sort.tolist(), strict=True)]
     rows = zip(pairs, _patterns(pairs), nodes.tolist(), whole.tolist(), on_path.tolist(), strict=True)
+    nodes_late = np.flatnonzero(work.work == Work.DELAY)
+    before = {("delay", DELAY_NAME): work.before_what(nodes_late, work.cost_ns[nodes_late])}
     found = [
-        ScalableName(sort=of, name=text, nodes=count, ns=took, path_ns=None if path is None else there, scale=scale)
+        ScalableName(
+            sort=of,
+            name=text,
+            nodes=count,
+            ns=took,
+            path_ns=None if path is None else there,
+            scale=scale,
+            before=before.get((of, text), []),
+        )
         for (of, text), scale, count, took, there in rows
     ]
     return sorted(found, key=lambda one: (-one.ns, one.name, one.sort))

@@ -84,7 +84,12 @@ def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
     found = [
         (-took, texts[k // len(Work)], k % len(Work), n) for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
     ]
-    return [FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=-took) for took, name, sort, n in sorted(found)[:most]]
+    late = np.flatnonzero(work.work[path.node] == Work.DELAY)
+    before = work.before_what(path.node[late], path.own_ns[late])
+    return [
+        FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=-took, before=before if sort == Work.DELAY else [])
+        for took, name, sort, n in sorted(found)[:most]
+    ]
 
 
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:

@@ -38,10 +38,13 @@ class SlotWaitEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one name, with the parts of ops. ``before``: of device delays, the op and the device op before which most of them lie."""
+
     name: str
     work: str
     nodes: int
     ns: int
+    before: list[str] = []
 
 
 class PathEntry(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,9 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``nodes`` of one name and sort of work. ``scale``: what takes them, ``=FACTOR`` behind it, on ``--scale``."""
+    """The ``nodes`` of one name, with the parts of ops, and of one sort of work. ``scale``: what takes them, ``=FACTOR`` behind it, on
+    ``--scale``. ``before`` as in ``FamilyEntry``.
+    """
 
     sort: str
     name: str
@@ -116,6 +121,7 @@ class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
     path_ns: int | None  # of it on the critical path
     scale: str
+    before: list[str] = []
 
 
 class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import EdgeKind
+from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
 
 ALL: Final = "all"
 NUMBER: Final = re.compile(r"\d{1,20}")
-_PART: Final = " (cont.)"
 _END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
@@ -84,8 +83,8 @@ def sync_waits(work: Workload) -> list[SyncWait]:
     """
     target_of = work.target
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
-    cut = names_found(work, _CUT) | (work.work == Work.GAP)
-    end = names_found(work, _END) & (work.work == Work.HOST)
+    cut = names_found(work, _CUT, families=False) | (work.work == Work.GAP)
+    end = names_found(work, _END, families=False) & (work.work == Work.HOST)
     thread = work.column("tid")
     order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
     waits: dict[tuple[int, str], list[int]] = {}  # by the node that follows and the call
@@ -116,7 +115,7 @@ def _calls(work: Workload, edge: int, target: int) -> str:
 
 
 def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
-    names = {work.name(part).removesuffix(_PART)}
+    names = {work.name(part).removesuffix(PART)}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
         inside = slice(int(work.first[part]), int(work.first[part + 1]))
         names = {work.name(i) for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True) if k == EdgeKind.HOST}

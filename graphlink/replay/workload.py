@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from graphlink.errors import InputError
 from graphlink.graph.durations import micros
+from graphlink.graph.families import families_of, family_of, most_late
 from graphlink.graph.latency import Delayed, delayed
 from graphlink.graph_model import Deps, Graph, NodeType
 from graphlink.model import I32, I64, U8, Bool
@@ -99,11 +101,19 @@ class Workload(Short):
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 
     def names(self) -> tuple[I64, list[str]]:
-        """Return the name of every node as a position in a list of different names."""
+        """Return the family of every node as a position in a list of different names."""
         code: dict[str, int] = {}
-        parts = [np.array([code.setdefault(text, len(code)) for text in file.strings], np.int64) for file in self.files]
-        names = [part[f.name[self.position[a:b]]] for part, f, (a, b) in zip(parts, self.files, self.bounds, strict=True) if b > a]
+        names = [families_of(f, code)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *names]), [*code]
+
+    def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
+        """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does for a rank."""
+        spent: Counter[tuple[str, ...]] = Counter()
+        for member in np.unique(self.member[nodes]).tolist():
+            mine = (self.member[nodes] == member) & (self.work[nodes] == Work.DELAY)
+            for took, *late in most_late(self.files[member], self.position[nodes[mine]], ns[mine]):
+                spent[tuple(filter(None, late))] += took
+        return [*max(spent, key=lambda late: (spent[late], late), default=())]
 
     def file_of(self, node: int) -> Graph:
         return self.files[int(self.member[node])]
@@ -156,12 +166,15 @@ def _refuse_long(file: Graph) -> None:
     )
 
 
-def names_found(work: Workload, pattern: UserPattern | re.Pattern[str]) -> Bool:
-    """Return the nodes in whose name ``pattern`` is found; every name is looked at once."""
+def names_found(work: Workload, pattern: UserPattern | re.Pattern[str], *, families: bool = True) -> Bool:
+    """Return the nodes in whose name, or with ``families`` in that of its family, ``pattern`` is found; every name is looked at once."""
     out = np.zeros(len(work), np.bool_)
     for file, (low, high) in zip(work.files, work.bounds, strict=True):
         if high > low:
-            out[low:high] = _named(file, lambda name: pattern.search(name) is not None)[work.position[low:high]]
+            found = _named(file, lambda name: pattern.search(name) is not None)
+            if families:
+                found |= file.host & _named(file, lambda name: (of := family_of(name)) != name and pattern.search(of) is not None)
+            out[low:high] = found[work.position[low:high]]
     return out
 
 

@@ -19,12 +19,13 @@ from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
 from graphlink.logs.records import Logs
 from graphlink.logs.table import logs_table
-from graphlink.model import DeviceClock, Sync, System
+from graphlink.model import DeviceClock, DeviceMemory, Sync, System
 from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import Short, Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.report.phases import Phase, phases_line
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -51,6 +52,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: str | None = None  # of the ET, local time without zone
     pid: int | None = None
     resolution_ns: int = 1  # of the recorded times
+    began_ns: int | None = None  # since 1970 in UTC, on the rank's own clock; None where the recording has no time of day
+    ended_ns: int | None = None
+    node: int | None = None  # number of the machine, and of the rank on it, as the names of the run's files tell
+    local_rank: int | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +112,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     inputs: Inputs
     machine: Machine | UnsetType = UNSET  # absent where the recording tells nothing of it
+    memory: list[DeviceMemory] | UnsetType = UNSET  # absent where the allocator was not recorded
     graph_nodes: int
     node_kinds: dict[str, int]
     host: Host
@@ -124,6 +130,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     gpu: list[DeviceTime]
     steps: list[StepTime]
     iterations: Iterations | UnsetType = UNSET  # absent where no steps were found
+    phases: list[Phase] | UnsetType = UNSET  # absent where no name tells prefill from decode
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 
@@ -219,6 +226,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("steps", _steps(rank)),
+        ("phases", phases_line(rank.phases) if rank.phases is not UNSET else ""),
         *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
@@ -234,6 +242,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     return [
         ("machine", "" if rank.machine is UNSET else _machine(rank.machine)),
+        *((f"memory {one.device}", _memory(one)) for one in (rank.memory if rank.memory is not UNSET else ())),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -269,6 +278,12 @@ def _machine(told: Machine) -> str:
     return f"{told.host}: " * bool(told.host) + (", ".join(filter(None, parts)) or "nothing else is recorded")
 
 
+def _memory(one: DeviceMemory) -> str:
+    """Format the memory of a device: ``at most 37.613 GB allocated, 61.652 GB reserved, of 84.929 GB (72.6 % reserved)``."""
+    of = f", of {one.total_bytes / 1e9:,.3f} GB ({percent(one.reserved_bytes, one.total_bytes)} reserved)" if one.total_bytes else ""
+    return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
+
+
 def _steps(rank: Rank) -> str:
     """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step 3), ...``."""
     told = rank.iterations
@@ -295,7 +310,7 @@ def _top_gain(rank: Rank) -> str:
         return ""
     shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
     which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
-    return f"{shortened(gain.name)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
+    return f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
 
 
 def _trust(rank: Rank) -> str:

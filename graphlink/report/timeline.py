@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
+from graphlink.depend.devicetime import EVENT_NS
 from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
@@ -37,6 +38,7 @@ NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
+UNEXPLAINED: Final = "nothing recorded explains it"
 _NESTING: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.END)
 _LONGEST_TID: Final = 1 << 31  # Perfetto keeps 32 bits of a thread's id; 0 is its idle thread
 NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -49,7 +51,7 @@ class Joined(Short):
 
     ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
     all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
-    ``replayed``: the graph is kept, for the replay of all ranks.
+    ``replayed``: the graph is kept, for the replay of all ranks; ``hosts``: how many machines recorded the run, as far as is known.
     """
 
     ids: GroupIds
@@ -61,12 +63,13 @@ class Joined(Short):
     across: Arrows = NO_ARROWS
     pipeline: RankPipeline | None = None
     replayed: bool = False
+    hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its own, and the rows
-    of features."""
+    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its own, the rows of
+    features, and the number of its machine (``node``) where names of files tell it."""
 
     rank: int
     graph: Graph
@@ -77,6 +80,14 @@ class Shown:
     played: IdealReplay
     beside: bool = False
     features: Sequence[Rows] = ()
+    node: int | None = None
+
+    @property
+    def group(self) -> str:
+        """Return the name of its group of rows: ``node 1 (host7) rank 12``, of a run on one machine ``rank 12``."""
+        host = self.linked.trace.host_name
+        known = [f"node {self.node}", f"({host})" * bool(host)] if self.node is not None else [host * (self.joined.hosts > 1)]
+        return " ".join(filter(None, (*known, f"rank {self.rank}")))
 
 
 def write(out: BinaryIO, shown: Shown) -> int:
@@ -136,13 +147,13 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     ]
     where = [linked.trace.host_name, "" if linked.trace.pid is None else f"pid {linked.trace.pid}"]
     label = ", ".join(filter(None, where))
-    processes = [Process(f"rank {shown.rank}", label)]
+    processes = [Process(shown.group, label)]
     if shown.beside:
         played = shown.played
         start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)
         more, row = _rows_of(graph, start_ns, played.end_ns, process=1, threads=False)
         parts.append(flat(len(tracks) + row, start_ns, played.end_ns, graph.name))
-        processes.append(Process(f"rank {shown.rank} replayed", number=1))
+        processes.append(Process(f"{shown.group} replayed", number=1))
         tracks += more
     count = sum(len(p.track) for p in parts)
     made = count
@@ -250,16 +261,49 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds)
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     row = graph.row[op]
     every = np.arange(len(graph.kind))
-    late = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
-    node_of = spread(len(device.start_ns), row, op)
     args = [
-        Arg("delays", late, graph.name[node_of[graph.row[late]]].astype(np.int64), graph.strings),
+        *_late_args(graph, linked, spread(len(device.start_ns), row, op)),
         _where("correlation", op, device.correlation[row]),
         _where("bytes", op, device.bytes[row]),
         _where("start_delay_ns", every, graph.start_delay_ns),
         _where("overlap_ns", every, graph.overlap_ns),
     ]
     return [*args, *_comm_args(comm_nodes(graph, comm.ops), comm.ops, linked.trace.rank, ids)]
+
+
+def _late_args(graph: Graph, linked: Linked, node_of: I32 | I64) -> list[Arg]:
+    """Return the arguments of delays: the op that began late, and what is known of what it waited for; ``node_of``: of device rows."""
+    late, device, strings = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY), linked.trace.device, linked.trace.strings
+    op = graph.row[late]
+    texts = {UNEXPLAINED: 0}
+    code = []
+    after = _ended_right_before(linked, op, graph.start_ns[late] + graph.epoch_ns)
+    for mine, row in zip(op.tolist(), after.tolist(), strict=True):
+        text = UNEXPLAINED
+        if row != NOWHERE:
+            gpu = f"GPU {device.device[row]} " * bool(device.device[row] != device.device[mine])
+            text += f"; began right after {strings[device.name[row]]} of {gpu}stream {device.stream[row]}"
+        code.append(texts.setdefault(text, len(texts)))
+    return [
+        Arg("delays", late, graph.name[node_of[op]].astype(np.int64), graph.strings),
+        Arg("waited_for", late, np.array(code, np.int64), [*texts]),
+    ]
+
+
+def _ended_right_before(linked: Linked, op: I32, since_ns: I64) -> I64:
+    """Return for each device row ``op`` the one of another stream that ended last since then, and right before it began; ``NOWHERE`` for
+    none. O(n log n + ops x what ends within 30 us)."""
+    device = linked.trace.device
+    by_end = np.argsort(device.end_ns, kind="stable")
+    end_ns, begin_ns = device.end_ns[by_end], device.start_ns[op]
+    last = np.searchsorted(end_ns, begin_ns, side="right")
+    first = np.searchsorted(end_ns, np.maximum(begin_ns - EVENT_NS, since_ns))
+    out = np.full(len(op), NOWHERE, np.int64)
+    for k, (mine, low, high) in enumerate(zip(op.tolist(), first.tolist(), last.tolist(), strict=True)):
+        near = by_end[low:high]
+        others = near[(device.stream[near] != device.stream[mine]) | (device.device[near] != device.device[mine])]
+        out[k] = others[-1] if len(others) else NOWHERE
+    return out
 
 
 def _where(name: str, slices: I64, value: I64) -> Arg:

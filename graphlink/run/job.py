@@ -36,6 +36,7 @@ from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
+from graphlink.link.provenance import MIN_EPOCH_NS
 from graphlink.link.steps import cut, parse_steps
 from graphlink.model import I64, Communication, HostTrace, Linked, System, Trace
 from graphlink.nccl import job as nccl
@@ -64,6 +65,7 @@ from graphlink.read.stream import gc_paused
 from graphlink.records import Short
 from graphlink.replay.ideal import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
+from graphlink.report.phases import phases
 from graphlink.report.timeline import Joined as Joined
 from graphlink.run import codec
 from graphlink.run.options import Inputs as Inputs
@@ -285,7 +287,16 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
         log.info("writing the timeline")
         beside = options.timeline == "both"
         shown = timeline.Shown(
-            rank, graph, prepared.linked, prepared.comm, joined, found, played, beside, _feature_rows(prepared, graph, gpu)
+            rank,
+            graph,
+            prepared.linked,
+            prepared.comm,
+            joined,
+            found,
+            played,
+            beside,
+            _feature_rows(prepared, graph, gpu),
+            None if prepared.inputs.placed is None else prepared.inputs.placed[0],
         )
         with publish.writing(folder / timeline.part_name(rank)) as out:
             timeline.write(out, shown)
@@ -384,7 +395,9 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
 
 def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
     """Return where a rank came from."""
-    inputs, trace, et = prepared.inputs, prepared.linked.trace, prepared.linked.et
+    inputs, trace, et, graph = prepared.inputs, prepared.linked.trace, prepared.linked.et, prepared.built.graph
+    began_ns, ended_ns = graph.epoch_ns, graph.epoch_ns + int(graph.end_ns.max(initial=0))
+    dated = began_ns >= MIN_EPOCH_NS
     return summary.Inputs(
         et=inputs.name_of(inputs.et) if inputs.et else None,
         kineto=inputs.name_of(inputs.kineto) if inputs.kineto else None,
@@ -394,6 +407,10 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
         recorded_at=et.recorded_at if et else None,
         pid=trace.pid,
         resolution_ns=trace.resolution_ns,
+        began_ns=began_ns if dated else None,
+        ended_ns=ended_ns if dated else None,
+        node=inputs.placed[0] if inputs.placed else None,
+        local_rank=inputs.placed[1] if inputs.placed else None,
     )
 
 
@@ -430,6 +447,7 @@ def _entry(
         world_size=world_size,
         inputs=_recorded_inputs(prepared),
         machine=_machine(trace),
+        memory=list(trace.memory) or UNSET,
         graph_nodes=len(graph.kind),
         node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
         host=summary.Host(
@@ -460,6 +478,7 @@ def _entry(
         gpu=list(gpu.gpu),
         steps=list(gpu.steps),
         iterations=UNSET if gpu.iterations is None else gpu.iterations,
+        phases=phases(gpu, linked, graph.epoch_ns) or UNSET,
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],
     )

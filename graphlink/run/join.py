@@ -71,9 +71,11 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {r.comms.rank: r.staged for r in silent}
     pipeline = analyse([runs[rank] for rank in sorted(runs)], max(TOLERANCE_NS, aligned.residual_ns))
     world_size = max(row.comms.world_size for row in every)
+    hosts = len({row.comms.host for row in every} - {""})
     ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
     for rank, one in ranks.items():
-        ranks[rank] = replace(one, ids=matching.ids.get(rank, {}), world_size=world_size, pipeline=rank_pipeline(pipeline, rank))
+        own = rank_pipeline(pipeline, rank)
+        ranks[rank] = replace(one, ids=matching.ids.get(rank, {}), world_size=world_size, pipeline=own, hosts=hosts)
     return JoinedRanks(
         ranks=ranks,
         matching=matching,

@@ -17,6 +17,7 @@ from graphlink.ranks.records import AlignedClocks, RankComms
 from graphlink.run.state import Manifest
 
 APART_NS: Final = 600 * 10**9
+JOB: Final = "the job"
 _Recording = TypeVar("_Recording")
 
 
@@ -25,7 +26,7 @@ def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> Input
     clocks."""
     labels = (
         ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
-        ("the job", [one.job for one in jobs]),
+        of_jobs([one.job for one in jobs]),
     )
     for found in differences(jobs, labels):
         return _error(found.ones[0], found.others[0], found.how)
@@ -46,10 +47,17 @@ class Difference(Generic[_Recording]):
     others: list[_Recording]
 
 
+def of_jobs(jobs: Sequence[str]) -> tuple[str, list[str | None]]:
+    """Return the label of the ``jobs`` of recordings, as ``read.comms.job_of`` has them: the keys that tell them, never what they hold."""
+    keys = sorted({job.partition(" ")[2] for job in jobs if job})
+    return f"{JOB} ({' and '.join(keys)})", [job.partition(" ")[0] or None for job in jobs]
+
+
 def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]) -> Iterator[Difference[_Recording]]:
     """Yield how recordings differ in what is the same in all of a run.
 
-    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
+    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known. What a recording has is
+    shown but for jobs.
     """
     for what, of_each in labels:
         sets: dict[str, list[_Recording]] = defaultdict(list)
@@ -58,7 +66,8 @@ def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Se
                 sets[label].append(one)
         if len(sets) > 1:
             (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
-            yield Difference(f"they differ by {what}, {label} and {other}", ones, others)
+            shown = "" if what.startswith(JOB) else f", {label} and {other}"
+            yield Difference(f"they differ by {what}{shown}", ones, others)
 
 
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:

@@ -106,6 +106,7 @@ class Inputs(Short):
         numbering: Which ranks the export holds, which all files of a run decide.
         rank: Overrules what the recording says.
         expected_rank: Is used where the recording says nothing.
+        placed: Number of the machine (node), and of the rank on it, as the names of a run's files tell.
         nccl: Side files of NCCL.
         found: Those of them that were found, not named: it is no error if one cannot be read.
         members: Global ranks of communicators, by their keys, as the side files of all ranks together tell.
@@ -123,6 +124,7 @@ class Inputs(Short):
     numbering: Numbering | None = None
     rank: int | None = None
     expected_rank: int | None = None
+    placed: tuple[int, int] | None = None
     nccl: tuple[Path, ...] = ()
     found: frozenset[Path] = frozenset()
     members: tuple[tuple[str, tuple[int, ...]], ...] = ()

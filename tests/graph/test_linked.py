@@ -38,7 +38,11 @@ def merged(tmp_path: Path) -> bytes:
         node(1003, "gloo:all_reduce", 1, 3),
     ]
     path = tmp_path / "et.json"
-    path.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "pid": 100, "time": "t", "start_ts": 5, "nodes": nodes, "finish_ts": 9}))
+    path.write_text(
+        json.dumps(
+            {"schema": "1.1.0-chakra.0.0.4", "pid": 100, "time": "2025-01-31 10:22:03", "start_ts": 5, "nodes": nodes, "finish_ts": 9}
+        )
+    )
     et = replace(linked.et, path=str(path), nodes_json=tuple(json.dumps(n).encode() for n in nodes))
     out = io.BytesIO()
     made = linked_file.Merged(every_kind(), replace(linked, et=et), communication(ALL_REDUCE))
@@ -52,7 +56,7 @@ def test_a_device_op_follows_its_host_op_and_is_its_copy(merged: bytes) -> None:
     assert {k: v for k, v in whole.items() if k != "nodes"} == {
         "schema": "1.1.0-chakra.0.0.4",
         "pid": 100,
-        "time": "t",
+        "time": "2025-01-31 10:22:03",
         "start_ts": 5,
         "finish_ts": 9,
     }

@@ -35,7 +35,7 @@ def attrs(ident: Any, name: str, rf_id: Any, inputs: Any = (), outputs: Any = ()
 def read(tmp_path):
     def read_nodes(*nodes: Any, keep_json: bool = False, block_bytes: int = 1 << 20, **around: Any) -> HostTrace:
         path = tmp_path / "et.json"
-        path.write_text(json.dumps({"schema": "x", "pid": 7, "time": "2024-08-19 11:25:30", "nodes": nodes} | around))
+        path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "2024-08-19 11:25:30", "nodes": nodes} | around))
         assert looks_like(path) == "et"
         return read_host(path, keep_json, block_bytes=block_bytes)
 
@@ -60,7 +60,7 @@ def test_flat_layout(read):
     assert names(trace, trace.op_schema) == ["", "", "b(int)"]
     assert names(trace, trace.input_shapes)[1] == "[[8, 64], []]"
     assert names(trace, trace.output_types)[1] == '["Tensor(float)"]'
-    assert (trace.schema, trace.pid, trace.recorded_at, trace.nodes_json) == ("x", 7, "2024-08-19 11:25:30", None)
+    assert (trace.schema, trace.pid, trace.recorded_at, trace.nodes_json) == ("1.1.1-chakra.0.0.4", 7, "2024-08-19 11:25:30", None)
 
 
 def test_attrs_layout_with_numbers_as_text(read):

@@ -29,7 +29,7 @@ from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import replay
 from graphlink.report import timeline
-from graphlink.report.timeline import DRAWN, Joined, Shown
+from graphlink.report.timeline import DRAWN, Joined, Shown, _ended_right_before
 from graphlink.run import job
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
@@ -104,9 +104,53 @@ def test_a_hand_made_graph() -> None:
     ]
     late, kernel, collective, beside = (recorded(rows)[i] for i in (1, 3, 9, 5))
     assert (late["delays"], kernel["delays"]) == ("gemm", None)
+    assert (late["waited_for"], kernel["waited_for"]) == ("nothing recorded explains it", None)
     assert (kernel["correlation"], kernel["start_delay_ns"], kernel["comm"]) == (7, 700, None)
     for row, correlation in ((collective, 8), (beside, None)):
         assert (row["correlation"], row["comm"], row["comm_size"], row["comm_group"]) == (correlation, "ALL_REDUCE", 4096, 5)
+
+
+def test_a_delay_says_what_had_ended_right_before() -> None:
+    """Of what another stream ran, the one that ended last counts, if the op behind the delay began right after it, and not before the
+    delay."""
+    calls, device = [], []
+    for k, (name, stream, start, end) in enumerate(
+        (
+            ("first", 7, 20, 30),
+            ("long", 8, 20, 190),
+            ("near", 9, 30, 195),
+            ("late", 7, 200, 210),
+            ("alone", 7, 500, 510),
+            ("other", 8, 530, 540),
+        )
+    ):
+        calls.append(Call("cudaLaunchKernel", 2 * k, 2 * k + 1, k + 1))
+        device.append(Device(name, start, end, k + 1, stream))
+    trace = build_trace(host=[Host("op", 0, 100)], calls=calls, device=device)
+    linked = link(trace, None, match_hosts(trace, None))
+    rows = {name: k for k, name in enumerate(trace.strings[code] for code in trace.device.name.tolist())}
+    asked = np.array([rows["late"], rows["alone"], rows["other"]])
+    since = trace.device.end_ns[rows["first"]] + np.zeros(3, np.int64)
+    since[2] = trace.device.end_ns[rows["alone"]]
+    assert _ended_right_before(linked, asked, since).tolist() == [rows["near"], NOWHERE, rows["alone"]]
+    since[:] = trace.device.start_ns[asked]
+    assert _ended_right_before(linked, asked, since).tolist() == [NOWHERE] * 3
+
+
+def test_groups_are_named_by_machine_and_ordered_by_rank(two: list[Shown]) -> None:
+    """On two machines: the second rank first in the file, both with replay; names of hosts that the recordings tell."""
+    on_two = []
+    for one, node in zip(two, (1, None), strict=True):
+        linked = replace(one.linked, trace=replace(one.linked.trace, host_name="<b>host7"))
+        on_two.append(replace(one, linked=linked, node=node, joined=replace(one.joined, hosts=2), beside=True))
+    groups_of = """select p.name as name, extract_arg(t.source_arg_set_id, 'sibling_order_rank') as place from process p
+      join process_track t using (upid) where t.type = 'process_track_event' order by place"""
+    errors, rows = query(written(*on_two[::-1]), ERRORS, groups_of)
+    assert errors == []
+    first, second = "node 1 (<b>host7) rank 0", "<b>host7 rank 1"
+    assert [row["name"] for row in rows] == [first, f"{first} replayed", second, f"{second} replayed"]
+    assert [replace(one, node=None, joined=replace(one.joined, hosts=1)).group for one in on_two] == ["rank 0", "rank 1"]
+    assert replace(two[0], node=0).group == "node 0 rank 0"
 
 
 def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:

@@ -10,6 +10,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from graphlink.cli import main
 from graphlink.errors import OutputError
 from graphlink.report import timeline
+from graphlink.report.summary import NAME, load
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
@@ -40,6 +41,17 @@ def test_all_ranks_are_in_one_file_however_many_processes_made_it(traces: Path, 
     assert one == other
     assert processes(outs[0] / timeline.NAME) == ["rank 0", "rank 1"]
     assert not [p.name for out in outs for p in out.iterdir() if p.suffix == ".part"]
+
+
+def test_machines_from_the_names_of_files(tmp_path: Path) -> None:
+    """Four recordings of two machines, whose names say which."""
+    for rank in range(4):
+        execution = run(training_program(1, Training(steps=1, layers=2, ranks=4, rank=rank)))
+        write_kineto(execution, tmp_path / f"gpt_{rank // 2}_{rank % 2}.json")
+    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "-q", "--jobs", "1"]) == 0
+    assert processes(tmp_path / "out" / timeline.NAME) == ["node 0 rank 0", "node 0 rank 1", "node 1 rank 2", "node 1 rank 3"]
+    inputs = [rank.inputs for rank in load(tmp_path / "out" / NAME).ranks]
+    assert [(one.node, one.local_rank) for one in inputs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_the_file_is_the_parts_of_its_ranks_one_after_the_other(tmp_path: Path) -> None:

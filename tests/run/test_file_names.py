@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.run.discover.names import counted_ranks, placed_ranks
+from graphlink.run.discover.names import counted_ranks, placed_ranks, places
 
 
 def paths(*names: str) -> list[Path]:
@@ -25,6 +25,18 @@ def test_a_whole_grid_is_read_in_any_order(nodes: int, each: int, between: str, 
         assert placed_ranks(paths(*names)) is None, "nothing tells that one of the numbers is a node"
     found = counted_ranks(paths(*names), [None] * len(names))
     assert found == [named[name] for name in names]
+
+
+def test_the_machine_of_a_rank_is_told_where_its_name_tells() -> None:
+    grid = [(n, k) for n in range(2) for k in range(4)]
+    for between in ("_", ""):
+        names = paths(*(f"gpt_{n}{between}{k}.json.gz" for n, k in grid))
+        assert places(names, range(8)) == grid
+        assert places(names, [0, 1, 2, 3, 4, 5, 7, 6]) == [*grid[:6], None, None], "the recordings say otherwise"
+    assert places(paths("k_00.json", "k_01.json", "k_02.json"), [0, 1, 2]) == [None] * 3, "numbers of ranks"
+    assert places(paths("kineto_0.json", "kineto_1.json"), [0, 1]) == [None] * 2
+    assert places(paths("a.json"), [3]) == [None]
+    assert places([], []) == []
 
 
 def test_of_separated_numbers_some_may_be_missing() -> None:

@@ -19,7 +19,7 @@ KERNEL: Final = CUPTI + "KERNEL"
 GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
 NO_COMMS: Final = CommTable(np.zeros(0, np.int32), ())
-_IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "graphId", "graphNodeId", "correlationId", "globalPid")
 
 _MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")
 # Kineto's words, by the last part of the names in ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the numbers where those tables lack.
@@ -73,6 +73,8 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         device=columns["deviceId"],
         context=context_of(columns["contextId"]),
         stream=columns["streamId"],
+        graph=np.maximum(columns["graphId"], 0),
+        graph_node=np.maximum(columns["graphNodeId"], 0),
         correlation=columns["correlationId"],
         name=name,
         kind=np.full(len(start), kind, np.uint8),
@@ -115,7 +117,7 @@ def _memsets(export: Export, names: ByteTexts) -> ExportWork:
 
 def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> ExportWork:
     """Return rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
-    columns = export.integers(GRAPH, (*_IDS, "graphId"))
+    columns = export.integers(GRAPH, _IDS)
     ids, which = dense(columns["graphId"])
     name = names.strings.column(["CUDA graph" if i == MISSING else f"CUDA graph {i}" for i in ids.tolist()])[which]
     whole = np.ones(len(columns["start"]), np.bool_)

@@ -5,6 +5,7 @@ Time: one pass over each table inside sqlite, few Python objects a row, then sor
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, 
 from graphlink.tables import comm_table
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
+_WINDOW: Final = re.compile(rb"[\d ,.:;()\[\]-]{1,60}")
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
 
 
@@ -202,5 +204,6 @@ def cut_window(export: Export) -> list[str]:
     told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
     if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:
         return []
-    window = told.get(b"DERIVED_WINDOW_NS", b"unknown")[:60].decode("utf-8", "replace")
-    return [f"the export was cut to a window ({window} ns): calls, records and ranges around it are missing"]
+    window = _WINDOW.fullmatch(told.get(b"DERIVED_WINDOW_NS", b""))
+    shown = f" ({window[0].decode()} ns)" if window else ""
+    return [f"the export was cut to a window{shown}: calls, records and ranges around it are missing"]

@@ -18,7 +18,7 @@ from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
-from graphlink.run.discover.names import natural_order, placed_ranks
+from graphlink.run.discover.names import natural_order, placed_ranks, places
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
@@ -134,7 +134,9 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
             Inputs(nsys=export, place=place, stored=_stored(tasks[k][1], place), numbering=numbering, rank=rank)
             for place in range(len(contents.places))
         ]
-    return out
+    told = [one.numbering.ranks[one.place] if one.numbering else 0 for one in out]
+    placed = places(exports, told) if len(out) == len(exports) else [None] * len(out)  # of files with several ranks names do not tell
+    return [replace(one, placed=place) for one, place in zip(out, placed, strict=True)]
 
 
 def _named_rank(path: Path) -> int | None:

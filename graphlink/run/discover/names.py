@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +74,29 @@ def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int
 
 
 def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
-    """Read rank = node x ranks a node + local rank in names that differ in these two alone, as ``report_0_3`` (node 0, local rank 3) or
+    """Return rank = node x ranks a node + local rank where names have these two as ``_placed`` reads them; None where they do not tell."""
+    found = _placed(paths)
+    return None if found is None else [place.rank for place in found]
+
+
+def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] | None]:
+    """Return (node, local rank) of each of the files of a run, as their names tell; None for all where names do not tell, or numbers in
+    them are the ``ranks`` themselves, and for those of another rank than the names say."""
+    found = None if any(numbers == [*ranks] for numbers in _columns(paths)) else _placed(paths)
+    return [(one.node, one.local) if one.rank == rank else None for one, rank in zip(found or (), ranks, strict=False)] or [None] * len(
+        paths
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    node: int
+    local: int
+    rank: int
+
+
+def _placed(paths: Sequence[Path]) -> list[_Place] | None:
+    """Read the number of a node and of a rank on it in names that differ in these two alone, as ``report_0_3`` (node 0, local rank 3) or
     ``report_03``.
 
     Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of them must be there,
@@ -96,7 +119,9 @@ def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
     each = max(local) + 1
     ranks = [n * each + k for n, k in zip(node, local, strict=True)]
     whole = {*node} == {*range(max(node) + 1)} and {*local} == {*range(each)}
-    return ranks if whole and len({*ranks}) == len(ranks) else None
+    if not whole or len({*ranks}) < len(ranks):
+        return None
+    return [_Place(*place) for place in zip(node, local, ranks, strict=True)]
 
 
 def natural_order(path: Path) -> list[tuple[int, str]]:

@@ -18,7 +18,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.nccl.read.read import DumpHead
 from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.source import open_source
-from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order
+from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places
 from graphlink.run.discover.same_rank import of_other_runs, refuse_copies, refuse_same_rank
 from graphlink.run.job import Inputs
 
@@ -71,8 +71,11 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
     for one in (*device_of, *host_of):
         refuse_world(one.head, one.rank)
     et = {one.rank: one.head.path for one in host_of}
+    device_of = sorted(device_of, key=lambda one: one.rank)
+    placed = places([one.head.path for one in device_of], [one.rank for one in device_of])
     ranks = tuple(
-        Inputs(kineto=one.head.path, et=et.get(one.rank), expected_rank=one.rank) for one in sorted(device_of, key=lambda one: one.rank)
+        Inputs(kineto=one.head.path, et=et.get(one.rank), expected_rank=one.rank, placed=place)
+        for one, place in zip(device_of, placed, strict=True)
     )
     both = [*device_of, *host_of]
     warnings = (*left_aside, *_named_otherwise(both), *_by_order(both), *(f"{found.path}: {found.what}" for found in apart))

@@ -10,11 +10,12 @@ from graphlink.errors import InputError
 from graphlink.read.heads import Head
 from graphlink.read.kinds import KINETO
 from graphlink.run.discover.names import named_world, without_number
-from graphlink.run.one_run import APART_NS, differences
+from graphlink.run.one_run import APART_NS, differences, of_jobs
 
 _DATED_NS: Final = 10**18  # 2001; what is less counts from Kineto's base date or from when a machine started
 _MOST_RANKS: Final = 5  # that a message lists
 _MOST_FILES: Final = 2
+_BACKEND: Final = "the backend"
 
 
 def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
@@ -39,8 +40,9 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
     apart_by, sets = runs
     (one, ones), (other, others), *_ = sets.items()
     listed = ", ".join(map(str, again[:_MOST_RANKS])) + (", ..." if len(again) > _MOST_RANKS else "")
+    shown = "" if apart_by == _BACKEND else f", {one} and {other}"  # which may be any text of the recording
     raise InputError(
-        f"is of another run, or another part of it, than {ones[0].path}: they differ by {apart_by}, {one} and {other}",
+        f"is of another run, or another part of it, than {ones[0].path}: they differ by {apart_by}{shown}",
         path=others[0].path,
         where=f"rank {listed}, which {_few(ones)} hold, and again {_few(others)}",
         todo="give one of them, with globs: --kineto 'A/kineto_*.json' --et 'A/et_*.json'",
@@ -64,7 +66,7 @@ def of_other_runs(heads: Sequence[Head]) -> InputError | None:
     worlds = [head.world_size or named_world(head.path) for head in heads]
     labels = (
         ("the number of ranks", [f"{world:,}" if world else None for world in worlds]),
-        ("the job", [head.job for head in heads]),
+        of_jobs([head.job for head in heads]),
         ("the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]),
     )
     for found in differences(heads, labels):
@@ -97,7 +99,7 @@ def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[st
     are repeated: one name that differs is a copy's."""
     yield "the number of ranks", [f"{head.world_size:,}" if head.world_size else None for head in heads]
     yield "the number of process groups", [f"{head.group_count:,}" if head.group_count else None for head in heads]
-    yield "the backend", [head.backend for head in heads]
+    yield _BACKEND, [head.backend for head in heads]
     yield "the time", _times(heads)
     if several:
         yield "name", [without_number(head.path) for head in heads]

@@ -1,0 +1,181 @@
+"""Phases of serving, prefill and decode, told apart by the names of steps or else of ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from graphlink.gpu.records import Idle, StepTime
+from graphlink.gpu.time import GpuTime
+from graphlink.model import I64, NOWHERE, Linked
+from graphlink.records import counted, ms, percent
+
+PhaseName = Literal["prefill", "decode", "mixed"]
+
+# What engines name their steps (vLLM ``execute_context_2(...)_generation_5(...)`` with the number of tokens before ``context`` or without,
+# ``execute_new_1_cached_3``; sglang ``step[DECODE bs=32]``, ``step[EXTEND bs=1 toks=512]``), and what users name their ranges.
+_CONTEXT: Final = re.compile(r"(?i)execute_(?:(?P<tokens>\d{1,12})_)?context_(?P<new>\d{1,9})\(.*\)_generation_(?P<old>\d{1,9})\(.*\)")
+_CACHED: Final = re.compile(r"(?i)execute_new_(?P<new>\d{1,9})_cached_(?P<old>\d{1,9})")
+_WORDS: Final[tuple[tuple[re.Pattern[str], PhaseName], ...]] = (
+    (re.compile(r"(?i)(?<![a-z])(?:mixed|chunked[ _-]?prefill[ _-]?decode)(?![a-z])"), "mixed"),
+    (re.compile(r"(?i)(?<![a-z])(?:prefill|extend)(?![a-z])"), "prefill"),
+    (re.compile(r"(?i)(?<![a-z])decode(?![a-z])"), "decode"),
+)
+_BATCH: Final = re.compile(r"(?i)(?<![a-z])(?:bs|batch(?:[ _-]?size)?)[ =:_]+(\d{1,9})")
+_TOKENS: Final = re.compile(r"(?i)(?<![a-z])(?:num[ _-])?(?:toks?|tokens?)[ =:_]+(\d{1,12})")
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of one phase of serving; ``mixed`` are those in which some requests prefill and others decode.
+
+    ``gpu_ns``: what they lasted, summed over devices, of which these were idle for ``idle_ns``. ``mean_batch``, ``tokens``: requests a
+    step and tokens of all steps, where the names tell; None where they don't.
+    """
+
+    phase: PhaseName
+    steps: int
+    mean_ns: int
+    longest_ns: int
+    gpu_ns: int
+    idle_ns: int
+    mean_batch: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a name tells. ``batch``, ``tokens``: None where it does not."""
+
+    phase: PhaseName
+    batch: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    told: _Told
+    took_ns: int
+    gpu_ns: int
+    idle_ns: int
+
+
+def told_phase(name: str) -> tuple[PhaseName, int | None, int | None] | None:
+    """Return the phase that a name tells, its number of requests and of tokens where it tells those; None where it names no phase."""
+    found = _CONTEXT.fullmatch(name) or _CACHED.fullmatch(name)
+    if found is not None:
+        new, old = int(found["new"]), int(found["old"])
+        tokens = found.groupdict().get("tokens")
+        phase: PhaseName = "mixed" if new and old else "prefill" if new else "decode"
+        return (phase, new + old, int(tokens) if tokens else None) if new + old else None
+    words = [phase for pattern, phase in _WORDS if pattern.search(name)]
+    if not words:
+        return None
+    batch, tokens_told = _BATCH.search(name), _TOKENS.search(name)
+    one = words[0] if len(words) == 1 else "mixed"
+    return one, int(batch[1]) if batch else None, int(tokens_told[1]) if tokens_told else None
+
+
+def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
+    """Return the phases by steps whose names tell them, else by ranges; [] where neither do. O(n log n) in ranges and idle intervals.
+
+    Ranges count where work for a device is launched in them (a loader decodes images, too), of ranges inside each other the outermost, of
+    the thread with most of them.
+    """
+    named = [(told, step) for step in gpu.steps if (told := told_phase(step.name)) is not None]
+    if named:
+        return _summed([_of_step(_Told(*told), step) for told, step in named])
+    return _summed(_of_ranges(gpu, linked, epoch_ns))
+
+
+def _of_step(told: _Told, step: StepTime) -> _Span:
+    whole, idle = sum(one.to_ns - one.from_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
+    return _Span(told, step.end_ns - step.start_ns, whole, idle)
+
+
+def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
+    host, strings = linked.trace.host, linked.trace.strings
+    told = {code: found for code in np.unique(host.name[host.annotation]).tolist() if (found := told_phase(strings[code])) is not None}
+    rows = _launching(linked, np.flatnonzero(np.isin(host.name, [*told]) & host.annotation))
+    if not len(rows):
+        return []
+    threads, which = np.unique(host.tid[rows], return_inverse=True)
+    rows = rows[which.reshape(-1) == np.bincount(which.reshape(-1), minlength=len(threads)).argmax()]
+    rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
+    rows = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
+    start, end = host.start_ns[rows] - epoch_ns, host.end_ns[rows] - epoch_ns
+    idle = np.zeros(len(rows), np.int64)
+    for one, (_, why) in zip(gpu.gpu, gpu.idle, strict=True):
+        idle += end - start - _overlap(start, end, np.array([one.from_ns]), np.array([one.to_ns])) + _idle(why, start, end)
+    return [
+        _Span(_Told(*told[code]), until - since, (until - since) * len(gpu.gpu), ns)
+        for code, since, until, ns in zip(host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), strict=True)
+    ]
+
+
+def _launching(linked: Linked, rows: I64) -> I64:
+    """Return those of the host rows ``rows`` in which their thread launches work for a device."""
+    calls, host = linked.trace.calls, linked.trace.host
+    call = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    kept = np.zeros(len(rows), np.bool_)
+    for thread in np.unique(host.tid[rows]).tolist():
+        mine, at_ns = host.tid[rows] == thread, np.sort(calls.start_ns[call[calls.tid[call] == thread]])
+        kept[mine] = np.searchsorted(at_ns, host.start_ns[rows[mine]]) < np.searchsorted(at_ns, host.end_ns[rows[mine]])
+    return rows[kept]
+
+
+def _idle(why: Idle, start_ns: I64, end_ns: I64) -> I64:
+    return _overlap(start_ns, end_ns, why.start_ns, why.end_ns)
+
+
+def _overlap(start_ns: I64, end_ns: I64, low_ns: I64, high_ns: I64) -> I64:
+    """Return how much of each span lies in the intervals [low, high), which are disjoint and ascend."""
+    whole = np.append(0, np.cumsum(high_ns - low_ns))
+
+    def before(at_ns: I64) -> I64:
+        begun = np.searchsorted(low_ns, at_ns)
+        over = np.where(begun > 0, np.maximum(np.append(high_ns, 0)[begun - 1] - at_ns, 0), 0)
+        return whole[begun] - over
+
+    out: I64 = before(end_ns) - before(start_ns)
+    return out
+
+
+def _summed(spans: Iterable[_Span]) -> list[Phase]:
+    by_phase: dict[PhaseName, list[_Span]] = {}
+    for span in spans:
+        by_phase.setdefault(span.told.phase, []).append(span)
+    out = []
+    for phase, mine in by_phase.items():
+        batch, tokens = ([getattr(span.told, name) for span in mine] for name in ("batch", "tokens"))
+        out.append(
+            Phase(
+                phase=phase,
+                steps=len(mine),
+                mean_ns=round(sum(span.took_ns for span in mine) / len(mine)),
+                longest_ns=max(span.took_ns for span in mine),
+                gpu_ns=sum(span.gpu_ns for span in mine),
+                idle_ns=sum(span.idle_ns for span in mine),
+                mean_batch=None if None in batch else round(sum(batch) / len(batch), 3),
+                tokens=None if None in tokens else sum(tokens),
+            )
+        )
+    return sorted(out, key=lambda one: (-one.steps * one.mean_ns, one.phase))
+
+
+def phases_line(found: Sequence[Phase]) -> str:
+    """Return the phases in a line: ``decode 12: 1.200 ms on average, idle 20.0 %, 32 requests a step; prefill 2: ...``."""
+    return "; ".join(_line(one) for one in found)
+
+
+def _line(one: Phase) -> str:
+    parts = [f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}"]
+    parts += [f"GPU idle {percent(one.idle_ns, one.gpu_ns)}"] if one.gpu_ns else []
+    parts += [f"{one.mean_batch:g} requests a step"] if one.mean_batch is not None else []
+    parts += [counted(one.tokens, "token")] if one.tokens is not None else []
+    return ", ".join(parts)
