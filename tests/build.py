@@ -67,6 +67,7 @@ class Device(NamedTuple):
     kind: DeviceKind = DeviceKind.KERNEL
     bytes: int = 0
     comm: Comm | None = None
+    sm_share: float = 0.0
 
 
 class Sync(NamedTuple):
@@ -217,6 +218,7 @@ def build_trace(
         correlation=ints(r.correlation for r in device_list),
         bytes=ints(r.bytes for r in device_list),
         comm=comm_table(r.comm for r in device_list),
+        sm_share=np.array([r.sm_share for r in device_list], np.float64),
     )
     return Trace(
         path=path,

@@ -8,12 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
-from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
 from graphlink.gpu.regular import LateStarts, late_starts
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _FEW = 3  # causes on a line
+_MOST = 10  # groups or streams of a device
+_MEMBERS = 8  # of a group that are named
 MEANING: dict[CauseName, str] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
@@ -155,13 +157,15 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         whole = one.to_ns - one.from_ns
         out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
+        out += _utilisation(one)
         if one.comm_ns:
-            out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
+            out.append(_communication(one))
             out += _waits(rank.waited) if rank.waited is not UNSET else []
+            out += _groups(one)
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
-        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), ""]
+        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), "", *_streams(one)]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
     longest = [
@@ -176,6 +180,52 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         for entry in rank.longest
     ]
     return [*out, "longest", Table(longest, ("ms", "at ms", "cause", "", "stream", "until"), ">><<><"), ""] if longest else out
+
+
+def _utilisation(one: DeviceTime) -> list[str]:
+    """Return on a line how much of the time the device worked, and how much of it its kernels can fill."""
+    if one.utilisation is UNSET:
+        return []
+    fills = "" if one.est_sm_efficiency is UNSET else f"; while kernels run, SM efficiency {percent(one.est_sm_efficiency, 1)} (estimated)"
+    return [f"  utilisation {percent(one.utilisation, 1)}{fills}"]
+
+
+def _communication(one: DeviceTime) -> str:
+    """Return the communication and the hidden share of it; beside kernels alone, as HTA counts it, where that differs."""
+    hidden = percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)
+    theirs = "" if one.hta_overlap_share is UNSET else percent(one.hta_overlap_share, 1)
+    differs = f" ({theirs} as HTA counts overlap)" if theirs not in ("", hidden) else ""
+    return f"  communication {ms(one.comm_ns)} ms, {hidden} of it hidden{differs}"
+
+
+def _groups(one: DeviceTime) -> list[str | Table]:
+    """Return the communication of each group, where there are several."""
+    groups = [] if one.by_group is UNSET else one.by_group
+    rows = [
+        (ms(group.comm_ns), ms(group.exposed_ns), percent(group.comm_ns - group.exposed_ns, group.comm_ns), _group(group))
+        for group in groups[:_MOST]
+    ]
+    more = [f"  ... and {counted(len(groups) - _MOST, 'more group')} in idle.N.json"] if len(groups) > _MOST else []
+    return [Table(rows, ("ms", "exposed ms", "hidden", "group"), ">>><"), *more] if len(groups) > 1 else []
+
+
+def _group(group: GroupTime) -> str:
+    """Return the recorded name of a group and its members: ``dp (ranks 0, 4)``."""
+    named = ", ".join(map(str, group.ranks[:_MEMBERS])) + ", ..." * (len(group.ranks) > _MEMBERS)
+    members = f"{'rank' if len(group.ranks) == 1 else 'ranks'} {named}" if group.ranks else ""
+    name = shortened(group.name)
+    return f"{name} ({members})" if name and members else name or members or "not recorded"
+
+
+def _streams(one: DeviceTime) -> list[str | Table]:
+    """Return the streams, the busiest first, where there are several."""
+    streams = [] if one.by_stream is UNSET else sorted(one.by_stream, key=lambda stream: -stream.busy_ns)
+    rows = [
+        (str(stream.stream), ms(stream.busy_ns), percent(stream.busy_ns, stream.busy_ns + stream.idle_ns), ms(stream.idle_ns))
+        for stream in streams[:_MOST]
+    ]
+    more = [f"  ... and {counted(len(streams) - _MOST, 'more stream')} in idle.N.json"] if len(streams) > _MOST else []
+    return ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""] if len(streams) > 1 else []
 
 
 def _waits(waited: Waited) -> list[str]:
