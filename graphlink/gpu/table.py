@@ -14,6 +14,7 @@ from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _FEW = 3  # causes on a line
+_EVIDENCE = 110  # characters
 _MOST = 10  # groups or streams of a device
 _MEMBERS = 8  # of a group that are named
 MEANING: dict[CauseName, str] = {
@@ -173,7 +174,7 @@ def _rank(rank: RankIdle) -> list[str | Table]:
             ms(entry.end_ns - entry.start_ns),
             ms(entry.start_ns),
             entry.cause,
-            shortened(entry.evidence),
+            shortened(entry.evidence, _EVIDENCE),
             "" if entry.stream is UNSET else str(entry.stream),
             "" if entry.op is UNSET else shortened(entry.op),
         )
@@ -252,7 +253,7 @@ def _late(late: LateStarts) -> list[str]:
 def _first(evidence: dict[str, int]) -> str:
     """Return what most of the time goes to."""
     text, ns = next(iter(evidence.items()), ("", 0))
-    return f"{shortened(text)} ({ms(ns)} ms)" if text else ""
+    return f"{shortened(text, _EVIDENCE)} ({ms(ns)} ms)" if text else ""
 
 
 def _steps(steps: Sequence[StepTime]) -> Table:

@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
+from graphlink.link.stacks import stacks_of
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.names import short_name
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
-from graphlink.operations.stacks import stacks_of
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.operations.waits import host_waits
 from graphlink.records import Short
