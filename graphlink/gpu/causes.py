@@ -21,6 +21,7 @@ from graphlink.gpu.records import Cause, Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
+from graphlink.link.launch import launched_before
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import LOADER, MEMORY
@@ -31,7 +32,8 @@ from graphlink.tables import take
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
-NOT_LAUNCHED: Final = "launched before the recording, or its call was not recorded"
+LAUNCHED_BEFORE: Final = "launched before the recording"
+NOT_RECORDED: Final = "its launch call was not recorded"
 BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
 BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"
 
@@ -161,8 +163,17 @@ class Hosts:
         behind = ~_first_of(call)
         behind[known] |= by_graph[calls.name[call[known]]]
         out[behind] = self.texts.code(BEHIND_GRAPH)
-        out[~known] = self.texts.code(NOT_LAUNCHED)
+        out[~known] = self.texts.code(NOT_RECORDED)
+        out[self._launched_before(~known)] = self.texts.code(LAUNCHED_BEFORE)
         return out
+
+    def _launched_before(self, alone: Bool) -> Bool:
+        """Tell which rows without a call were launched before the recording; of those without a correlation too, if they began before
+        anything that it has of their thread's calls could have launched them."""
+        trace = self.linked.trace
+        first_ns = int(trace.calls.end_ns.min(initial=np.iinfo(np.int64).max))
+        early = trace.device.start_ns <= first_ns + self.latency_ns
+        return launched_before(trace, alone) | (alone & (trace.device.correlation <= 0) & early & (len(trace.calls.end_ns) > 0))
 
     def _named(self, names: I32 | I64, form: str) -> I64:
         return self.texts.of_names(names, self.linked.trace.strings, form)

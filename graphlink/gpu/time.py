@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.gpu.busy import Busy, busy, own_clock_ns
-from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, NOT_LAUNCHED, Hosts, explain
-from graphlink.gpu.records import CAUSES, DeviceTime, Idle, Iterations, StepTime
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
+from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Idle, Iterations, StepTime
 from graphlink.gpu.shares import by_group, by_stream, parts, share
 from graphlink.gpu.steps import iterations, steps_of
 from graphlink.graph_model import Column, Graph
@@ -21,6 +21,16 @@ from graphlink.records import Short, counted, ms
 from graphlink.tables import marked
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
+_MUCH: Final = 0.05  # of a device's idle time: a reason of unknown time with more of it is warned of
+_UNSURE: Final = (
+    ((BEHIND_GRAPH,), "between ops of graph launches: where ops of a graph are not recorded, the GPU was not idle"),
+    (
+        (LAUNCHED_BEFORE, BEFORE_WINDOW),
+        "before ops that were launched before the recording, or waited for what was: nothing tells why they began late "
+        "(torch.cuda.synchronize() before the first recorded step)",
+    ),
+    ((NOT_RECORDED,), "before ops whose launch calls are not recorded: nothing tells what their host did"),
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,7 +70,8 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         StepTime(name=name, start_ns=start - graph.epoch_ns, end_ns=end - graph.epoch_ns, gpu=times)
         for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
     ]
-    warnings = (*_bare_graph_launches(linked), *(text for device, why in idle for text in _behind_graphs(device, why)))
+    unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
+    warnings = (*_bare_graph_launches(linked), *unsure)
     return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
 
 
@@ -72,19 +83,25 @@ def _bare_graph_launches(linked: Linked) -> list[str]:
     if not bare:
         return []
     whole = counted(int(np.count_nonzero(named)), "graph launch call")
-    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile ({_BY_NODE})"]
+    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile{_by_node(linked)}"]
 
 
-def _behind_graphs(device: int, why: Idle) -> list[str]:
-    """Return a warning where most of a device's idle time lies between ops of graph launches, of which some may not be recorded."""
-    ns, unsure = why.end_ns - why.start_ns, np.isin(why.texts, (BEHIND_GRAPH, NOT_LAUNCHED, BEFORE_WINDOW))
-    behind, whole = int(ns[unsure[why.evidence]].sum()), int(ns.sum())
-    if 2 * behind <= whole:
-        return []
-    return [
-        f"GPU {device}: {ms(behind)} of {ms(whole)} ms of idle time lie between ops of one graph launch, or behind launches that are not "
-        f"recorded: where ops are missing, too, the GPU was not idle ({_BY_NODE})"
-    ]
+def _by_node(linked: Linked) -> str:
+    """Return the hint how ops of graphs are recorded; nothing without graphs that nsys can record."""
+    found = [GRAPH_LAUNCH.match(text) for text in linked.trace.strings]
+    return f" ({_BY_NODE})" if any(one is not None and one[1] != "hip" for one in found) else ""
+
+
+def _unsure(device: int, why: Idle, *, by_node: str) -> list[str]:
+    """Return a warning for each reason for which much of a device's idle time is of no known cause."""
+    ns = why.end_ns - why.start_ns
+    whole, unknown = int(ns.sum()), why.cause == Cause.UNKNOWN
+    out = []
+    for texts, what in _UNSURE:
+        mine = int(ns[unknown & np.isin(why.texts, texts)[why.evidence]].sum())
+        if mine > _MUCH * whole:
+            out.append(f"GPU {device}: {ms(mine)} of {ms(whole)} ms of idle time lie {what}{by_node if BEHIND_GRAPH in texts else ''}")
+    return out
 
 
 def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
