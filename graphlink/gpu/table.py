@@ -114,7 +114,7 @@ def idle_table(report: IdleReport, most_ranks: int = 2) -> list[str | Table]:
     ranks = sorted((rank for rank in report.ranks if rank.gpu), key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
     out: list[str | Table] = []
     if len(ranks) > most_ranks:
-        out += [_devices(ranks), ""]
+        out += [_devices(ranks), "compute: kernels and memsets; comm, copies: what of them no compute hides", ""]
         ranks = ranks[:1]
     out += [part for rank in ranks for part in _rank(rank)]
     return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
@@ -138,7 +138,7 @@ def _busy(one: DeviceTime) -> str:
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:
-    head = ("rank", "device", "ms", "compute", "exposed communication", "exposed copies", "idle", "most by")
+    head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
     rows = [
         (
             str(rank.rank),
@@ -150,7 +150,7 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
         for rank in ranks
         for one, causes in zip(rank.gpu, rank.causes, strict=True)
     ]
-    return Table(rows, head, ">>>>>>><", indent=0)
+    return Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms"))
 
 
 def _rank(rank: RankIdle) -> list[str | Table]:
@@ -166,7 +166,12 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
-        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), "", *_streams(one)]
+        out += [
+            Table(rows, ("ms", "of idle", "cause", "meaning", "most by"), ">><<<", spare=("meaning",)),
+            *(_late(late) if late else []),
+            "",
+            *_streams(one),
+        ]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
     longest = [
@@ -180,7 +185,10 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         )
         for entry in rank.longest
     ]
-    return [*out, "longest", Table(longest, ("ms", "at ms", "cause", "", "stream", "until"), ">><<><"), ""] if longest else out
+    if longest:
+        head = ("ms", "at ms", "cause", "evidence", "stream", "until")
+        out += ["longest", Table(longest, head, ">><<><", spare=("stream", "until")), ""]
+    return out
 
 
 def _utilisation(one: DeviceTime) -> list[str]:
@@ -263,4 +271,4 @@ def _steps(steps: Sequence[StepTime]) -> Table:
             cause, ns = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))
             whole = one.to_ns - one.from_ns
             rows.append((step.name, str(one.device), ms(whole), percent(whole - one.idle_ns, whole), cause, ms(ns)))
-    return Table(rows, ("", "device", "ms", "busy", "idle most by", "ms"), "<>>><>")
+    return Table(rows, ("step", "device", "ms", "busy", "idle most by", "idle ms"), "<>>><>", spare=("device",))
