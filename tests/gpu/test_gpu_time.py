@@ -26,6 +26,7 @@ from graphlink.run.job import Inputs, link_rank
 from graphlink.testing import random_program, run, write_kineto
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 from tests.depend.programs import linked_of
+from tests.gpu.sums import check_sums
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PLANTED_US = 300
@@ -39,20 +40,6 @@ def time_of(linked: Linked) -> GpuTime:
 
 def linked(trace: Trace) -> Linked:
     return link(trace, None, match_hosts(trace, None))
-
-
-def check_sums(found: GpuTime) -> None:
-    """Both sums of the contract, exactly, and idle intervals that are disjoint and as long as they say."""
-    for one in (*found.gpu, *(one for step in found.steps for one in step.gpu)):
-        assert one.compute_ns + one.exposed_comm_ns + one.exposed_copy_ns + one.idle_ns == one.to_ns - one.from_ns
-        assert sum(one.idle_by_cause_ns.values()) == one.idle_ns
-        assert one.exposed_comm_ns <= one.comm_ns
-        assert one.exposed_copy_ns <= one.copy_ns
-    for one, (device, idle) in zip(found.gpu, found.idle, strict=True):
-        assert one.device == device
-        assert (idle.start_ns < idle.end_ns).all()
-        assert (idle.end_ns[:-1] <= idle.start_ns[1:]).all()
-        assert int((idle.end_ns - idle.start_ns).sum()) == one.idle_ns
 
 
 def plain_parts(linked: Linked, comm: Communication, device: int) -> tuple[int, int, int, int, int, int]:
