@@ -28,6 +28,7 @@ I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
+F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
@@ -161,6 +162,7 @@ class DeviceRows(Short):
     kind: U8  # DeviceKind
     correlation: I64
     bytes: I64  # of copies and memsets; 0 = not recorded
+    sm_share: F64  # the part of the device's SMs that the blocks of a kernel can fill, 1 at most; 0 = not recorded
     comm: CommTable
 
 
@@ -250,11 +252,13 @@ class DeviceClocks(Short):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """A device as its recording names it. ``capability``: (major, minor) of CUDA or its equivalent; None where it is not recorded."""
+    """A device as its recording names it. ``capability``: (major, minor) of CUDA or its equivalent; ``sms``: how many SMs or compute units
+    it has; None where it is not recorded."""
 
     device: int
     name: str
     capability: tuple[int, int] | None = None
+    sms: int | None = None
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):

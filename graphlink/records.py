@@ -59,12 +59,16 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells of text for ``cli.out`` to align. ``align``: ``<`` or ``>`` a column, ``<`` where it says nothing; ``indent``: in spaces."""
+    """Cells of text for ``cli.out`` to align. ``align``: ``<`` or ``>`` a column, ``<`` where it says nothing; ``indent``: in spaces.
+
+    ``spare``: headings of columns that are left out, the first one first, where a terminal is too narrow for all.
+    """
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
     align: str = ""
     indent: int = 2
+    spare: Sequence[str] = ()
 
 
 def joined(blocks: Iterable[Sequence[str | Table]]) -> list[str | Table]:

@@ -69,6 +69,7 @@ class Device(NamedTuple):
     comm: Comm | None = None
     graph: int = 0
     graph_node: int = 0
+    sm_share: float = 0.0
 
 
 class Sync(NamedTuple):
@@ -221,6 +222,7 @@ def build_trace(
         correlation=ints(r.correlation for r in device_list),
         bytes=ints(r.bytes for r in device_list),
         comm=comm_table(r.comm for r in device_list),
+        sm_share=np.array([r.sm_share for r in device_list], np.float64),
     )
     return Trace(
         path=path,

@@ -12,9 +12,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
+from graphlink.cli.columns import fitted
 from graphlink.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -125,12 +127,12 @@ def rendered(report: Sequence[str | Table], width: int | None = None, *, styled:
         legacy_windows=False,
     )
     with console.capture() as captured:
-        for part in _renderables(report):
+        for part in _renderables(report, width):
             console.print(part)
     return "\n".join(line.rstrip() for line in captured.get().removesuffix("\n").split("\n"))
 
 
-def _renderables(report: Sequence[str | Table]) -> Iterator[RenderableType]:
+def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[RenderableType]:
     """Yield what ``rich`` prints. A line is wrapped to its own indent; one that begins what is below it, a table or lines, is a heading."""
     from rich.padding import Padding
     from rich.table import Table as Grid
@@ -147,12 +149,14 @@ def _renderables(report: Sequence[str | Table]) -> Iterator[RenderableType]:
             style = "bold" if heads else "yellow" if text.startswith("warning") else ""
             yield Padding(Text(text[indent:], style), (0, 0, 0, indent), expand=False)
             continue
+        shown = replace(part, rows=[[*map(plain, row)] for row in part.rows], head=[*map(plain, part.head)])
+        columns = fitted(shown, width)
         grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(part.head), header_style="dim")
-        columns = max(map(len, [part.head, *part.rows]))
-        for side, name in zip(part.align.ljust(columns, "<"), [*part.head, *[""] * (columns - len(part.head))], strict=True):
-            grid.add_column(Text(plain(name)), justify="right" if side == ">" else "left", no_wrap=side == ">", overflow="fold")
-        for row in part.rows:
-            grid.add_row(*(Text(plain(cell)) for cell in row))
+        for column in columns:
+            justify: Literal["left", "right"] = "right" if column.right else "left"
+            grid.add_column(Text(column.head), justify=justify, width=column.width, no_wrap=width is None and column.right, overflow="fold")
+        for row in zip(*(column.cells for column in columns), strict=True):
+            grid.add_row(*map(Text, row))
         yield Padding(grid, (0, 0, 0, part.indent), expand=False)
 
 

@@ -10,8 +10,8 @@ from typing import Final
 from graphlink.diff.noise import LEAST_SHARE, Noise
 from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
 from graphlink.diff.records import Change
+from graphlink.graph.families import PYTHON
 from graphlink.operations.names import short_name
-from graphlink.operations.paths import PYTHON
 from graphlink.records import ms, shortened
 
 _SMALL: Final = 1e-9

@@ -13,9 +13,9 @@ from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import OUTSIDE, Pair, loads, summed
 from graphlink.diff.records import Change
 from graphlink.diff.structure import place
+from graphlink.graph.families import PYTHON
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import OTHER_THREADS
-from graphlink.operations.paths import PYTHON
 from graphlink.records import counted, ms, shortened
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}

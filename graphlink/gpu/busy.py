@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I64, Communication, DeviceKind, Linked
+from graphlink.model import F64, I64, Communication, DeviceKind, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.records import Spans
 
@@ -15,18 +15,21 @@ from graphlink.pipeline.records import Spans
 class Busy:
     """The unions of a device's work, times since the epoch on its own clock. ``rows``: its device rows, by start.
 
-    ``working``: compute and communication; ``any``: all.
+    ``working``: compute and communication; ``any``: all. ``kernels``: compute without memsets; ``launched``: kernels and communication.
     """
 
     device: int
     rows: I64
     start_ns: I64
     end_ns: I64
+    sm_share: F64
     compute: Spans
     comm: Spans
     copies: Spans
     working: Spans
     any: Spans
+    kernels: Spans
+    launched: Spans
 
     @property
     def idle(self) -> Spans:
@@ -53,13 +56,12 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
         rows = rows[np.argsort(start_ns[rows], kind="stable")]
         start, end = start_ns[rows], end_ns[rows]
         copies, communicates = is_copy[rows], is_comm[rows]
-        computes = ~copies & ~communicates
-        unions = (spans.union(start[which], end[which]) for which in (computes, communicates, copies, ~copies, np.ones_like(copies)))
-        out.append(Busy(number, rows, start, end, *unions))
+        computes, sets = ~copies & ~communicates, device.kind[rows] == DeviceKind.MEMSET
+        unions = [spans.union(start[which], end[which]) for which in (computes, communicates, copies, ~copies, np.ones_like(copies))]
+        others = (
+            [spans.union(start[which & ~sets], end[which & ~sets]) for which in (computes, ~copies)]
+            if communicates.any() and sets.any()
+            else (unions[0], unions[3])
+        )
+        out.append(Busy(number, rows, start, end, device.sm_share[rows], *unions, *others))
     return out
-
-
-def length_ns(covered: Spans, from_ns: int, to_ns: int) -> int:
-    """Return how much of [from_ns, to_ns) the spans cover."""
-    inside = spans.within(covered, from_ns, to_ns)
-    return int((inside.end_ns - inside.start_ns).sum())

@@ -9,7 +9,6 @@ What an op of another device still did, and the launched op depends on, counts f
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,10 +16,12 @@ import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
+from graphlink.gpu.evidence import HostWork, Texts, awaited_by, blocked
 from graphlink.gpu.records import Cause, Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
+from graphlink.link.launch import launched_before
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import LOADER, MEMORY
@@ -31,7 +32,8 @@ from graphlink.tables import take
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
-NOT_LAUNCHED: Final = "launched before the recording, or its call was not recorded"
+LAUNCHED_BEFORE: Final = "launched before the recording"
+NOT_RECORDED: Final = "its launch call was not recorded"
 BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
 BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"
 
@@ -47,29 +49,11 @@ class _Table:
     text: I64
 
 
-class _Texts:
-    """Evidence, each text once."""
-
-    def __init__(self) -> None:
-        self.place: dict[str, int] = {"": 0}
-
-    def code(self, text: str) -> int:
-        return self.place.setdefault(text, len(self.place))
-
-    def codes(self, texts: Sequence[str]) -> I64:
-        return np.array([self.code(text) for text in texts], np.int64)
-
-    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str) -> I64:
-        """Return the code of ``form`` with each name in it; O(n), and a text a name."""
-        used, which = np.unique(names, return_inverse=True)
-        return self.codes([form.format(strings[k]) for k in used.tolist()])[which.reshape(-1)]
-
-
 class Hosts:
     """What the threads of a rank did, made ready for all its devices. Times since the epoch, on the host's clock."""
 
     def __init__(self, graph: Graph, linked: Linked, late: Column | None = None) -> None:
-        self.graph, self.linked, self.late, self.texts = graph, linked, late, _Texts()
+        self.graph, self.linked, self.late, self.texts = graph, linked, late, Texts()
         trace, before = linked.trace, before_on_thread(graph)
         rows = (trace.host, trace.calls, trace.device)
         times = (column for table in rows for column in (table.start_ns, table.end_ns))
@@ -78,6 +62,7 @@ class Hosts:
         self.sleeps, self.waker = self._sleeps(before)
         waits = wait_slices(graph, linked, before)
         self.tables = sorted((*self._matching(), *self._waiting(waits), self._working()), key=lambda table: table.cause)
+        self.work = HostWork.of(linked, self.axis, self.texts)
         self.first_ns = self._first_ns()
         self.latency_ns = self._latency_ns()
         self.unknown = self._unknown()
@@ -119,15 +104,12 @@ class Hosts:
         some = source != NOWHERE
         by_host = some & (graph.kind[source] == NodeKind.HOST_COMM)
         row = np.where(some, graph.row[source], NOWHERE)
-        called, of = np.full(len(source), NOWHERE, np.int64), np.full(len(source), NOWHERE, np.int64)
-        by_call, on_device = waits.call != NOWHERE, some & ~by_host
-        called[by_call] = calls.name[waits.call[by_call]]
-        of[by_host], of[on_device] = linked.trace.host.name[row[by_host]], device.name[row[on_device]]
-        pairs, which = np.unique(np.stack([called, of]), axis=1, return_inverse=True)
-        words = [
-            (strings[c] if c != NOWHERE else "wait") + (f" waited for {strings[o]}" if o != NOWHERE else "") for c, o in pairs.T.tolist()
-        ]
-        text = self.texts.codes(words)[which.reshape(-1)]
+        awaited, on_device = np.full(len(source), NOWHERE, np.int64), some & ~by_host
+        awaited[by_host], awaited[on_device] = linked.trace.host.name[row[by_host]], device.name[row[on_device]]
+        blocking = np.flatnonzero(np.isin(roles(calls, strings), [r for r in Role if r.waits]))
+        count = len(awaited)
+        texts = blocked(self.texts, linked, np.append(waits.call, blocking), np.append(awaited, awaited_by(graph, linked)[blocking]))
+        text, in_call = texts[:count], texts[count:]
         start, end, tid = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns, graph.tid[waits.part]
         came = np.where(by_host, np.clip(self._came_ns(source), start, end), start)  # the last rank
         out = [
@@ -138,10 +120,7 @@ class Hosts:
                 (Cause.HOST_BLOCKED, ~by_host, start, end),
             )
         ]
-        role = roles(calls, strings)
-        blocking = np.flatnonzero(np.isin(role, [r for r in Role if r.waits]))
-        name = self._named(calls.name[blocking], "{}")
-        return [*out, self._table(Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], name)]
+        return [*out, self._table(Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], in_call)]
 
     def _came_ns(self, node: I64) -> I64:
         """Return when the last rank came to each communication node."""
@@ -153,13 +132,12 @@ class Hosts:
         return out
 
     def _working(self) -> _Table:
-        """Return outermost ops, and calls outside any."""
+        """Return outermost ops, and calls outside any: numbers of host rows, and of calls behind them, in the place of texts."""
         rows, calls, linked = self.linked.trace.host, self.linked.trace.calls, self.linked
         ops = np.flatnonzero(~rows.annotation & ~linked.crossing)
-        tid, start, end, name = (
-            np.append(getattr(rows, column)[ops], getattr(calls, column)) for column in ("tid", "start_ns", "end_ns", "name")
-        )
-        return self._table(Cause.HOST_WORK, tid, start, end, self._named(name, "host: {}"))
+        tid, start, end = (np.append(getattr(rows, column)[ops], getattr(calls, column)) for column in ("tid", "start_ns", "end_ns"))
+        number = np.append(ops, len(rows.tid) + np.arange(len(calls.tid)))
+        return self._table(Cause.HOST_WORK, tid, start, end, number)
 
     def _latency_ns(self) -> I64:
         """Return the launch latency of each device row; of one without a launch of its own the usual one."""
@@ -185,8 +163,17 @@ class Hosts:
         behind = ~_first_of(call)
         behind[known] |= by_graph[calls.name[call[known]]]
         out[behind] = self.texts.code(BEHIND_GRAPH)
-        out[~known] = self.texts.code(NOT_LAUNCHED)
+        out[~known] = self.texts.code(NOT_RECORDED)
+        out[self._launched_before(~known)] = self.texts.code(LAUNCHED_BEFORE)
         return out
+
+    def _launched_before(self, alone: Bool) -> Bool:
+        """Tell which rows without a call were launched before the recording; of those without a correlation too, if they began before
+        anything that it has of their thread's calls could have launched them."""
+        trace = self.linked.trace
+        first_ns = int(trace.calls.end_ns.min(initial=np.iinfo(np.int64).max))
+        early = trace.device.start_ns <= first_ns + self.latency_ns
+        return launched_before(trace, alone) | (alone & (trace.device.correlation <= 0) & early & (len(trace.calls.end_ns) > 0))
 
     def _named(self, names: I32 | I64, form: str) -> I64:
         return self.texts.of_names(names, self.linked.trace.strings, form)
@@ -340,7 +327,10 @@ def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
     for table in hosts.tables:
         left, by = left.cut(table.start_ns, table.end_ns)
         hit = by != NOWHERE
-        found.add(take(left, hit).in_time(axis), table.cause, table.text[by[hit]])
+        here, text = take(left, hit), table.text[by[hit]]
+        if table.cause == Cause.HOST_WORK:
+            text = hosts.work.texts(here.start_ns, here.end_ns, text)
+        found.add(here.in_time(axis), table.cause, text)
         left = take(left, ~hit)
     left = left.in_time(axis)
     begun = left.end_ns > hosts.first_ns[left.tid]

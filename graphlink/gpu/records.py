@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.model import I64, U8
 from graphlink.records import Short
@@ -31,12 +32,38 @@ class Cause(IntEnum):
 CAUSES: Final = tuple(cause.name.lower() for cause in Cause)
 
 
+class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of one group on a device: the union of its ops, and of it ``exposed_ns``, beside which no compute ran.
+
+    ``name`` as recorded, ``ranks`` its members; both empty for ops whose group is not known. Ops of two groups may run at once, so groups
+    may add up to more than the device's.
+    """
+
+    name: str
+    ranks: list[int]
+    comm_ns: int
+    exposed_ns: int
+
+
+class StreamTime(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A stream of a device: when any of its ops ran, and the rest of the device's time."""
+
+    stream: int
+    busy_ns: int
+    idle_ns: int
+
+
 class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Time of one device, on its own clock: compute + exposed communication + exposed copies + idle = ``to_ns`` - ``from_ns`` exactly.
 
     ``compute_ns``: union of kernels that are no communication, and of memsets; ``exposed_comm_ns``: union of communication outside it;
     ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions, hidden or not. ``idle_by_cause_ns`` adds up to
     ``idle_ns`` exactly. Times are since the start of the graph.
+
+    Shares are of 1, and absent where there is nothing to divide by. ``utilisation``: busy of all time.
+    ``est_sm_efficiency``: of the time of kernels that tell their grid, weighted by min(blocks / SMs, 1). Of communication ``hidden_share``
+    is 1 - exposed / all, and ``hta_overlap_share`` what kernels ran beside, without memsets (docs/idle.md). ``by_group``, ``by_stream``:
+    only of a device in all.
     """
 
     device: int
@@ -49,6 +76,12 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
+    utilisation: float | UnsetType = UNSET
+    est_sm_efficiency: float | UnsetType = UNSET
+    hidden_share: float | UnsetType = UNSET
+    hta_overlap_share: float | UnsetType = UNSET
+    by_group: list[GroupTime] | UnsetType = UNSET
+    by_stream: list[StreamTime] | UnsetType = UNSET
 
 
 class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):

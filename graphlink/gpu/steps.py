@@ -21,6 +21,10 @@ _RANGE: Final = re.compile(r"(?i)(?:train(?:ing)?[ _])?(?:step|iter|iteration)(?
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
 _ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
 _FEWEST: Final = 3  # times that an unnamed node must stand there: two distances that can be compared
+_NUMBER: Final = re.compile(r"[ _#:.-]*\d+$")  # at the end of a name that counts: forward_backward_5
+# what training does once a step: a backward, an optimizer. FSDP registers what it does before and after a backward in each forward.
+_TRAINS: Final = re.compile(r"(?i)(?!.*register).*(?:backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply|adam|sgd).*")
+_OF_MODEL: Final = re.compile(r"(?i).*(?:layer|block|attn|attention|mlp|expert|encoder|decoder|module).*")  # ranges around a part of one
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,30 +110,67 @@ def _numbered(names: list[str]) -> list[str]:
 class _Repeated:
     """Rows of one name in one place, that repeat evenly over the whole recording, and the time that they cover."""
 
-    name: int
+    row: I64
     start_ns: I64
     covers_ns: int
 
 
 def _repeated(linked: Linked) -> Steps:
-    """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of kernels."""
+    """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of kernels.
+
+    A recording may be cut out of one step, in which its layers repeat as evenly as steps do. So in each of them there must be work of a
+    backward or an optimizer, but for a range of one name that covers half of the recording, and is of no part of the model.
+    """
     trace = linked.trace
     host, device = trace.host, trace.device
-    begin = (
-        min(int(rows.start_ns.min()) for rows in (host, device) if len(rows.start_ns)) if len(host.start_ns) + len(device.start_ns) else 0
-    )
-    end = max(int(rows.end_ns.max(initial=begin)) for rows in (host, device))
-    for name, place, start, last, which in (
-        (host.name, host.tid, host.start_ns, host.end_ns, np.flatnonzero(host.annotation)),
-        (host.name, host.tid, host.start_ns, host.end_ns, np.flatnonzero(~host.annotation)),
-        (device.name, device.device * 2**32 + device.stream, device.start_ns, device.end_ns, np.arange(len(device.name))),
+    some = [rows for rows in (host, device) if len(rows.start_ns)]
+    begin = min((int(rows.start_ns.min()) for rows in some), default=0)
+    end = max((int(rows.end_ns.max()) for rows in some), default=0)
+    ranges, trains_ns = _without_numbers(host.name, trace.strings), _trains_ns(linked)
+    for name, place, rows, which in (
+        (ranges, host.tid, host, np.flatnonzero(host.annotation)),
+        (host.name, host.tid, host, np.flatnonzero(~host.annotation)),
+        (device.name, device.device * 2**32 + device.stream, device, np.arange(len(device.name))),
     ):
-        found = max(_even(name[which], place[which], start[which], last[which], begin, end), key=lambda one: one.covers_ns, default=None)
-        if found is not None:
-            text, count = trace.strings[found.name], len(found.start_ns) - 1
-            return Steps(text, "repeated", tuple(_numbered([text] * count)), found.start_ns[:-1], found.start_ns[1:])
+        told = [
+            one
+            for one in _even(name[which], place[which], rows.start_ns[which], rows.end_ns[which], begin, end)
+            if _trained(one, trains_ns)
+            or (name is ranges and 2 * one.covers_ns >= end - begin and _of_no_part(trace.strings, host.name[which[one.row]]))
+        ]
+        if told:
+            found = max(told, key=lambda one: one.covers_ns)
+            names = [trace.strings[code] for code in rows.name[which[found.row]].tolist()]
+            key = names[0] if len({*names}) == 1 else _NUMBER.sub("", names[0])
+            return Steps(key, "repeated", tuple(_numbered(names[:-1])), found.start_ns[:-1], found.start_ns[1:])
     none = np.zeros(0, np.int64)
     return Steps("", "", (), none, none)
+
+
+def _without_numbers(name: I32, strings: Sequence[str]) -> I32:
+    """Return names of which those that differ in nothing but a number at their end are one, the first of them."""
+    used, which = np.unique(name, return_inverse=True)
+    first: dict[str, int] = {}
+    texts = [_NUMBER.sub("", strings[code]) or strings[code] for code in used.tolist()]
+    same = [first.setdefault(text, code) for text, code in zip(texts, used.tolist(), strict=True)]
+    return np.array(same, np.int32)[which.reshape(-1)]
+
+
+def _trains_ns(linked: Linked) -> I64:
+    """Return when work of a backward or an optimizer began, on the host and on devices, ascending."""
+    trace = linked.trace
+    trains = np.array([_TRAINS.fullmatch(text) is not None for text in trace.strings], np.bool_)
+    return np.sort(np.concatenate([rows.start_ns[trains[rows.name]] for rows in (trace.host, trace.device)]))
+
+
+def _trained(one: _Repeated, trains_ns: I64) -> bool:
+    """Tell whether such work began in every interval from start to start."""
+    return bool((np.diff(np.searchsorted(trains_ns, one.start_ns)) > 0).all())
+
+
+def _of_no_part(strings: Sequence[str], name: I32) -> bool:
+    """Tell whether ranges have one name, which is of no part of a model."""
+    return bool((name == name[0]).all()) and _OF_MODEL.fullmatch(strings[name[0]]) is None
 
 
 def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, until_ns: int) -> Iterator[_Repeated]:
@@ -152,7 +193,8 @@ def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, unti
     covers = np.add.reduceat(end - start, first)
     even = many & (most < 2 * least) & (start[first] - begin_ns < most) & (until_ns - start[last] < 2 * most)
     for k in np.flatnonzero(even).tolist():
-        yield _Repeated(int(name[first[k]]), start[first[k] : last[k] + 1], int(covers[k]))
+        mine = slice(first[k], last[k] + 1)
+        yield _Repeated(order[mine], start[mine], int(covers[k]))
 
 
 def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:

@@ -8,12 +8,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
-from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
 from graphlink.gpu.regular import LateStarts, late_starts
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, ms, percent, shortened
 
 _FEW = 3  # causes on a line
+_EVIDENCE = 110  # characters
+_MOST = 10  # groups or streams of a device
+_MEMBERS = 8  # of a group that are named
 MEANING: dict[CauseName, str] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
@@ -111,7 +114,7 @@ def idle_table(report: IdleReport, most_ranks: int = 2) -> list[str | Table]:
     ranks = sorted((rank for rank in report.ranks if rank.gpu), key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
     out: list[str | Table] = []
     if len(ranks) > most_ranks:
-        out += [_devices(ranks), ""]
+        out += [_devices(ranks), "compute: kernels and memsets; comm, copies: what of them no compute hides", ""]
         ranks = ranks[:1]
     out += [part for rank in ranks for part in _rank(rank)]
     return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
@@ -135,7 +138,7 @@ def _busy(one: DeviceTime) -> str:
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:
-    head = ("rank", "device", "ms", "compute", "exposed communication", "exposed copies", "idle", "most by")
+    head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
     rows = [
         (
             str(rank.rank),
@@ -147,7 +150,7 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
         for rank in ranks
         for one, causes in zip(rank.gpu, rank.causes, strict=True)
     ]
-    return Table(rows, head, ">>>>>>><", indent=0)
+    return Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms"))
 
 
 def _rank(rank: RankIdle) -> list[str | Table]:
@@ -155,13 +158,20 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         whole = one.to_ns - one.from_ns
         out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
+        out += _utilisation(one)
         if one.comm_ns:
-            out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
+            out.append(_communication(one))
             out += _waits(rank.waited) if rank.waited is not UNSET else []
+            out += _groups(one)
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
-        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), ""]
+        out += [
+            Table(rows, ("ms", "of idle", "cause", "meaning", "most by"), ">><<<", spare=("meaning",)),
+            *(_late(late) if late else []),
+            "",
+            *_streams(one),
+        ]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
     longest = [
@@ -169,13 +179,62 @@ def _rank(rank: RankIdle) -> list[str | Table]:
             ms(entry.end_ns - entry.start_ns),
             ms(entry.start_ns),
             entry.cause,
-            shortened(entry.evidence),
+            shortened(entry.evidence, _EVIDENCE),
             "" if entry.stream is UNSET else str(entry.stream),
             "" if entry.op is UNSET else shortened(entry.op),
         )
         for entry in rank.longest
     ]
-    return [*out, "longest", Table(longest, ("ms", "at ms", "cause", "", "stream", "until"), ">><<><"), ""] if longest else out
+    if longest:
+        head = ("ms", "at ms", "cause", "evidence", "stream", "until")
+        out += ["longest", Table(longest, head, ">><<><", spare=("stream", "until")), ""]
+    return out
+
+
+def _utilisation(one: DeviceTime) -> list[str]:
+    """Return on a line how much of the time the device worked, and how much of it its kernels can fill."""
+    if one.utilisation is UNSET:
+        return []
+    fills = "" if one.est_sm_efficiency is UNSET else f"; while kernels run, SM efficiency {percent(one.est_sm_efficiency, 1)} (estimated)"
+    return [f"  utilisation {percent(one.utilisation, 1)}{fills}"]
+
+
+def _communication(one: DeviceTime) -> str:
+    """Return the communication and the hidden share of it; beside kernels alone, as HTA counts it, where that differs."""
+    hidden = percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)
+    theirs = "" if one.hta_overlap_share is UNSET else percent(one.hta_overlap_share, 1)
+    differs = f" ({theirs} as HTA counts overlap)" if theirs not in ("", hidden) else ""
+    return f"  communication {ms(one.comm_ns)} ms, {hidden} of it hidden{differs}"
+
+
+def _groups(one: DeviceTime) -> list[str | Table]:
+    """Return the communication of each group, where there are several."""
+    groups = [] if one.by_group is UNSET else one.by_group
+    rows = [
+        (ms(group.comm_ns), ms(group.exposed_ns), percent(group.comm_ns - group.exposed_ns, group.comm_ns), _group(group))
+        for group in groups[:_MOST]
+    ]
+    more = [f"  ... and {counted(len(groups) - _MOST, 'more group')} in idle.N.json"] if len(groups) > _MOST else []
+    return [Table(rows, ("ms", "exposed ms", "hidden", "group"), ">>><"), *more] if len(groups) > 1 else []
+
+
+def _group(group: GroupTime) -> str:
+    """Return the recorded name of a group and its members: ``dp (ranks 0, 4)``."""
+    named = ", ".join(map(str, group.ranks[:_MEMBERS])) + ", ..." * (len(group.ranks) > _MEMBERS)
+    members = f"{'rank' if len(group.ranks) == 1 else 'ranks'} {named}" if group.ranks else ""
+    name = shortened(group.name)
+    return f"{name} ({members})" if name and members else name or members or "not recorded"
+
+
+def _streams(one: DeviceTime) -> list[str | Table]:
+    """Return the streams, the busiest first, where there are several."""
+    streams = [] if one.by_stream is UNSET else sorted(one.by_stream, key=lambda stream: -stream.busy_ns)
+    rows = [
+        (str(stream.stream), ms(stream.busy_ns), percent(stream.busy_ns, stream.busy_ns + stream.idle_ns), ms(stream.idle_ns))
+        for stream in streams[:_MOST]
+    ]
+    more = [f"  ... and {counted(len(streams) - _MOST, 'more stream')} in idle.N.json"] if len(streams) > _MOST else []
+    return ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""] if len(streams) > 1 else []
 
 
 def _waits(waited: Waited) -> list[str]:
@@ -202,7 +261,7 @@ def _late(late: LateStarts) -> list[str]:
 def _first(evidence: dict[str, int]) -> str:
     """Return what most of the time goes to."""
     text, ns = next(iter(evidence.items()), ("", 0))
-    return f"{shortened(text)} ({ms(ns)} ms)" if text else ""
+    return f"{shortened(text, _EVIDENCE)} ({ms(ns)} ms)" if text else ""
 
 
 def _steps(steps: Sequence[StepTime]) -> Table:
@@ -212,4 +271,4 @@ def _steps(steps: Sequence[StepTime]) -> Table:
             cause, ns = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))
             whole = one.to_ns - one.from_ns
             rows.append((step.name, str(one.device), ms(whole), percent(whole - one.idle_ns, whole), cause, ms(ns)))
-    return Table(rows, ("", "device", "ms", "busy", "idle most by", "ms"), "<>>><>")
+    return Table(rows, ("step", "device", "ms", "busy", "idle most by", "idle ms"), "<>>><>", spare=("device",))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 
-from graphlink.gpu.busy import Busy, busy, length_ns, own_clock_ns
-from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, NOT_LAUNCHED, Hosts, explain
-from graphlink.gpu.records import CAUSES, DeviceTime, Idle, Iterations, StepTime
+from graphlink.gpu.busy import Busy, busy, own_clock_ns
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
+from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Idle, Iterations, StepTime
+from graphlink.gpu.shares import by_group, by_stream, parts, share
 from graphlink.gpu.steps import iterations, steps_of
 from graphlink.graph_model import Column, Graph
 from graphlink.model import I64, NOWHERE, Communication, Linked
@@ -17,6 +21,16 @@ from graphlink.records import Short, counted, ms
 from graphlink.tables import marked
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
+_MUCH: Final = 0.05  # of a device's idle time: a reason of unknown time with more of it is warned of
+_UNSURE: Final = (
+    ((BEHIND_GRAPH,), "between ops of graph launches: where ops of a graph are not recorded, the GPU was not idle"),
+    (
+        (LAUNCHED_BEFORE, BEFORE_WINDOW),
+        "before ops that were launched before the recording, or waited for what was: nothing tells why they began late "
+        "(torch.cuda.synchronize() before the first recorded step)",
+    ),
+    ((NOT_RECORDED,), "before ops whose launch calls are not recorded: nothing tells what their host did"),
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,15 +60,18 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
         first, last = int(one.start_ns[0]), int(one.end_ns.max())
         why = explain(hosts, one, int(start_ns.min(initial=first)), int(end_ns.max(initial=last)))
-        gpu.append(_device(one, why, first, last, graph.epoch_ns))
-        for times, low, high in zip(by_step, start_ns.tolist(), end_ns.tolist(), strict=True):
-            times.append(_device(one, why, low, high, graph.epoch_ns))
+        (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
+        groups = by_group(one, linked, comm) or UNSET
+        gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=by_stream(one, linked, first, last)))
+        for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
+            times.append(step)
         idle.append((one.device, _within(why, first, last, graph.epoch_ns)))
     steps = [
         StepTime(name=name, start_ns=start - graph.epoch_ns, end_ns=end - graph.epoch_ns, gpu=times)
         for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
     ]
-    warnings = (*_bare_graph_launches(linked), *(text for device, why in idle for text in _behind_graphs(device, why)))
+    unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
+    warnings = (*_bare_graph_launches(linked), *unsure)
     return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
 
 
@@ -66,19 +83,25 @@ def _bare_graph_launches(linked: Linked) -> list[str]:
     if not bare:
         return []
     whole = counted(int(np.count_nonzero(named)), "graph launch call")
-    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile ({_BY_NODE})"]
+    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile{_by_node(linked)}"]
 
 
-def _behind_graphs(device: int, why: Idle) -> list[str]:
-    """Return a warning where most of a device's idle time lies between ops of graph launches, of which some may not be recorded."""
-    ns, unsure = why.end_ns - why.start_ns, np.isin(why.texts, (BEHIND_GRAPH, NOT_LAUNCHED, BEFORE_WINDOW))
-    behind, whole = int(ns[unsure[why.evidence]].sum()), int(ns.sum())
-    if 2 * behind <= whole:
-        return []
-    return [
-        f"GPU {device}: {ms(behind)} of {ms(whole)} ms of idle time lie between ops of one graph launch, or behind launches that are not "
-        f"recorded: where ops are missing, too, the GPU was not idle ({_BY_NODE})"
-    ]
+def _by_node(linked: Linked) -> str:
+    """Return the hint how ops of graphs are recorded; nothing without graphs that nsys can record."""
+    found = [GRAPH_LAUNCH.match(text) for text in linked.trace.strings]
+    return f" ({_BY_NODE})" if any(one is not None and one[1] != "hip" for one in found) else ""
+
+
+def _unsure(device: int, why: Idle, *, by_node: str) -> list[str]:
+    """Return a warning for each reason for which much of a device's idle time is of no known cause."""
+    ns = why.end_ns - why.start_ns
+    whole, unknown = int(ns.sum()), why.cause == Cause.UNKNOWN
+    out = []
+    for texts, what in _UNSURE:
+        mine = int(ns[unknown & np.isin(why.texts, texts)[why.evidence]].sum())
+        if mine > _MUCH * whole:
+            out.append(f"GPU {device}: {ms(mine)} of {ms(whole)} ms of idle time lie {what}{by_node if BEHIND_GRAPH in texts else ''}")
+    return out
 
 
 def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
@@ -87,22 +110,35 @@ def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
     return at_ns + offset[np.minimum(np.searchsorted(one.start_ns, at_ns), len(offset) - 1)]
 
 
-def _device(one: Busy, why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> DeviceTime:
-    compute, working, any_ = (length_ns(covered, from_ns, to_ns) for covered in (one.compute, one.working, one.any))
-    part = _within(why, from_ns, to_ns, epoch_ns)
-    spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(CAUSES)).astype(np.int64).tolist()
-    return DeviceTime(
-        device=one.device,
-        from_ns=from_ns - epoch_ns,
-        to_ns=to_ns - epoch_ns,
-        compute_ns=compute,
-        exposed_comm_ns=working - compute,
-        exposed_copy_ns=any_ - working,
-        idle_ns=to_ns - from_ns - any_,
-        comm_ns=length_ns(one.comm, from_ns, to_ns),
-        copy_ns=length_ns(one.copies, from_ns, to_ns),
-        idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent, strict=True) if ns},
-    )
+def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> list[DeviceTime]:
+    """Return the time of a device in windows, ascending."""
+    did = parts(one, from_ns, to_ns)
+    columns = (did.compute_ns, did.working_ns, did.busy_ns, did.comm_ns, did.copy_ns, did.beside_ns, did.sm_efficiency)
+    out = []
+    for low, high, compute, working, any_, comm, copies, beside, filled in zip(
+        from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in columns), strict=True
+    ):
+        part = _within(why, low, high, epoch_ns)
+        spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(CAUSES)).astype(np.int64).tolist()
+        out.append(
+            DeviceTime(
+                device=one.device,
+                from_ns=low - epoch_ns,
+                to_ns=high - epoch_ns,
+                compute_ns=compute,
+                exposed_comm_ns=working - compute,
+                exposed_copy_ns=any_ - working,
+                idle_ns=high - low - any_,
+                comm_ns=comm,
+                copy_ns=copies,
+                idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent, strict=True) if ns},
+                utilisation=share(any_, high - low),
+                est_sm_efficiency=UNSET if math.isnan(filled) else round(filled, 6),
+                hidden_share=share(comm - (working - compute), comm),
+                hta_overlap_share=share(beside, comm),
+            )
+        )
+    return out
 
 
 def _within(why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> Idle:

@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.link.cut_calls import cut_calls
 from graphlink.link.names import ASYNC_PREFIX
 from graphlink.link.nest import innermost, last_started, nest
-from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.tables import lookup
 
 _LAUNCH: Final = re.compile(r"[Ll]aunch(?!HostFunc)")
@@ -53,7 +53,7 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
             f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph (the device was not "
             "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
         )
-    device_call, orphans = _launches(trace, ids, slack_ns)
+    device_call, orphans = _launches(trace, slack_ns)
     return Linked(
         trace=trace,
         et=et,
@@ -119,8 +119,23 @@ def joined(trace: Trace) -> I32:
     return lookup(trace.calls.correlation, trace.device.correlation).astype(np.int32)
 
 
-def _launches(trace: Trace, ids: I64, slack_ns: int) -> tuple[I32, dict[str, int]]:
-    """Return (call, count): the call that launched each device row, and how many have none, by reason. ``ids``: those of calls, sorted."""
+def launched_before(trace: Trace, alone: Bool) -> Bool:
+    """Tell which of the device rows without a call (``alone``) were launched before the recording.
+
+    Their correlation is older than that of the first recorded call, as ids ascend with the calls, or they began no later than it did.
+    Those without a correlation are none.
+    """
+    calls, device = trace.calls, trace.device
+    ids = calls.correlation[calls.correlation > 0]
+    older = device.correlation < (ids.min() if len(ids) else 0)
+    if len(calls.start_ns):
+        older |= device.start_ns <= calls.start_ns[0] + rounding_ns(trace)
+    out: Bool = alone & older & (device.correlation > 0)
+    return out
+
+
+def _launches(trace: Trace, slack_ns: int) -> tuple[I32, dict[str, int]]:
+    """Return (call, count): the call that launched each device row, and how many have none, by reason."""
     calls, device = trace.calls, trace.device
     call = joined(trace)
     numbered, hit = device.correlation > 0, call != NOWHERE
@@ -128,10 +143,7 @@ def _launches(trace: Trace, ids: I64, slack_ns: int) -> tuple[I32, dict[str, int
     late[hit] = calls.start_ns[call[hit]] > device.start_ns[hit] + slack_ns
     call[late] = NOWHERE
     missing = numbered & ~hit
-    # Ids ascend as calls are made, so an id below the first recorded one is older than the window, wherever its op ran.
-    before = missing & (device.correlation < np.append(ids, 0)[np.searchsorted(ids, 1)])
-    if len(calls.start_ns):
-        before |= missing & (device.start_ns <= calls.start_ns[0] + slack_ns)
+    before = launched_before(trace, missing)
     orphans = Counter(
         {
             NO_CORRELATION: int(np.count_nonzero(~numbered)),

@@ -9,13 +9,13 @@ import numpy as np
 
 from graphlink.gpu.steps import steps_of
 from graphlink.graph_model import Graph, NodeKind
+from graphlink.link.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import parts_of
 from graphlink.operations.paths import HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
-from graphlink.operations.stacks import stacks_at
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.operations.waits import host_waits
 from graphlink.records import Short

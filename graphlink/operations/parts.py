@@ -14,7 +14,7 @@ from graphlink.link.call_roles import Role, roles
 from graphlink.link.nest import innermost, last_started
 from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.operations.records import Part, PartOf
-from graphlink.pipeline.rules import STEP_MARK
+from graphlink.read.ranges import STEP_MARK
 from graphlink.tables import begins, spread
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     if called:
         head.append("from")
         rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.operations, strict=True)]
-    out.append(Table(rows, head, ">>>>>>"))
+    out.append(Table(rows, head, ">>>>>>", spare=("backward", "host ms", "longest kernel", "type")))
     if rank.others:
         out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
     if rank.unknown:

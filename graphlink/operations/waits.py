@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.graph_model import Graph
+from graphlink.link.stacks import stacks_at
 from graphlink.model import NOWHERE, Linked
 from graphlink.operations.paths import HostPaths
 from graphlink.operations.records import HostWait
-from graphlink.operations.stacks import stacks_at
 
 
 def host_waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:

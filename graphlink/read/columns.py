@@ -20,7 +20,7 @@ from graphlink.tables import comm_table, take_comms
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
-_DTYPE = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "Bool": np.bool_}  # by a record's annotation
+_DTYPE = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "F64": np.float64, "Bool": np.bool_}  # by a record's annotation
 _Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
 _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 

@@ -53,17 +53,18 @@ def hip_version(number: object) -> str:
 def gpus_of(recorded: Any) -> tuple[Gpu, ...]:
     """Return the devices that ``deviceProperties`` of Kineto describe; what is no device among them is passed over."""
     rows = [row for row in recorded if isinstance(row, dict)] if isinstance(recorded, list) else []
-    return gpus((row.get("id"), row.get("name"), row.get("computeMajor"), row.get("computeMinor")) for row in rows)
+    return gpus(tuple(row.get(key) for key in ("id", "name", "computeMajor", "computeMinor", "numSms")) for row in rows)
 
 
-def gpus(rows: Iterable[tuple[Any, Any, Any, Any]]) -> tuple[Gpu, ...]:
-    """Return a device for each (number, name, major, minor) whose number is one; a capability is there in full or not at all."""
+def gpus(rows: Iterable[Sequence[Any]]) -> tuple[Gpu, ...]:
+    """Return a device for each (number, name, major, minor, SMs) whose number is one; a capability is there in full or not at all."""
     out = []
-    for number, name, *capability in rows:
+    for number, name, *capability, sms in rows:
         device, (major, minor) = to_int_or_none(number), map(to_int_or_none, capability)
         known = None if major is None or minor is None else (major, minor)
         if device is not None:
-            out.append(Gpu(device, name if isinstance(name, str) else "", known))
+            count = to_int_or_none(sms)
+            out.append(Gpu(device, name if isinstance(name, str) else "", known, count if count and count > 0 else None))
     return tuple(out)
 
 
@@ -171,6 +172,9 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
         graph=np.zeros(int(np.count_nonzero(which)), np.int64),
         graph_node=np.zeros(int(np.count_nonzero(which)), np.int64),
         kind=kind[which].astype(np.uint8),
+        sm_share=np.zeros(int(np.count_nonzero(which))),
+        blocks=np.zeros(int(np.count_nonzero(which)), np.int64),
+        threads=np.zeros(int(np.count_nonzero(which)), np.int64),
         **_of(rows, which, "end_ns", "name", "correlation", "bytes"),
     )
 

@@ -48,6 +48,7 @@ from graphlink.read.kineto_rows import (
 )
 from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_rows, refuse_span
 from graphlink.read.memory import MemoryRows
+from graphlink.read.sms import Extents, fill_in, recorded
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
@@ -87,6 +88,7 @@ class _KinetoRows:
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.memory = MemoryRows()
+        self.extents = Extents()
         self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
@@ -305,6 +307,9 @@ class _KinetoRows:
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
+            sm_share=recorded([a.blocks_per_sm for a in args]),
+            blocks=np.fromiter((self.extents[bytes(a.grid)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)),
+            threads=np.fromiter((self.extents[bytes(a.block)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)),
         )
 
     def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
@@ -394,6 +399,8 @@ class _KinetoRows:
             )
             self.left_out.update(left_out)
             warnings += of_devices
+        gpus = gpus_of(around.get("deviceProperties"))
+        fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pid = pids[0] if pids else None
         parts = self.parts
@@ -416,7 +423,7 @@ class _KinetoRows:
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
             frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
-            gpus=gpus_of(around.get("deviceProperties")),
+            gpus=gpus,
             system=_system(around, info.get("nccl_version")),
             host_name=_host_name(around, pid),
             job=job_of(around),

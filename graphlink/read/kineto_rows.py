@@ -23,6 +23,9 @@ class Args(msgspec.Struct, gc=False):
     graph: Any = msgspec.field(default=0, name="graph id")
     graph_node: Any = msgspec.field(default=0, name="graph node id")
     bytes: Any = 0
+    blocks_per_sm: Any = msgspec.field(default=None, name="blocks per SM")
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
     rf_id: Any = msgspec.field(default=0, name="Record function id")
     seq_id: Any = msgspec.field(default=-1, name="Sequence number")
     fw_tid: Any = msgspec.field(default=0, name="Fwd thread id")

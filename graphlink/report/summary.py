@@ -35,8 +35,12 @@ NAME: Final = "summary.json"
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
-NO_GPU: Final = "-"  # for a figure of GPUs, where a rank has none
+NO_GPU: Final = ""  # for a figure of GPUs, where a rank has none
 _FEW: Final = 8  # outliers that are named
+_RANK_WORDS: Final = (
+    "idle, comm: of the GPU's time, comm where no compute hides it; path: what most of the critical path is; "
+    "error: replayed against recorded; explained: of standstill"
+)
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
 
@@ -334,9 +338,10 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the usual."""
     idle = {one.rank: _idle_percent(one) for one in ranks}
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
-    head = ("rank", "recorded ms", "GPU idle %", "mostly", "exposed communication %", "path mostly", "replay error %", "explained %")
+    head = ("rank", "ms", "idle %", "mostly", "comm %", "path mostly", "error %", "explained %")
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
-    parts: list[str | Table] = [Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0), *more]
+    table = Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0, spare=("error %", "path mostly"))
+    parts: list[str | Table] = [table, *more, _RANK_WORDS]
     usual = median(idle.values())
     far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
     outliers = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in order if abs(idle[one.rank] - usual) > far > 0]
@@ -344,7 +349,10 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
         parts.append(f"far from the usual idle time ({usual:.1f} %): {', '.join(outliers[:_FEW])}{', ...' * (len(outliers) > _FEW)}")
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
-        parts += ["", Table([_rank_counts(one) for one in order[:MOST_LINES]], counts, ">" * len(counts), indent=0)]
+        parts += [
+            "",
+            Table([_rank_counts(one) for one in order[:MOST_LINES]], counts, ">" * len(counts), indent=0, spare=("comm nodes", "orphans")),
+        ]
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,10 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Linked
+from graphlink.read import read_nsys
 from graphlink.run.job import Inputs, link_rank
+from graphlink.testing import Execution, Training, run, training_program
+from graphlink.testing.nsys import NsysVariation, write_nsys
 from tests.build import Call, Device, Host, build_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -79,7 +83,8 @@ def test_zero_grad_begins_steps_and_the_last_has_no_end() -> None:
 def test_without_names_it_is_what_repeats_evenly_and_covers_most() -> None:
     host = [one for one in loop(4) if not one.name.startswith("Optimizer")]
     host += [Host("aten::conv2d", 10 + 100 * k + 47, 10 + 100 * k + 95) for k in range(4)]
-    steps = found(host)
+    assert found(host).names == (), "no backward and no optimizer: these may be layers of one step"
+    steps = found([*host, *(Host("MmBackward0", 10 + 100 * k + 96, 10 + 100 * k + 98, tid=2) for k in range(4))])
     assert (steps.key, steps.found_by) == ("aten::conv2d", "repeated"), "aten::mm stands there twice a step"
     assert spans(steps) == [(57, 157), (157, 257), (257, 357)]
 
@@ -93,8 +98,83 @@ def test_layers_of_one_step_are_no_steps() -> None:
 def test_kernels_tell_where_no_host_row_does() -> None:
     device = [Device("gemm", 100 * k, 100 * k + 50, k + 1) for k in range(5)]
     device += [Device("copy", 100 * k + 60, 100 * k + 70, k + 11) for k in range(5)]
-    steps = found([], device)
+    assert found([], device).names == ()
+    steps = found([], [*device, *(Device("cudnn::dgrad_kernel", 100 * k + 72, 100 * k + 75, k + 21) for k in range(5))])
     assert (steps.key, steps.found_by, len(steps.names)) == ("gemm", "repeated", 4)
+
+
+def test_a_window_that_is_cut_out_of_one_forward_has_no_steps() -> None:
+    """Layers repeat over the whole window, as ranges with numbers, as ops, and as kernels; FSDP registers the backward in each."""
+    host, device = [], []
+    for k in range(12):
+        at = 10 + 100 * k
+        host += [Host(f"layer_{k}", at, at + 95, annotation=True), Host("flash_attn::forward", at + 5, at + 50)]
+        host += [Host("RegisterPostBackwardFunction", at + 2, at + 4)]
+        device.append(Device("flash_fwd_kernel", at + 20, at + 90, k + 1))
+    assert found(host, device).names == ()
+    same = [one._replace(name="TransformerLayer") if one.annotation else one for one in host]
+    assert found(same, device).names == ()
+    trained = [Device("flash_bwd_kernel", 10 + 100 * k + 91, 10 + 100 * k + 94, k + 31) for k in range(12)]
+    steps = found(host, [*device, *trained])
+    assert (steps.key, steps.names[:2], len(steps.names)) == ("layer", ("layer_0", "layer_1"), 11), "each has its own backward"
+
+
+def test_a_range_that_covers_the_recording_is_a_step_without_a_backward() -> None:
+    """As in inference."""
+    ranges = [Host("generate", 10 + 100 * k, 90 + 100 * k, annotation=True) for k in range(4)]
+    ops = [Host("aten::mm", 20 + 100 * k, 30 + 100 * k) for k in range(4)]
+    assert (found([*ranges, *ops]).key, len(found([*ranges, *ops]).names)) == ("generate", 3)
+    short = [one._replace(end=one.start + 40) for one in ranges]
+    assert found([*short, *ops]).names == ()
+
+
+def test_numbers_at_the_end_of_names_do_not_part_what_repeats() -> None:
+    host = [Host(f"forward_backward_{k}", 10 + 100 * k, 80 + 100 * k, annotation=True) for k in range(6)]
+    steps = found([*host, *(Host("aten::mm", 20 + 100 * k, 30 + 100 * k) for k in range(6))])
+    assert (steps.key, steps.found_by, spans(steps)[0]) == ("forward_backward", "repeated", (10, 110))
+    assert steps.names == tuple(f"forward_backward_{k}" for k in range(5)), "nothing ends the sixth"
+
+
+def exported(tmp_path: Path, steps: int, mark: str, keep: str = ".*") -> Steps:
+    """Training that nsys recorded, with ``mark`` and a number for the marks of the profiler, and of all ranges those that ``keep``."""
+    program = training_program(3, Training(steps=steps))
+    execution = run(program)
+    host = [
+        replace(op, name=f"{mark}{int(op.name.split('#')[1]) - first_step(execution)}") if op.name.startswith("ProfilerStep#") else op
+        for op in execution.host
+    ]
+    kept = [op for op in host if re.fullmatch(keep, op.name)]
+    path = tmp_path / "run.sqlite"
+    write_nsys([replace(execution, host=tuple(kept))], path, vary=NsysVariation(nccl=False))
+    (trace,) = read_nsys(path)
+    return steps_of(link(trace, None, match_hosts(trace, None)))
+
+
+def first_step(execution: Execution) -> int:
+    return min(int(op.name.split("#")[1]) for op in execution.host if op.name.startswith("ProfilerStep#"))
+
+
+@pytest.mark.parametrize(
+    ("mark", "keep", "key", "found_by", "count"),
+    [
+        ("iteration", "iteration.*", "iteration", "mark", 6),
+        ("forward_backward_", "forward_backward_.*", "forward_backward", "repeated", 5),
+        ("iteration", ".*Optimizer.*|aten::.*", "Optimizer.step#SGD.step", "optimizer", 6),
+        ("iteration", ".*Backward0", "", "repeated", 5),  # kernels and autograd alone
+    ],
+)
+def test_steps_of_an_export_of_nsys(tmp_path: Path, mark: str, keep: str, key: str, found_by: str, count: int) -> None:
+    steps = exported(tmp_path, 6, mark, keep)
+    assert (steps.found_by, len(steps.names)) == (found_by, count)
+    assert not key or steps.key == key
+
+
+def test_a_cut_window_of_a_training_has_no_steps_of_layers() -> None:
+    """33 forwards of layers in 300 ms, and no backward."""
+    path = TRACES / "nsys" / "h100_2gpu_train_skewed.sqlite"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    assert {steps_of(link(trace, None, match_hosts(trace, None))).names for trace in read_nsys(path)} == {()}
 
 
 def test_a_recording_that_repeats_nothing_has_none() -> None:

@@ -26,6 +26,7 @@ from graphlink.run.job import Inputs, link_rank
 from graphlink.testing import random_program, run, write_kineto
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 from tests.depend.programs import linked_of
+from tests.gpu.sums import check_sums
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PLANTED_US = 300
@@ -39,20 +40,6 @@ def time_of(linked: Linked) -> GpuTime:
 
 def linked(trace: Trace) -> Linked:
     return link(trace, None, match_hosts(trace, None))
-
-
-def check_sums(found: GpuTime) -> None:
-    """Both sums of the contract, exactly, and idle intervals that are disjoint and as long as they say."""
-    for one in (*found.gpu, *(one for step in found.steps for one in step.gpu)):
-        assert one.compute_ns + one.exposed_comm_ns + one.exposed_copy_ns + one.idle_ns == one.to_ns - one.from_ns
-        assert sum(one.idle_by_cause_ns.values()) == one.idle_ns
-        assert one.exposed_comm_ns <= one.comm_ns
-        assert one.exposed_copy_ns <= one.copy_ns
-    for one, (device, idle) in zip(found.gpu, found.idle, strict=True):
-        assert one.device == device
-        assert (idle.start_ns < idle.end_ns).all()
-        assert (idle.end_ns[:-1] <= idle.start_ns[1:]).all()
-        assert int((idle.end_ns - idle.start_ns).sum()) == one.idle_ns
 
 
 def plain_parts(linked: Linked, comm: Communication, device: int) -> tuple[int, int, int, int, int, int]:
@@ -243,7 +230,42 @@ def test_idle_time_between_ops_of_graph_launches_is_said_to_be_unsure() -> None:
     found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 30)], calls=calls, device=device)))
     bare, unsure = found.warnings
     assert bare.startswith("1 of 2 graph launch calls own no device op")
-    assert unsure.startswith("GPU 0: 0.280 of 0.280 ms of idle time lie between ops of one graph launch")
+    assert unsure.startswith("GPU 0: 0.278 of 0.280 ms of idle time lie between ops of graph launches")
+    assert all(text.endswith("(nsys --cuda-graph-trace=node records every op of a graph)") for text in found.warnings)
+
+
+def test_of_hip_graphs_nsys_records_nothing() -> None:
+    calls = [Call("hipGraphLaunch", 5, 10, 1), Call("hipGraphLaunch", 15, 20, 2)]
+    device = [Device("a", 12, 20, 1), Device("b", 300, 320, 1)]
+    found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 30)], calls=calls, device=device)))
+    assert len(found.warnings) == 2 and not any("nsys" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("correlation", "start", "text", "warning"),
+    [
+        (3, 300, "launched before the recording", "before ops that were launched before the recording"),  # ids ascend: older than the first
+        (7, 300, "its launch call was not recorded", "before ops whose launch calls are not recorded"),
+        (0, 300, "its launch call was not recorded", "before ops whose launch calls are not recorded"),
+        (0, 12, "launched before the recording", None),  # no recorded call could have launched it; 8 us are no warning
+    ],
+)
+def test_what_is_not_known_of_a_launch_is_said_apart(correlation: int, start: int, text: str, warning: str | None) -> None:
+    calls = [Call("cudaLaunchKernel", 8, 11, 5), Call("cudaLaunchKernel", 510, 515, 9)]
+    device = [Device("first", 1, 2, 1), Device("a", 20, 40, 5), Device("b", start, start + 5, correlation), Device("c", 520, 540, 9)]
+    found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 600)], calls=calls, device=device)))
+    ((_, idle),) = found.idle
+    unknown = np.flatnonzero(idle.cause == CAUSE_NAMES.index("unknown"))
+    assert {idle.texts[k] for k in idle.evidence[unknown].tolist()} == {text}
+    assert [one.split(" ms of idle time lie ")[1][: len(warning or "")] for one in found.warnings] == ([warning] if warning else [])
+    assert not any("nsys" in one for one in found.warnings)
+
+
+def test_a_little_unknown_time_is_no_warning() -> None:
+    assert len(time_of(linked(program("unknown", 3))).warnings) == 1
+    calls = [Call("cudaLaunchKernel", 8, 11, 5), Call("cudaLaunchKernel", 90_000, 90_005, 9)]
+    device = [Device("a", 20, 40, 5), Device("b", 300, 310, 7), Device("c", 90_010, 90_040, 9)]
+    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 90_100)], calls=calls, device=device))).warnings == ()
 
 
 def test_idle_time_of_plain_launches_is_not() -> None:

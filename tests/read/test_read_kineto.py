@@ -234,7 +234,7 @@ def test_frames_of_python_are_no_rows_but_when_they_were_is_kept(read):
 @pytest.mark.parametrize(
     ("recorded", "gpus"),
     [
-        ([{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}], (Gpu(0, "NVIDIA A100", (8, 0)),)),
+        ([{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}], (Gpu(0, "NVIDIA A100", (8, 0), 108),)),
         ([{"id": "1", "name": 7, "computeMajor": 8}, {"name": "x"}, 3], (Gpu(1, "", None),)),
         ({"id": 0}, ()),
         (None, ()),

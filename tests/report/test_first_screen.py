@@ -92,10 +92,11 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
         return msgspec.structs.replace(rank, rank=number, gpu=[gpu], warnings=[])
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
-    table, outliers = summary.table(whole)
+    table, words, outliers = summary.table(whole)
+    assert isinstance(words, str) and words.startswith("idle, comm: ")
     assert isinstance(table, Table)
     assert [row[:1] + row[2:5] for row in table.rows] == [(str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)]
     assert outliers == "far from the usual idle time (12.0 %): rank 4 90.0 %"
-    assert len(summary.table(whole, verbose=True)) == 4
+    assert len(summary.table(whole, verbose=True)) == 5
     alike = msgspec.structs.replace(whole, ranks=[of(k, 100) for k in range(4)])
-    assert len(summary.table(alike)) == 1
+    assert len(summary.table(alike)) == 2

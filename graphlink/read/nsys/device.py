@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows
+from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows, Gpu
 from graphlink.pairs import dense, numbered_pairs
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
+from graphlink.read.sms import sm_share
 from graphlink.tables import concat, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
@@ -20,6 +22,8 @@ GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
 NO_COMMS: Final = CommTable(np.zeros(0, np.int32), ())
 _IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "graphId", "graphNodeId", "correlationId", "globalPid")
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_MOST_BLOCKS: Final = 1 << 20  # along an axis: more than any device has SMs
 
 _MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")
 # Kineto's words, by the last part of the names in ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the numbers where those tables lack.
@@ -35,12 +39,12 @@ class ExportWork(DeviceRows):
     context: I64
 
 
-def read_work(export: Export, names: ByteTexts) -> ExportWork:
+def read_work(export: Export, names: ByteTexts, gpus: Sequence[Gpu] = ()) -> ExportWork:
     """Read all device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
 
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
     """
-    parts = [_kernels(export, names), _copies(export, names), _memsets(export, names)]
+    parts = [_kernels(export, names, gpus), _copies(export, names), _memsets(export, names)]
     graphs = _graphs(export, names, parts)
     return concat(*parts, graphs)
 
@@ -59,8 +63,11 @@ def context_of(column: I64) -> I64:
     return np.where(is_number(column), column, 0)
 
 
-def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None) -> ExportWork:
+def _work(
+    export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None, gpus: Sequence[Gpu] = ()
+) -> ExportWork:
     start, end = export.spans(table, columns)
+    nothing = np.zeros(len(start), np.int64)
     placed = np.ones(len(start), np.bool_) if keep is None else keep.copy()
     for column, what in (("deviceId", "device"), ("streamId", "stream"), ("globalPid", "process")):
         without = placed & ((columns[column] == MISSING) if column == "globalPid" else ~is_number(columns[column]))
@@ -78,16 +85,20 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         correlation=columns["correlationId"],
         name=name,
         kind=np.full(len(start), kind, np.uint8),
-        bytes=columns.get("bytes", np.zeros(len(start), np.int64)),
+        bytes=columns.get("bytes", nothing),
+        sm_share=sm_share(columns.get("blocks", nothing), columns["deviceId"], gpus),
         comm=NO_COMMS,
     )
     return take(work, placed)
 
 
-def _kernels(export: Export, names: ByteTexts) -> ExportWork:
+def _kernels(export: Export, names: ByteTexts, gpus: Sequence[Gpu]) -> ExportWork:
     spelled = "demangledName" if export.has(KERNEL, "demangledName") else "shortName"
-    columns = export.integers(KERNEL, (*_IDS, spelled))
-    return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns[spelled], spelled), DeviceKind.KERNEL)
+    columns = export.integers(KERNEL, (*_IDS, spelled, *_GRID))
+    name = name_column(export, names, KERNEL, columns[spelled], spelled)
+    x, y, z = (np.minimum(columns[axis], _MOST_BLOCKS) for axis in _GRID)
+    columns["blocks"] = np.maximum(x, 0) * np.where(y > 0, y, 1) * np.where(z > 0, z, 1)
+    return _work(export, KERNEL, columns, name, DeviceKind.KERNEL, gpus=gpus)
 
 
 def _copies(export: Export, names: ByteTexts) -> ExportWork:

@@ -62,7 +62,8 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
     """
     with open_export(path) as export:
         names = ByteTexts(Strings())
-        work = read_work(export, names)
+        described = _gpus(export)
+        work = read_work(export, names, described)
         calls = read_calls(export, names)
         ranges = read_ranges(export, names)
         devices = context_devices(export, work)
@@ -99,7 +100,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             left_out={},
             warnings=(*export.warnings, *renumbered, *cut_window(export)),
             host_name=_host_name(export),
-            gpus=_gpus(export),
+            gpus=described,
             system=_system(export),
         )
         first, *others = split(rows, places, whole)
@@ -195,7 +196,7 @@ def _system(export: Export) -> System:
 def _gpus(export: Export) -> tuple[Gpu, ...]:
     """Return the devices of the machine, by their CUDA numbers where the export has those."""
     number = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
-    rows = export.rows("TARGET_INFO_GPU", (number, "name", "computeMajor", "computeMinor"))
+    rows = export.rows("TARGET_INFO_GPU", (number, "name", "computeMajor", "computeMinor", "smCount"))
     return gpus((device, name.decode("utf-8", "replace") if isinstance(name, bytes) else "", *rest) for device, name, *rest in rows)
 
 

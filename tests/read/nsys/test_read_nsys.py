@@ -341,6 +341,12 @@ def test_the_devices_of_the_machine_by_their_cuda_numbers(tmp_path: Path) -> Non
     edit(path, "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor INTEGER)")
     edit(path, "INSERT INTO TARGET_INFO_GPU VALUES (1, 'NVIDIA H100', 0, 9, 0), (0, NULL, 1, 'x', NULL)")
     assert {trace.gpus for trace in read_nsys(path)} == {(Gpu(0, "NVIDIA H100", (9, 0)), Gpu(1, "", None))}
+    assert {trace.device.sm_share.any() for trace in read_nsys(path)} == {False}
+    edit(path, "ALTER TABLE TARGET_INFO_GPU ADD COLUMN smCount INTEGER", "UPDATE TARGET_INFO_GPU SET smCount = 160")
+    for trace in read_nsys(path):
+        kernels = trace.device.kind == DeviceKind.KERNEL
+        assert kernels.any() and (trace.device.sm_share[kernels] == 0.5).all()  # grids of 80
+        assert not trace.device.sm_share[~kernels].any()
 
 
 def test_every_table_but_one_may_be_missing(tmp_path: Path) -> None:
