@@ -4,8 +4,8 @@ An action is a computation on the rank's compute stream, after the one before it
 RECV on the other, on a stream of its own for each boundary between virtual stages and direction. A RECV depends on none but an earlier
 one that had ended, so it ends once its message is there, and only the action that needs it waits for it.
 
-The bytes of a transfer are not known. ``comm_size`` is one byte for each ns that it takes: at 1 GB/s it takes what was measured, and
-``graphlink astra`` finds this bandwidth in the graphs.
+The bytes of a transfer are not known. ``comm_size`` is what goes over 50 GB/s in the time that it takes, so that a simulator with this
+bandwidth, which ``graphlink astra`` finds in the graphs or takes without a measurement, gives it that time.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _RECEIVE, _COMPUTE, _SEND, _END = range(4)  # sorts of nodes; of those that star
 _TYPE: Final = np.array([NodeType.COMM_RECV, NodeType.COMP, NodeType.COMM_SEND, NodeType.COMP], np.int32)  # by sort
 _PHASES: Final = ("forward", "backward", "input gradient", "weight gradient")  # by ``Pass``
 _MAIN_THREAD: Final = 1
+_BYTES_PER_NS: Final = 50
 _Rows = TypeVar("_Rows")
 
 
@@ -221,7 +222,7 @@ def _columns(ranks: int, order: Order, nodes: _Nodes, messages: _Messages) -> di
         "pipeline_microbatch": Column.of(compute, order.microbatch[action]),
         "pipeline_chunk": Column.of(compute, order.stage[action] // ranks),
         "pipeline_phase": Column.of(compute, order.phase[action], texts=tuple(phase.name for phase in Pass)),
-        "comm_size": Column.of(both, np.maximum(messages.end_ns - messages.start_ns, 1)[message]),
+        "comm_size": Column.of(both, np.maximum(_BYTES_PER_NS * (messages.end_ns - messages.start_ns), 1)[message]),
         "comm_src": Column.of(receives, messages.sender[nodes.at[receives]]),
         "comm_dst": Column.of(sends, messages.receiver[nodes.at[sends]]),
         "comm_tag": Column.of(both, messages.tag[message]),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -28,11 +29,11 @@ from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import ActionTimes
 
 F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)  # noqa: E741
-Row = list[int]  # the phases of a rank in its order; the k-th of a phase is of microbatch k
+Row = bytearray  # the phases of a rank in its order; the k-th of a phase is of microbatch k
 MOST_ACTIONS: Final = 1_000_000  # over all ranks; more would take minutes
-_MOST_PLAYED: Final = 6_000_000  # actions, by policies and by moves each: some seconds
+_MOST_PLAYED: Final = 3_000_000  # actions, by policies and by moves each: some seconds
 _FEWEST_POLICIES: Final = 12
-_MOST_POLICIES: Final = 400
+_MOST_POLICIES: Final = 240
 _ROUNDING: Final = 1e-9  # of activations, which are sums of fractions
 _NEVER: Final = 1 << 62
 
@@ -125,17 +126,22 @@ def search(times: ActionTimes, microbatches: int, memory: MemoryLimit) -> tuple[
     if min(memory.ranks) < 1:
         raise ValueError(f"a rank stores at least the activations of one microbatch, not of {min(memory.ranks):g}")
     job = _Job(times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), microbatches, memory)
-    found = sorted([*_patterns(job), *_by_policies(job)], key=lambda one: one.value)
-    begun = [one for i, one in enumerate(found) if i == 0 or one.value != found[i - 1].value]
-    best, left = found[0], _MOST_PLAYED // job.actions
-    for one in begun:
-        moved, left = _moved(job, one, left)
-        best = min(best, moved, key=lambda one: one.value)
-    return tuple(_order(rank, row) for rank, row in enumerate(best.rows))
+    found: dict[tuple[int, int], list[Row]] = {}
+    for one in chain(_patterns(job), _by_policies(job)):
+        found.setdefault(one.value, one.rows)
+    best, left = min(found), _MOST_PLAYED // job.actions
+    rows = found[best]
+    for value in sorted(found):
+        if not left:
+            break
+        moved, left = _moved(job, found[value], left)
+        if moved.value < best:
+            best, rows = moved.value, moved.rows
+    return tuple(_order(rank, row) for rank, row in enumerate(rows))
 
 
 def _order(rank: int, row: Row) -> Order:
-    phase = np.array(row, np.uint8)
+    phase = np.frombuffer(bytes(row), np.uint8)
     microbatch = np.zeros(len(row), np.int64)
     for one in (F, I, W):
         microbatch[phase == one] = np.arange(np.count_nonzero(phase == one))
@@ -180,14 +186,15 @@ def _pattern(job: _Job, rank: int, hops: float, delays: bool) -> Row:
     each: I64 = np.arange(job.microbatches)
     warmup = min(job.microbatches, int(hops * (job.ranks - 1 - rank)))
     turn = np.concatenate([3 * (each - warmup), 3 * each + 1, 3 * (each + int(hops * rank) * delays) + 2])
-    return np.repeat(np.array([F, I, W]), job.microbatches)[np.argsort(turn, kind="stable")].tolist()  # type: ignore[no-any-return]
+    phases = np.repeat(np.array([F, I, W], np.uint8), job.microbatches)
+    return bytearray(phases[np.argsort(turn, kind="stable")])
 
 
 def _by_policies(job: _Job) -> Iterator[_Played]:
     """Play what policies make: from each beginning one choice after the other is changed to the best, as long as that helps."""
     left = max(_FEWEST_POLICIES, min(_MOST_POLICIES, _MOST_PLAYED // job.actions))
     for turns, ahead in ((False, 99.0), (True, 99.0), (True, 1.0), (False, 1.0)):
-        best, known = _Policy(turns=turns, ahead=ahead), {}
+        best, known = _Policy(turns=turns, ahead=ahead), set()
         value, before = None, None
         while before is None or best != before:
             before = best
@@ -200,7 +207,7 @@ def _by_policies(job: _Job) -> Iterator[_Played]:
                     played = _play(job, _Greedy(job, policy).rows())
                     assert played is not None
                     yield played
-                    known[policy] = played.value
+                    known.add(policy)
                     if value is None or played.value < value:
                         best, value = policy, played.value
 
@@ -219,7 +226,7 @@ class _Greedy:
         self._done = [[0] * 4 for _ in range(p)]  # by rank and phase
         self._there: dict[int, list[list[int]]] = {F: [[0] * many, *([] for _ in range(p - 1))], I: [[] for _ in range(p)]}
         self._last = [F] * p
-        self._rows: list[Row] = [[] for _ in range(p)]
+        self._rows = [bytearray() for _ in range(p)]
 
     def rows(self) -> list[Row]:
         """Return the order of each rank."""
@@ -331,23 +338,22 @@ def _play(job: _Job, rows: list[Row]) -> _Played | None:
     return None if min(at) < many else _Played(rows, [c - f for c, f in zip(clock, first, strict=True)], awaited, made)
 
 
-def _moved(job: _Job, played: _Played, plays: int) -> tuple[_Played, int]:
+def _moved(job: _Job, rows: list[Row], plays: int) -> tuple[_Played, int]:
     """Move actions of the longest window's path as long as that helps, and ``plays`` are left; return how many are left."""
-    better: _Played | None = played
+    played, better = None, _play(job, rows)
     while better is not None:
         played, better = better, None
         for rank, take, put in _moves(played):
             row = played.rows[rank].copy()
             row.insert(put, row.pop(take))
-            if not fits(row, job.memory.ranks[rank], job.memory.kept):
+            if not plays or not fits(row, job.memory.ranks[rank], job.memory.kept):
                 continue
-            if not plays:
-                return played, 0
             plays -= 1
             tried = _play(job, [*played.rows[:rank], row, *played.rows[rank + 1 :]])
             if tried is not None and tried.value < played.value:
                 better = tried
                 break
+    assert played is not None
     return played, plays
 
 
