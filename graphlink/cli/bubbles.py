@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from graphlink.records import Table, joined, ms
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.records import Other
+    from graphlink.pipeline.records import IdleParts, Other, Searched
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
@@ -25,6 +26,7 @@ _PARTS: Final = {
     "communication": "added by transfers between stages",
     "rest": "added by all else: jitter, host, collectives",
 }
+_FOR_ANOTHER: Final = ("microbatches", "chunks", "input_share", "memory", "weight_memory", "et")
 _ABOUT: Final = """Times are summed over the steps of the run. Communication is not work, and the optimizer is outside.
 docs/bubbles.md has the definitions, the causes, and how to read the picture."""
 
@@ -35,7 +37,12 @@ def bubbles_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=count, default=10, metavar="N", help="how many of the longest idle intervals to print (default 10)")
     parser.add_argument("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one")
     other = parser.add_argument_group("what if")
-    other.add_argument("--schedule", metavar="NAME", help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v")
+    other.add_argument(
+        "--schedule",
+        metavar="NAME",
+        help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v;"
+        " zb-1p, zb-2p and auto are searched for these times under a limit of activation memory",
+    )
     other.add_argument("--microbatches", type=count, metavar="M", help="of a step (default: as recorded)")
     other.add_argument("--chunks", type=count, metavar="V", help="model chunks a rank (default: what the schedule has)")
     other.add_argument(
@@ -44,20 +51,35 @@ def bubbles_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="of a backward, what its input gradient takes (0 to 1), where the run did not split",
     )
+    other.add_argument(
+        "--memory",
+        type=between(1e-6, 1e6, "multiple of 1F1B's memory"),
+        metavar="X",
+        help="with --schedule auto: activations that a rank may store, in multiples of 1F1B's most (default 1; zb-1p is 1, zb-2p 2)",
+    )
+    other.add_argument(
+        "--weight-memory",
+        type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
+        metavar="X",
+        help="of a microbatch's activations, what its weight gradient still needs after the input gradient"
+        " (0 to 1, default 0.5; with FlashAttention 0.94)",
+    )
+    other.add_argument("--et", metavar="FOLDER", help="also write the computed step as Chakra graphs, one a rank, for simulators")
 
 
 def bubbles(arguments: argparse.Namespace) -> int:
-    """Print the report; return 0. With ``--compare`` the picture is written first.
+    """Print the report; return 0. With ``--et`` and ``--compare`` graphs and the picture are written first.
 
     Raises:
         InputError: there is no ``bubbles.json``, or it is none of ours.
         UsageError: an option is out of range, or there is no such schedule for these numbers.
-        OutputError: the picture cannot be written.
+        OutputError: the graphs or the picture cannot be written.
     """
     from msgspec import structs
 
     from graphlink.cli import schedules
     from graphlink.pipeline import file as file_of
+    from graphlink.pipeline import graphs
 
     _check(arguments)
     folder = Path(arguments.what)
@@ -66,14 +88,19 @@ def bubbles(arguments: argparse.Namespace) -> int:
     file = file_of.load(folder / file_of.NAME)
     offer = None
     if arguments.schedule is not None:
-        offer = schedules.offer(file, arguments.schedule, arguments.microbatches, arguments.chunks, arguments.input_share)
+        asked = (arguments.microbatches, arguments.chunks, arguments.input_share, arguments.memory, arguments.weight_memory)
+        offer = schedules.offer(file, arguments.schedule, *asked)
+    wrote = []
+    if offer is not None and arguments.et is not None:
+        graphs.write(Path(arguments.et), offer.orders, offer.timed, offer.times)
+        wrote.append(f"wrote {len(offer.orders)} graphs into {arguments.et}")
     if arguments.compare is not None:
         schedules.compare(file, offer, Path(arguments.compare))
+        wrote.append(f"wrote {arguments.compare}")
 
     def text() -> list[str | Table]:
-        blocks = [*report(file, arguments.top), *([what_if(file, offer.other)] if offer else [])]
-        blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
-        return joined(blocks)
+        blocks: list[Sequence[str | Table]] = [*report(file, arguments.top), *([what_if(file, offer.other)] if offer else [])]
+        return joined([*blocks, *([wrote] if wrote else [])])
 
     tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer.other) if offer else file, text)
     return 0
@@ -85,8 +112,10 @@ def report(file: Bubbles, top: int) -> list[list[str]]:
     return [block for block in blocks if block]
 
 
-def what_if(file: Bubbles, offer: Other) -> list[str]:
-    """Compare what another schedule gives with what was measured."""
+def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
+    """Compare what another schedule gives with what was measured, and if it was searched with 1F1B."""
+    from msgspec import UNSET
+
     recorded, steps = file.pipeline, max(len(file.steps), 1)
     measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
     computed_ns = offer.makespan_ns
@@ -97,11 +126,34 @@ def what_if(file: Bubbles, offer: Other) -> list[str]:
     rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
-    lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
+    lines: list[str | Table] = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
     lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
     lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
     lines.append("    of one microbatch in one rank's share of the model")
+    lines += [] if offer.searched is UNSET else _searched(offer.searched)
     return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
+
+
+def _searched(found: Searched) -> list[str | Table]:
+    """Return the memory of each rank, and where it is less idle than with 1F1B."""
+    limit, most = found.memory, max(found.peak)
+    total, before = (_all_idle(parts) for parts in (found.idle, found.idle_1f1b))
+    head = ("stage", "memory at most", "until its first backward", "until its last forward ends", "after it")
+    cells = [
+        [f"{ms(ns)} ({ms(was)})" for ns, was in zip(getattr(found.idle, name), getattr(found.idle_1f1b, name), strict=True)]
+        for name in ("until_backward_ns", "between_ns", "after_forward_ns")
+    ]
+    rows = [(str(stage), f"{peak:.2f}", *parts) for stage, (peak, *parts) in enumerate(zip(found.peak, *cells, strict=True))]
+    return [
+        f"  memory of activations: at most {most:.2f} of what 1F1B stores at most, limit {limit:g}",
+        f"  idle time of all stages between their first and last work: {ms(total)} ms, with 1F1B on the same times {ms(before)} ms",
+        "  where it gains: idle ms of each stage (with 1F1B)",
+        Table(rows, head, ">>>>>", indent=4),
+    ]
+
+
+def _all_idle(parts: IdleParts) -> int:
+    return sum(map(sum, (parts.until_backward_ns, parts.between_ns, parts.after_forward_ns)))
 
 
 def _head(file: Bubbles) -> list[str]:
@@ -216,7 +268,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name in ("microbatches", "chunks"):
         if getattr(arguments, name) == 0:
             raise UsageError(f"--{name} 0: at least 1")
-    asked = [f"--{name.replace('_', '-')}" for name in ("microbatches", "chunks", "input_share") if getattr(arguments, name) is not None]
+    asked = [f"--{name.replace('_', '-')}" for name in _FOR_ANOTHER if getattr(arguments, name) is not None]
     if asked and arguments.schedule is None:
         raise UsageError(f"{asked[0]} is for another schedule", todo="name it with --schedule")
 

@@ -13,21 +13,27 @@ from graphlink.errors import OutputError, UsageError
 from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
 from graphlink.pipeline.recognise import recognise
-from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
+from graphlink.pipeline.schedules import AUTO, SEARCHED, Order, default_chunks, named, splits
 from graphlink.pipeline.simulate import Timed, simulate
 from graphlink.pipeline.svg import picture
-from graphlink.pipeline.theory import Measured, PlayedSchedule, equal_stages, measure, what_if
+from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
 
 
 def offer(
-    file: Bubbles, name: str, microbatches: int | None = None, chunks: int | None = None, input_share: float | None = None
+    file: Bubbles,
+    name: str,
+    microbatches: int | None = None,
+    chunks: int | None = None,
+    input_share: float | None = None,
+    of_1f1b: float | None = None,
+    kept: float | None = None,
 ) -> PlayedSchedule:
     """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
 
-    None: as recorded, or what the schedule has.
+    None: as recorded, or what the schedule has. ``of_1f1b``, ``kept``: as in ``Memory``.
 
     Raises:
         UsageError: there is no such schedule for these numbers, or a rank would have more than ``MOST_ACTIONS``.
@@ -37,14 +43,30 @@ def offer(
     try:
         schedule = named(name)
         pieces = default_chunks(schedule, measured.recognised.chunks) if chunks is None else chunks
-        actions = microbatches * pieces * (3 if schedule in SPLIT else 2)
+        actions = microbatches * pieces * (3 if splits(schedule) else 2)
         if actions > MOST_ACTIONS:
             asked = f"{microbatches:,} microbatches with {pieces:,} chunk{'s' * (pieces != 1)}"
             raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
-        found = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share)
+        memory = _memory(schedule, of_1f1b, kept)
+        found = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share, memory=memory)
     except ValueError as problem:
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
     return found._replace(other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed)))
+
+
+def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory | None:
+    """Return the memory that the options give a schedule; None for one that is not searched.
+
+    Raises:
+        UsageError: they are not for this schedule.
+    """
+    if of_1f1b is not None and schedule != AUTO:
+        raise UsageError(f"--memory is for --schedule {AUTO}, not for {schedule}", todo="leave it away")
+    if schedule not in SEARCHED:
+        if kept is not None:
+            raise UsageError(f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away")
+        return None
+    return Memory(SEARCHED[schedule] if of_1f1b is None else of_1f1b, KEPT if kept is None else kept)
 
 
 def _measured(file: Bubbles) -> Measured:
@@ -75,7 +97,7 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
         timed = simulate(orders, equal_stages(measured))
         caption = f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers"
     else:
-        other, orders, timed = offered
+        other, orders, timed, _ = offered
         caption = f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
     count = len({stage.replica for stage in file.stages})
     whole = caption if count == 1 else f"{caption}, one pipeline of {count}"

@@ -190,9 +190,32 @@ class Theory(Rates, frozen=True, kw_only=True):
     parts_ns: PartsNs
 
 
+class IdleParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The idle time of each rank inside its own window, in three parts: until its first backward starts, from then until its last forward
+    ends, and after that."""
+
+    until_backward_ns: tuple[int, ...]
+    between_ns: tuple[int, ...]
+    after_forward_ns: tuple[int, ...]
+
+
+class Searched(msgspec.Struct, frozen=True, kw_only=True):
+    """The search of an order under a limit of activation memory. Memory is in multiples of what 1F1B stores at most, on its first rank.
+
+    ``kept``: of a microbatch's activations, what the weight gradient still needs after the input gradient. ``peak``: by rank.
+    ``idle_1f1b``: of 1F1B on the same times.
+    """
+
+    memory: float
+    kept: float
+    peak: tuple[float, ...]
+    idle: IdleParts
+    idle_1f1b: IdleParts
+
+
 class Other(msgspec.Struct, frozen=True, kw_only=True):
     """The result of another schedule on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model."""
+    rank's share of the model. ``searched``: of a schedule that was searched for these times."""
 
     schedule: str
     stages: int
@@ -203,6 +226,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
     bubble_rate_zb: float | UnsetType = UNSET
     bubble_ratio_ideal: float | UnsetType = UNSET
     activations: tuple[float, ...]
+    searched: Searched | UnsetType = UNSET
     assumed: tuple[str, ...]  # sentences for the user
 
 

@@ -34,6 +34,9 @@ UNKNOWN: Final = "unknown"
 V_SHAPED: Final = ("ZB-V", "DualPipe")
 SPLIT: Final = ("ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # run I and W apart (DualPipe: some)
 ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
+AUTO: Final = "auto"
+# searched for given times (``search``), so that no recording is recognised as one: the memory of activations of each, of 1F1B's most
+SEARCHED: Final = {"ZB-1p": 1.0, "ZB-2p": 2.0, AUTO: 1.0}
 F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
 
 
@@ -55,11 +58,16 @@ class Order:
 
 
 def named(schedule: str) -> str:
-    """Return the contract's name of a schedule, in whatever case it is given. Raises ValueError for others."""
-    for name in SCHEDULES:
+    """Return the contract's name of a schedule, or one of ``SEARCHED``, in whatever case it is given. Raises ValueError for others."""
+    for name in (*SCHEDULES, *SEARCHED):
         if name.lower() == schedule.strip().lower():
             return name
-    raise ValueError(f"there is no schedule {schedule!r}; there are {', '.join(SCHEDULES)}")
+    raise ValueError(f"there is no schedule {schedule!r}; there are {', '.join((*SCHEDULES, *SEARCHED))}")
+
+
+def splits(schedule: str) -> bool:
+    """Tell whether a schedule runs I and W apart."""
+    return schedule in SPLIT or schedule in SEARCHED
 
 
 def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
@@ -74,7 +82,7 @@ def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
 
 def default_chunks(schedule: str, chunks: int = 1) -> int:
     """Return how many chunks ``schedule`` runs a rank, if there is no choice; else ``chunks``, but at least 2."""
-    if schedule in ONE_CHUNK:
+    if schedule in ONE_CHUNK or schedule in SEARCHED:
         return 1
     return 2 if schedule in V_SHAPED else max(chunks, 2)
 

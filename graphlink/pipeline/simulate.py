@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 
@@ -83,23 +83,26 @@ def simulate(orders: Sequence[Order], times: ActionTimes, each_ns: Sequence[I64]
     """
     first = np.cumsum([0, *map(len, orders)])
     cost = np.concatenate(each_ns if each_ns is not None else [times.duration_ns[order.phase, order.stage] for order in orders])
-    end = _played(orders, first, *_inputs(orders, first, times), cost)
+    end = _played(orders, first, *inputs(orders, first, times), cost)
     return Timed(tuple(np.split(end - cost, first[1:-1])), tuple(np.split(end, first[1:-1])))
 
 
-def peak_activations(orders: Sequence[Order]) -> tuple[int, ...]:
+def peak_activations(orders: Sequence[Order], kept: float = 1.0) -> tuple[float, ...]:
     """Return the most activations that each rank keeps at a time, in activations of one virtual stage for one microbatch.
 
-    A forward adds one. It stays until the backward (B) has ended or, where the backward is split, the weight gradient (W): what an
-    input gradient frees of it is not counted.
+    A forward adds one. It stays until the backward (B) has ended. Where the backward is split, ``kept`` of it stay until the weight
+    gradient (W) has ended, the rest until the input gradient (I) has; unless given, all of it.
     """
-    return tuple(int(np.cumsum(_HELD[order.phase]).max(initial=0)) for order in orders)
+    return tuple(_peak(order.phase, kept) for order in orders)
 
 
-_HELD = np.array([1, -1, 0, -1], np.int64)  # by phase
+def _peak(phase: U8, kept: float) -> float:
+    """Return the most that is stored once an action has begun (F) or ended (the others)."""
+    forward, full, back, weight = np.cumsum(phase == np.arange(PHASES)[:, None], axis=1)
+    return float((forward - full - back + kept * (back - weight)).max(initial=0))
 
 
-def _inputs(orders: Sequence[Order], first: I64, times: ActionTimes) -> tuple[I64, I64]:
+def inputs(orders: Sequence[Order], first: I64, times: ActionTimes) -> tuple[I64, I64]:
     """Return the action of another virtual stage that each action waits for, ``NOWHERE`` for none, and for how long after its end.
 
     Actions are counted over all ranks; ``first`` has where each rank begins, and the end.

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Other, PartsNs, Pass, Ranges, Rates, StepEntry, Theory
-from graphlink.pipeline.schedules import SPLIT, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders
+from graphlink.pipeline.records import IdleParts, Other, PartsNs, Pass, Ranges, Rates, Searched, StepEntry, Theory
+from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
+from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
 from graphlink.tables import concat, take
+
+# of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
+# attention stores no s x s matrix (FlashAttention) 32 / 34
+KEPT: Final = 0.5
 
 
 def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry]) -> Theory | None:
@@ -183,12 +188,22 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     return least
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of activations that a searched schedule may take. ``of_1f1b``: in multiples of what 1F1B takes at most. ``kept``: of a
+    microbatch's activations, what the weight gradient still needs once the input gradient has ended."""
+
+    of_1f1b: float = 1.0
+    kept: float = KEPT
+
+
 class PlayedSchedule(NamedTuple):
-    """What a schedule gives on measured times, and its step: the orders, and when each action ran."""
+    """What a schedule gives on measured times, and its step: the orders, when each action ran, and the times it was made of."""
 
     other: Other
     orders: tuple[Order, ...]
     timed: Timed
+    times: ActionTimes
 
 
 def what_if(
@@ -199,6 +214,7 @@ def what_if(
     stages: int | None = None,
     chunks: int | None = None,
     input_share: float | None = None,
+    memory: Memory | None = None,
 ) -> PlayedSchedule:
     """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
 
@@ -207,6 +223,7 @@ def what_if(
         chunks: a rank; unless given what the schedule has, for the interleaved ones as measured but at least 2.
         input_share: of a full backward, what the input gradient takes (0 to 1); asked for if the schedule splits backwards and the run
             did so nowhere. If it did on some stages, their share is taken for the others.
+        memory: of a schedule that is searched; unless given what its name says.
 
     The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
     layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
@@ -216,10 +233,18 @@ def what_if(
     name = named(schedule)
     ranks = measured.recognised.stages if stages is None else stages
     pieces = default_chunks(name, measured.recognised.chunks) if chunks is None else chunks
-    made = orders(name, ranks, microbatches, pieces)
+    if name in SEARCHED and pieces != 1:
+        raise ValueError(f"{name} has one chunk a rank, not {pieces}")
+    # what a searched one is compared with is 1F1B
+    made = orders("1F1B" if name in SEARCHED else name, ranks, microbatches, pieces)
     assumed = [f"microbatches are of the measured size; a step has {microbatches}"]
     durations = _split(*_by_layers(measured), name, input_share, assumed)
     times = _placed(durations, measured, name, ranks * pieces, ranks, assumed)
+    searched: Searched | UnsetType = UNSET
+    kept = 1.0
+    if name in SEARCHED:
+        memory = memory or Memory(SEARCHED[name])
+        made, searched, kept = *_searched(made, microbatches, times, memory, assumed), memory.kept
     timed = simulate(made, times)
     part = 1 if name == "DualPipe" else pieces
     other = Other(
@@ -228,11 +253,45 @@ def what_if(
         microbatches=microbatches,
         chunks=pieces,
         makespan_ns=timed.makespan_ns,
-        activations=tuple(peak / part for peak in peak_activations(made)),
+        activations=tuple(peak / part for peak in peak_activations(made, kept)),
+        searched=searched,
         assumed=tuple(assumed),
         **structs.asdict(rates_of([timed])),
     )
-    return PlayedSchedule(other, made, timed)
+    return PlayedSchedule(other, made, timed, times)
+
+
+def _searched(
+    usual: tuple[Order, ...], microbatches: int, times: ActionTimes, memory: Memory, assumed: list[str]
+) -> tuple[tuple[Order, ...], Searched]:
+    """Search an order, and compare it with ``usual``, which is 1F1B."""
+    most = max(peak_activations(usual))
+    made = search(times, microbatches, MemoryLimit((memory.of_1f1b * most,) * len(usual), memory.kept))
+    assumed.append(
+        f"an input gradient frees {1 - memory.kept:.0%} of a microbatch's activations, its weight gradient the rest (--weight-memory)"
+    )
+    assumed.append("the order is searched for these very times: where others vary, it loses more")
+    found = Searched(
+        memory=memory.of_1f1b,
+        kept=memory.kept,
+        peak=tuple(peak / most for peak in peak_activations(made, memory.kept)),
+        idle=_idle_parts(made, simulate(made, times)),
+        idle_1f1b=_idle_parts(usual, simulate(usual, times)),
+    )
+    return made, found
+
+
+def _idle_parts(made: Sequence[Order], timed: Timed) -> IdleParts:
+    """Divide the idle time of each rank between its first and last action."""
+    parts = np.zeros((3, len(made)), np.int64)
+    for rank, (order, start, end) in enumerate(zip(made, timed.start_ns, timed.end_ns, strict=True)):
+        forward = order.phase == Pass.F
+        first = int(np.argmax(~forward))
+        last = max(first, int(np.flatnonzero(forward)[-1]))
+        idle = np.append(0, start[1:] - end[:-1])
+        parts[:, rank] = idle[: first + 1].sum(), idle[first + 1 : last + 1].sum(), idle[last + 1 :].sum()
+    until, between, after = (tuple(part.tolist()) for part in parts)
+    return IdleParts(until_backward_ns=until, between_ns=between, after_forward_ns=after)
 
 
 def _by_layers(measured: Measured) -> tuple[I64, Bool]:
@@ -256,7 +315,7 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     B[:] = np.where(seen[Pass.B], B, I + W)
     if not seen[Pass.F].all() or not (seen[Pass.B] | apart).all():
         raise ValueError("not every stage has both forwards and backwards that were measured")
-    if schedule in SPLIT and not apart.all():
+    if splits(schedule) and not apart.all():
         if apart.any():
             share = float(I[apart].sum() / max(int((I + W)[apart].sum()), 1))
             assumed.append(f"where backwards were not split, the input gradient takes {share:.1%} of them, as where they were")

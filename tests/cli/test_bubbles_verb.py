@@ -20,6 +20,7 @@ from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
 from graphlink.pipeline.theory import PlayedSchedule
 from tests.cli.conftest import Ran
+from tests.pipeline.made import even_times
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
 Run = Callable[..., Ran]
@@ -149,7 +150,7 @@ def offer() -> Any:
         activations=(2.0, 1.5),
         assumed=("weights\x1b take a third",),
     )
-    return PlayedSchedule(given, orders, timed)
+    return PlayedSchedule(given, orders, timed, even_times(2, 1, 1, 1))
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
@@ -187,6 +188,14 @@ def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         (["--microbatches", "4"], "--schedule"),
         (["--chunks", "2"], "--schedule"),
         (["--input-share", "0.5"], "--schedule"),
+        (["--memory", "1.5"], "--schedule"),
+        (["--weight-memory", "0.5"], "--schedule"),
+        (["--et", "graphs"], "--schedule"),
+        (["--schedule", "zb-2p", "--memory", "1.5"], "--memory is for --schedule auto, not for ZB-2p"),
+        (["--schedule", "zb-h1", "--weight-memory", "0.9"], "--weight-memory is for --schedule ZB-1p, ZB-2p, auto, not for ZB-H1"),
+        (["--schedule", "auto", "--memory", "0"], "no multiple of 1F1B's memory"),
+        (["--schedule", "auto", "--memory", "0.1", "--input-share", "0.5"], "at least the activations of one microbatch, not of 0.2"),
+        (["--schedule", "auto", "--chunks", "2"], "auto has one chunk a rank, not 2"),
         (["--schedule", "1F1B", "--microbatches", "0"], "at least 1"),
         (["--top", "10001"], "at most"),
         (["--top", "-1"], "no number"),
@@ -232,6 +241,51 @@ def test_zero_bubble_on_these_times(graphlink: Run, tmp_path: Path) -> None:
     assert re.search(r"makespan +27\.000 ms  \(measured 33\.000 ms\)", ran.out)
     assert re.search(r"bubble_rate_makespan +0\.1111  \(measured 0\.2727\)", ran.out)
     assert "ZB-H1 on the measured times, 8 microbatches, computed, 27 ms" in (tmp_path / "both.svg").read_text()
+
+
+def test_a_schedule_that_is_searched(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple(4, 8, transfer_ns=300_000))
+    asked = ("--schedule", "auto", "--memory", "1.5", "--input-share", "0.5")
+    ran = graphlink("bubbles", out, *asked, "--compare", tmp_path / "both.svg", "--et", tmp_path / "et", "--json", tmp_path / "all.json")
+    assert (ran.status, ran.err) == (0, "")
+    found = json.loads((tmp_path / "all.json").read_text())["what_if"]
+    searched = found["searched"]
+    assert (found["schedule"], searched["memory"], searched["kept"]) == ("auto", 1.5, 0.5)
+    assert searched["peak"] == [a / 4 for a in found["activations"]]
+    assert max(searched["peak"]) <= 1.5
+    idle = {name: sum(map(sum, searched[name].values())) for name in ("idle", "idle_1f1b")}
+    assert idle["idle"] < idle["idle_1f1b"]
+    assert f"{ms(idle['idle'])} ms, with 1F1B on the same times {ms(idle['idle_1f1b'])} ms" in ran.out
+    rows = block(ran.out, "  where it gains")[1:5]
+    assert [row[:2] for row in rows] == [[str(stage), f"{peak:.2f}"] for stage, peak in enumerate(searched["peak"])]
+    assert rows[0][2:4] == [ms(searched["idle"]["until_backward_ns"][0]), f"({ms(searched['idle_1f1b']['until_backward_ns'][0])})"]
+    assert "an input gradient frees 50% of a microbatch's activations" in ran.out
+    assert f"wrote 4 graphs into {tmp_path / 'et'}\nwrote {tmp_path / 'both.svg'}\n" in ran.out
+    assert "auto on the measured times, 8 microbatches, computed, 27.9 ms" in (tmp_path / "both.svg").read_text()
+    assert graphlink("check", tmp_path / "et").status == 0
+    again = graphlink("replay", tmp_path / "et", "--json", "-")
+    (run,) = json.loads(again.out)["runs"]
+    assert run["total_ns"] == found["makespan_ns"]
+
+
+def test_idle_parts_of_1f1b_are_those_of_the_recorded_run(graphlink: Run, tmp_path: Path) -> None:
+    given = simple(4, 8, transfer_ns=300_000)
+    ran = graphlink("bubbles", folder(tmp_path / "out", given), "--schedule", "zb-1p", "--input-share", "0.5", "--json", "-")
+    file = json.loads(ran.out)
+    parts = file["what_if"]["searched"]["idle_1f1b"]
+    recorded = [stage["idle_ns"]["dependency_stall"] for stage in file["stages"]]
+    assert [sum(rank) for rank in zip(*parts.values(), strict=True)] == recorded
+    assert parts["until_backward_ns"][3] == 0
+    assert file["what_if"]["searched"]["memory"] == 1
+
+
+def test_graphs_into_a_folder_that_has_some(graphlink: Run, tmp_path: Path) -> None:
+    out, asked = folder(tmp_path / "out", simple(2, 4)), ("--schedule", "1f1b", "--et", tmp_path / "et")
+    assert graphlink("bubbles", out, *asked).status == 0
+    ran = graphlink("bubbles", out, *asked)
+    assert (ran.status, ran.out) == (1, "")
+    assert "trace.0.et is there already" in ran.err
+    assert "name another folder with --et" in ran.err
 
 
 def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
@@ -281,6 +335,7 @@ def test_a_file_that_tells_no_replica_is_of_one_pipeline(graphlink: Run, tmp_pat
     ("arguments", "word"),
     [
         (["--schedule", "nope"], "there is no schedule 'nope'; there are GPipe"),
+        (["--schedule", "zb-1p"], "ZB-1p splits backwards, the run did not"),
         (["--schedule", "zb-h1"], "what share of a backward"),
         (["--schedule", "dualpipe", "--input-share", "0.5", "--microbatches", "7"], "even number"),
         (["--schedule", "1f1b", "--microbatches", "50001"], "1F1B: 50,001 microbatches with 1 chunk are 100,002 actions a rank, at most"),

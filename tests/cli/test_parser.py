@@ -25,7 +25,7 @@ OPTIONS = {
     "show": "--node -v --verbose",
     "replay": "--machine --rank -v --verbose --list --top --together --scale --remove-sync --bandwidth --launch-cost",
     "critical-path": "--across --rank --top",
-    "bubbles": "--top --compare --schedule --microbatches --chunks --input-share",
+    "bubbles": "--top --compare --schedule --microbatches --chunks --input-share --memory --weight-memory --et",
     "check": "--groups",
     "idle": "--rank --top",
     "advice": "--rank --top",
