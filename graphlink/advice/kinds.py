@@ -17,7 +17,7 @@ from graphlink.operations.records import Operations
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.delays import LOADER
 from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.syncs import sync_waits
+from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.whatif import Changes, Scale, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
@@ -97,11 +97,11 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
 def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     waited, count = Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
-    blocked_ns = _blocked_ns(run.work)
+    blocked = blocked_ns(run.work)
     for wait in sync_waits(run.work):
-        ops = sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
+        ops = waiting_ops(wait)
         for op in ops[:1]:
-            waited[op] += int(blocked_ns[wait.targets[0]])
+            waited[op] += int(blocked[wait.targets[0]])
             count[op] += 1
             calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
     for op, ns in waited.most_common(MOST_SYNCS):
@@ -117,7 +117,12 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         )
 
 
-def _blocked_ns(work: Workload) -> I64:
+def waiting_ops(wait: SyncWait) -> list[str]:
+    """Return the names of the op that waits; of the call, where that lies outside any op."""
+    return sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
+
+
+def blocked_ns(work: Workload) -> I64:
     """Return for how long the thread of each host node did nothing before it, as recorded."""
     edge = np.flatnonzero(work.kind == EdgeKind.HOST)
     start, ended = work.column("start_ns"), work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns")

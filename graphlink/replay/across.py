@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
+from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
@@ -175,6 +177,15 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
 def encode(found: CriticalAcross) -> bytes:
     """Return the bytes of ``critical_path.ranks.json``."""
     return msgspec.json.encode(found) + b"\n"
+
+
+def load(path: Path) -> CriticalAcross:
+    """Read ``critical_path.ranks.json`` of an earlier run.
+
+    Raises:
+        InputError: it is none of ours.
+    """
+    return document.load(path, CriticalAcross, "critical path over ranks of this version of graphlink", "run graphlink again with --force")
 
 
 def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
