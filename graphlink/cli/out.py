@@ -80,7 +80,7 @@ def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Tab
         if file == STDOUT:
             say(encoded.decode())
         else:
-            _write(Path(file), encoded + b"\n")
+            write_file(Path(file), encoded + b"\n", "--json")
     if file != STDOUT and not quiet:
         terminal = sys.stdout.isatty()
         _print(rendered(report(), shutil.get_terminal_size().columns if terminal else None, styled=terminal))
@@ -135,7 +135,7 @@ def _renderables(report: Sequence[str | Table]) -> Iterator[RenderableType]:
         yield Padding(grid, (0, 0, 0, part.indent), expand=False)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, option: str) -> None:
     """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is
     written as it is."""
     try:
@@ -152,7 +152,7 @@ def _write(path: Path, data: bytes) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as problem:
-        raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo="name another file with --json") from None
+        raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}") from None
 
 
 def texts(values: Mapping[str, object]) -> list[str]:
@@ -161,8 +161,9 @@ def texts(values: Mapping[str, object]) -> list[str]:
     return [inner for inner in given if isinstance(inner, str) and inner]
 
 
-def refuse_overwriting(arguments: argparse.Namespace) -> None:
-    """Refuse a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
+def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> None:
+    """Refuse a ``--json FILE``, or the file of another option, that would overwrite what is read, a recording or graph, or an output of
+    graphlink in a folder named.
 
     Raises:
         UsageError: it would, or names no file.
@@ -172,13 +173,15 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
     from graphlink.publish import HIDDEN, is_own
     from graphlink.read.looks import looks_like
 
-    if arguments.json == STDOUT:
+    given = getattr(arguments, option)
+    if given == STDOUT:
         return
-    named = [Path(text) for text in texts({**vars(arguments), "json": None})]
-    file = Path(arguments.json).resolve()
-    if not arguments.json or file.is_dir():
-        raise UsageError(f"--json {arguments.json!r}: names no file", todo="name a file to write, or - for standard output")
+    named = [Path(text) for text in texts({**vars(arguments), option: None})]
+    file = Path(given).resolve()
+    if not given or file.is_dir():
+        or_stdout = f", or {STDOUT} for standard output" * (option == "json")
+        raise UsageError(f"--{option} {given!r}: names no file", todo=f"name a file to write{or_stdout}")
     above = {path.resolve() for path in named} & {file, *file.parents}
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
     if (file in above and file.exists()) or (above and ours) or (file.is_file() and looks_like(file) is not None):
-        raise UsageError("--json would overwrite a recording or an output of graphlink", path=arguments.json, todo="name another file")
+        raise UsageError(f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file")

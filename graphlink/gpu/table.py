@@ -157,11 +157,11 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
         if one.comm_ns:
             out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
-            out += _waits(rank.waited) if rank.waited is not UNSET else []
+            out += wait_lines(rank.waited) if rank.waited is not UNSET else []
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
-        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(_late(late) if late else []), ""]
+        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), *(late_lines(late) if late else []), ""]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
     longest = [
@@ -178,7 +178,7 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     return [*out, "longest", Table(longest, ("ms", "at ms", "cause", "", "stream", "until"), ">><<><"), ""] if longest else out
 
 
-def _waits(waited: Waited) -> list[str]:
+def wait_lines(waited: Waited) -> list[str]:
     """Return on a line what communication waited for ranks that came late, and who did."""
     if not (waited.ns or waited.apart_ns):
         return []
@@ -190,7 +190,7 @@ def _waits(waited: Waited) -> list[str]:
     return [f"  in communication it waited {ms(waited.ns)} ms for ranks that came late{''.join(f'; {part}' for part in [*who, *apart])}"]
 
 
-def _late(late: LateStarts) -> list[str]:
+def late_lines(late: LateStarts) -> list[str]:
     """Return the hint that lies in late starts of one length."""
     return [
         f"  {late.alike:,} of {counted(late.count, 'late start')} end idle time of {ms(late.gap_ns)} ms (within 5 %): "

@@ -15,15 +15,16 @@ from graphlink.pipeline.look import xml
 from graphlink.records import percent
 
 WIDE: Final = 960
-_LETTER: Final = 6.6  # px, at 12 px; a bit more than most fonts take
+_LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
 _BAR, _PITCH = 20, 28
 _LANE: Final = 26
-_MOST_LABEL: Final = 34  # characters
+_MOST_LABEL: Final = 48  # characters
+_LIGHTEST: Final = 0.8  # of the longest: times closer than that are no contrast
 _MOST_TITLES: Final = 4_000  # cells of a heat map with a tooltip of their own
 _FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 STYLE: Final = (
     f".chart{{{_FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
-    ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.chart .c-edge{fill:none;stroke-width:.75}.chart .small{font-size:11px}"
+    ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart .small{font-size:11px}"
 )
 
 
@@ -54,7 +55,7 @@ def keys_of(chart: Bars | Strip | Heat) -> list[str]:
 def _drawn(chart: Bars | Strip | Heat) -> tuple[str, float, list[str], int]:
     keys = keys_of(chart)
     if isinstance(chart, Heat):
-        return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)  # type: ignore[return-value]
+        return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)
     legend, top = _legend(keys) if len(keys) > 1 else ("", 4.0)
     body, high = _bars(chart, top) if isinstance(chart, Bars) else _strip(chart, top)
     return legend + body, high, keys, WIDE
@@ -79,7 +80,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 14]}...{text[-11:]}"
+    return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 16]}...{text[-13:]}"
 
 
 def _bars(chart: Bars, top: float) -> tuple[str, float]:
@@ -106,10 +107,8 @@ def _bar(bar: Bar, unit: str, left: float, y: float, scale: float) -> Iterator[s
             continue
         words_ = look.LOOKS[one.key].words
         tip = f"{bar.label}: {words_}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
-        yield (
-            f'<rect class="k-{one.key}" x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"><title>{xml(tip)}</title></rect>'
-            f'<rect class="c-edge" x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}" pointer-events="none"/>'
-        )
+        place = f'x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"'
+        yield f'<rect class="k-{one.key}" {place}><title>{xml(tip)}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
         if len(bar.segments) > 1:
             yield from _inside(f"{words_} {percent(one.value, whole)}", percent(one.value, whole), x, y, wide)
         x += wide
@@ -121,8 +120,9 @@ def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[
     if fits is None:
         return
     room = len(fits) * _LETTER + 8
+    ground = f'x="{x + (wide - room) / 2:.1f}" y="{y + 3:g}" width="{room:.1f}" height="14" rx="3"'
     yield (
-        f'<rect class="c-page pill" x="{x + (wide - room) / 2:.1f}" y="{y + 3:g}" width="{room:.1f}" height="14" rx="3" pointer-events="none"/>'
+        f'<rect class="c-page pill" {ground} pointer-events="none"/>'
         f'<text class="c-ink mid num small" x="{x + wide / 2:.1f}" y="{y + 14:g}" pointer-events="none">{fits}</text>'
     )
 
@@ -178,7 +178,8 @@ def _heat_left(chart: Heat) -> int:
 
 def _heat(chart: Heat) -> tuple[str, float]:
     left, known = _heat_left(chart), [value for row in chart.values for value in row if value is not None]
-    low, most = (0, max(known, default=0)) if chart.unit == "share" else (min(known, default=0), max(known, default=0))
+    most = max(known, default=0)
+    low = 0 if chart.unit == "share" else min([*known, _LIGHTEST * most])
     wide = min(max((WIDE - left - 4) / max(len(chart.columns), 1), 3), 64)
     high, classes, top = 18, len(look.HEAT), 26
     titles = len(chart.columns) * len(chart.rows) <= _MOST_TITLES

@@ -26,6 +26,9 @@ def _solid(light: str, dark: str) -> Hatch:
 
 _GREY: Final = ("#eef0f2", "#8b949e", "#22272d", "#6e7781")
 LOOKS: Final[dict[str, Look]] = {
+    "stage_work": Look("work", _solid("#0a66b0", "#4c9be8")),
+    "warmup": Look("warmup", HATCH[Cause.WARMUP]),
+    "cooldown": Look("cooldown", HATCH[Cause.COOLDOWN]),
     "compute": Look("compute", _solid("#0a66b0", "#4c9be8")),
     "host": Look("host", _solid("#e3a008", "#d9a441")),
     "exposed_communication": Look("exposed communication", HATCH[Cause.EXPOSED_COMMUNICATION]),
@@ -47,9 +50,6 @@ LOOKS: Final[dict[str, Look]] = {
     "wait": Look("waited for other ranks", HATCH[Cause.STRAGGLER_WAIT]),
     "transfer": Look("transfer", HATCH[Cause.EXPOSED_COMMUNICATION]),
     "gain": Look("gain", _solid("#00735c", "#35b597")),
-    "stage_work": Look("work", _solid("#0a66b0", "#4c9be8")),
-    "warmup": Look("warmup", HATCH[Cause.WARMUP]),
-    "cooldown": Look("cooldown", HATCH[Cause.COOLDOWN]),
     "launch_starved": Look("launch_starved", HATCH[Cause.LAUNCH_STARVED]),
     "host_sync": Look("host_sync", HATCH[Cause.HOST_SYNC]),
 }

@@ -38,12 +38,14 @@ class Sentence(msgspec.Struct, frozen=True, tag="sentence"):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell. ``value``: by which it sorts; ``whole``: the text, where it was shortened; ``key``: of the colour beside it."""
+    """A cell. ``value``: by which it sorts; ``whole``: the text, where it was shortened; ``key``: of the colour beside it; ``place``: ns on
+    the clock of the timeline, where the cell leads to a place there."""
 
     text: str
     value: Number | None = None
     whole: str = ""
     key: str = ""
+    place: int | None = None
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -182,12 +184,11 @@ class Page(Short, msgspec.Struct, frozen=True, kw_only=True):
     meanings: list[Meaning]
 
 
+def flat(parts: list[Part]) -> list[Part]:
+    """Return parts with those that are folded into them in their place."""
+    return [inner for part in parts for inner in (flat(part.parts) if isinstance(part, Folded) else [part])]
+
+
 def charts(parts: list[Part]) -> list[Bars | Strip | Heat]:
-    """Return the charts among parts and what is folded into them, in order."""
-    found: list[Bars | Strip | Heat] = []
-    for part in parts:
-        if isinstance(part, Bars | Strip | Heat):
-            found.append(part)
-        elif isinstance(part, Folded):
-            found += charts(part.parts)
-    return found
+    """Return the charts among parts, in order."""
+    return [part for part in flat(parts) if isinstance(part, Bars | Strip | Heat)]

@@ -222,7 +222,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
         ("trust", _trust(rank)),
-        *(_counted(rank) if verbose else (("not linked", _lost(rank)),)),
+        *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(("warning", text) for text in rank.warnings if alone),
     ]
     return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
@@ -232,7 +232,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     """Return what was counted while the graph was made, by its name."""
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     return [
-        ("machine", "" if rank.machine is UNSET else _machine(rank.machine)),
+        ("machine", "" if rank.machine is UNSET else machine_line(rank.machine)),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -258,7 +258,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     ]
 
 
-def _machine(told: Machine) -> str:
+def machine_line(told: Machine) -> str:
     """Format a machine: ``node7: 8 x NVIDIA H100, driver 580.95, CUDA 12.4``."""
     gpus = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(told.gpus).items())
     system = told.system
@@ -302,7 +302,7 @@ def _trust(rank: Rank) -> str:
     )
 
 
-def _lost(rank: Rank) -> str:
+def lost(rank: Rank) -> str:
     """Return what of the recording found no partner; nothing where all did."""
     unmatched = rank.host.unmatched if rank.inputs.et is not None else 0
     counts = {"host rows without ET node": unmatched, "device ops without launch call": sum(rank.device.orphans.values())}

@@ -40,6 +40,8 @@ from graphlink.run.options import Options, Recordings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from graphlink.page.parts import Page
+
 _KEPT: Final = 4  # graphs that stay in memory
 _SHOWN: Final = 16  # ranks of a table for a notebook
 
@@ -289,6 +291,26 @@ class Run:
         operations = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in files}
         outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
+
+    def page(self) -> Page:
+        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts.
+
+        Raises:
+            InputError: a file of the run cannot be read.
+        """
+        from graphlink.page.run_page import run_page
+
+        return run_page(self.folder, self.summary)
+
+    def report(self) -> str:
+        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md).
+
+        Raises:
+            InputError: a file of the run cannot be read.
+        """
+        from graphlink.page.render import html
+
+        return html(self.page())
 
     def _path(self, rank: int) -> path.PathFile:
         return path.load(self.folder / f"critical_path.{rank}.json")
