@@ -18,7 +18,7 @@ def report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
     parser.add_argument("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)")
     parser.add_argument("--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides")
-    parser.add_argument("--png", metavar="FOLDER", help="the same as PNG (needs CairoSVG or Chromium)")
+    parser.add_argument("--png", metavar="FOLDER", help="the same as PNG: pip install 'graphlink[pictures]'")
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -48,8 +48,13 @@ def report(arguments: argparse.Namespace) -> int:
     lines = [f"{file}: {counted(len(page.sections), 'section')}, {len(data) / 1e6:.2f} MB"]
     if arguments.svg or arguments.png:
         drawn = pictures.pictures(page)
-        for where, png in ((arguments.svg, False), (arguments.png, True)):
-            lines += [f"{where}: {counted(len(pictures.write(drawn, Path(where), png=png)), 'picture')}"] if where else []
+        wanted = [
+            *([(arguments.svg, drawn)] if arguments.svg else []),
+            *([(arguments.png, pictures.as_png(drawn))] if arguments.png else []),
+        ]
+        for where, files in wanted:
+            pictures.write(files, Path(where))
+            lines.append(f"{where}: {counted(len(files), 'picture')}")
     if inside:
         publish.add(folder, NAME, data)
     else:

@@ -33,19 +33,27 @@
     const meaning = by && document.getElementById(by.getAttribute("aria-describedby"));
     return meaning ? `${meaning.previousElementSibling.textContent}: ${meaning.textContent}` : "";
   };
+  const patience = 400; // ms: nobody wants words at every cell that the pointer crosses
   let on = null;
+  let soon = 0;
   const hide = () => {
+    clearTimeout(soon);
     tip.hidden = true;
     on = null;
   };
   const show = (event) => {
     const of = explained(event.target);
     if (!of || of === on) return;
-    const words = text(of);
-    if (!words) return hide();
+    hide();
+    if (!text(of)) return;
     on = of;
-    tip.textContent = words;
+    if (of.tagName === "TD") soon = setTimeout(tell, patience, of);
+    else tell(of);
+  };
+  const tell = (of) => {
+    tip.textContent = text(of);
     tip.hidden = false;
+    tip.classList.toggle("pass", of.tagName === "TD");
     const at = of.getBoundingClientRect();
     const below = at.bottom + tip.offsetHeight + 8 < innerHeight;
     tip.style.left = `${Math.max(8, Math.min(at.left, root.clientWidth - tip.offsetWidth - 8)) + scrollX}px`;
@@ -90,49 +98,66 @@
     if (button) copied(button, await copy(button.dataset.copy ?? place(button.dataset.place)));
   });
 
-  // tables: sort by a column, filter rows
+  // tables: sort by a column, filter rows; of many rows only some are in the document at a time
+  const most = 200;
+  const tables = new Map();
+  const count = (number) => number.toLocaleString("en");
+  const words = (row) => {
+    const whole = Array.from(row.querySelectorAll("[data-whole]"), (one) => one.dataset.whole).join(" ");
+    return `${row.textContent} ${whole}`.toLowerCase();
+  };
+  const fill = (of) => {
+    const found = of.wanted ? of.rows.filter((row) => words(row).includes(of.wanted)) : of.rows;
+    of.body.replaceChildren(...found.slice(0, of.limit));
+    of.more.hidden = found.length <= of.limit;
+    const first = found.length > of.limit ? `the first ${count(of.limit)} of ` : "";
+    const some = of.wanted ? `${first}${count(found.length)} of ${count(of.rows.length)} rows` : `${first}${count(found.length)} rows`;
+    of.shown.textContent = of.wanted || first ? some : "";
+  };
+  for (const box of document.querySelectorAll(".table")) {
+    const body = box.querySelector("tbody");
+    const of = { body, rows: Array.from(body.rows), wanted: "", limit: most };
+    of.more = box.querySelector(".more");
+    of.shown = box.querySelector(".shown");
+    tables.set(box.querySelector("table"), of);
+    of.more.addEventListener("click", () => {
+      of.limit += most;
+      fill(of);
+    });
+    if (of.rows.length > most) fill(of);
+    if (of.rows.length < 8) continue;
+    box.querySelector(".tools").hidden = false;
+    box.querySelector("input").addEventListener("input", (event) => {
+      of.wanted = event.target.value.trim().toLowerCase();
+      fill(of);
+    });
+  }
   const sortBy = (head) => {
-    const table = head.closest("table");
-    const body = table.tBodies[0];
+    const of = tables.get(head.closest("table"));
     const k = head.cellIndex;
     const numbers = head.classList.contains("n");
     const before = head.getAttribute("aria-sort");
     const down = before ? before === "ascending" : numbers;
-    const keyed = Array.from(body.rows, (row) => {
-      const cell = row.cells[k];
-      const value = cell.dataset.v;
-      return [numbers ? (value === undefined ? NaN : Number(value)) : cell.textContent.trim().toLowerCase(), row];
-    });
     const sign = down ? -1 : 1;
-    keyed.sort(
-      numbers
-        ? ([a], [b]) => (Number.isNaN(a) ? (Number.isNaN(b) ? 0 : 1) : Number.isNaN(b) ? -1 : sign * (a - b))
-        : ([a], [b]) => sign * (a < b ? -1 : a > b ? 1 : 0),
-    );
-    body.replaceChildren(...keyed.map(([, row]) => row));
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    const value = (row) => {
+      const cell = row.cells[k];
+      return numbers ? Number(cell.dataset.v ?? NaN) : cell.textContent.trim().toLowerCase();
+    };
+    const order = numbers
+      ? ([a], [b]) => (Number.isNaN(a) ? (Number.isNaN(b) ? 0 : 1) : Number.isNaN(b) ? -1 : sign * (a - b))
+      : ([a], [b]) => sign * (a < b ? -1 : a > b ? 1 : 0);
+    of.rows = of.rows
+      .map((row) => [value(row), row])
+      .sort(order)
+      .map(([, row]) => row);
+    fill(of);
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
   };
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.(".sort");
     if (button) sortBy(button.closest("th"));
   });
-  for (const tools of document.querySelectorAll(".tools")) {
-    const rows = tools.parentElement.querySelector("tbody").rows;
-    if (rows.length < 8) continue;
-    tools.hidden = false;
-    const shown = tools.querySelector(".shown");
-    tools.querySelector("input").addEventListener("input", (event) => {
-      const wanted = event.target.value.trim().toLowerCase();
-      let count = 0;
-      for (const row of rows) {
-        const whole = Array.from(row.querySelectorAll("[data-whole]"), (one) => one.dataset.whole).join(" ");
-        row.hidden = wanted !== "" && !`${row.textContent} ${whole}`.toLowerCase().includes(wanted);
-        count += !row.hidden;
-      }
-      shown.textContent = wanted ? `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows` : "";
-    });
-  }
 
   // paper shows what is folded away
   const folded = () => Array.from(document.querySelectorAll("details:not([open])"));
