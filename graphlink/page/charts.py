@@ -48,8 +48,13 @@ def keys_of(chart: Bars | Strip | Heat) -> list[str]:
     if isinstance(chart, Heat):
         return []
     of: Iterable[Bar | StripCell] = chart.bars if isinstance(chart, Bars) else chart.parts
-    used = {segment.key for one in of for segment in one.segments if segment.value}
+    used = {_known(segment.key) for one in of for segment in one.segments if segment.value}
     return [key for key in look.LOOKS if key in used]
+
+
+def _known(key: str) -> str:
+    """Return the look of a key, which may come out of a file."""
+    return key if key in look.LOOKS else "unknown"
 
 
 def _drawn(chart: Bars | Strip | Heat) -> tuple[str, float, list[str], int]:
@@ -105,10 +110,11 @@ def _bar(bar: Bar, unit: str, left: float, y: float, scale: float) -> Iterator[s
         wide = one.value * scale
         if wide <= 0:
             continue
-        words_ = look.LOOKS[one.key].words
+        key = _known(one.key)
+        words_ = look.LOOKS[key].words
         tip = f"{bar.label}: {words_}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
         place = f'x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"'
-        yield f'<rect class="k-{one.key}" {place}><title>{xml(tip)}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
+        yield f'<rect class="k-{key}" {place}><title>{xml(tip)}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
         if len(bar.segments) > 1:
             yield from _inside(f"{words_} {percent(one.value, whole)}", percent(one.value, whole), x, y, wide)
         x += wide
@@ -144,7 +150,7 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
             high = _BAR * one.value / ns  # of its cell, as much as it takes of its time
             if high > 0.01:
                 x = left + part.first * pixel
-                shapes.setdefault(one.key, []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
+                shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
                 y += high
     out += [f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>' for key, d in shapes.items()]
     y = top + len(chart.lanes) * _LANE

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from graphlink.advice.advise import advise
 from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import AdviceReport
+from graphlink.errors import InputError
 from graphlink.gpu import file as idle_file
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
@@ -32,6 +33,7 @@ from graphlink.report.timeline import NAME as TIMELINE
 MOST_NODES: Final = 300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
 _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
 _ACROSS: Final = "critical_path.ranks.json"
+_File = TypeVar("_File", idle_file.IdleFile, Operations, path_file.PathFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def find(folder: Path, summary: Summary) -> Found:
     ranks = summary.ranks
     told, at = told_ranks(ranks, summary), {rank.rank: k for k, rank in enumerate(ranks)}
     replayed = _replayed(ranks, told)
-    operations = {one: operations_file.load(folder / operations_file.name_of(one)) for one in sorted({*told, *replayed}) if one in at}
+    operations = {one: _of_rank(one, folder / operations_file.name_of(one), operations_file.load) for one in sorted({*told, *replayed})}
     work = advice = None
     groups = load_groups(folder)
     graphs = load({one: folder / f"{summary.options.name}.{one}.et" for one in replayed})
@@ -103,8 +105,8 @@ def find(folder: Path, summary: Summary) -> Found:
         summary=summary,
         told=told,
         at=at,
-        idle={one: idle_file.load(folder / idle_file.name_of(one)) for one in told},
-        paths={one: path_file.load(folder / f"critical_path.{one}.json") for one in told},
+        idle={one: _of_rank(one, folder / idle_file.name_of(one), idle_file.load) for one in told},
+        paths={one: _of_rank(one, folder / f"critical_path.{one}.json", path_file.load) for one in told},
         metadata={one: read_metadata(folder / f"{summary.options.name}.{one}.et") for one in told},
         operations=operations,
         work=work,
@@ -113,6 +115,13 @@ def find(folder: Path, summary: Summary) -> Found:
         bubbles=bubbles_file.load(folder / bubbles_file.NAME) if summary.pipeline else None,
         picture=(folder / svg.NAME).read_bytes() if summary.pipeline and (folder / svg.NAME).is_file() else None,
     )
+
+
+def _of_rank(rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:
+    file = load_file(path)
+    if file.rank != rank:
+        raise InputError(f"is of rank {file.rank}, not of the rank in its name", path=path, todo="run graphlink again with --force")
+    return file
 
 
 def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
@@ -140,7 +149,8 @@ def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
 def _path_rank(summary: Summary) -> int | None:
     """Return the rank on which most of the path over all ranks lies."""
     on = summary.run.replay.path_rank_ns if summary.run and summary.run.replay else {}
-    return int(max(on, key=on.__getitem__)) if on else None
+    most = max(on, key=on.__getitem__, default="")
+    return int(most) if most.isascii() and most.isdecimal() else None
 
 
 def _replayed(ranks: Sequence[Rank], told: Mapping[int, str]) -> list[int]:

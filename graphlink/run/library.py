@@ -293,7 +293,7 @@ class Run:
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
 
     def page(self) -> Page:
-        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts.
+        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times in ns.
 
         Raises:
             InputError: a file of the run cannot be read.
@@ -303,7 +303,8 @@ class Run:
         return run_page(self.folder, self.summary)
 
     def report(self) -> str:
-        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md).
+        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its times have three
+        digits; the ns stand in attributes.
 
         Raises:
             InputError: a file of the run cannot be read.

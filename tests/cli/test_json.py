@@ -34,6 +34,7 @@ VERBS_AND_RECORDS = [
     (["idle", "{out}"], "idle.report"),
     (["advice", "{out}"], "advice.report"),
     (["ops", "{out}"], "ops.report"),
+    (["report", "{out}"], "report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
 ]

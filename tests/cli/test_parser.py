@@ -30,6 +30,7 @@ OPTIONS = {
     "idle": "--rank --top",
     "advice": "--rank --top",
     "ops": "--rank --top --whole-names",
+    "report": "-o --out --png --svg",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
 }

@@ -139,6 +139,12 @@ def test_hostile_names_are_text_in_charts(name: str) -> None:
             assert not [key for one in root.iter() for key in one.attrib if key.startswith("on") or "href" in key]
 
 
+def test_what_has_no_look_is_drawn_as_unknown() -> None:
+    """Keys of segments may come out of a file."""
+    bars = Bars("bars", "t", "s", [Bar("b", [Segment('x"/><script>', 3), Segment("python", 4)])])
+    assert "script" not in svg(bars) and 'class="k-unknown"' in svg(bars)
+
+
 @pytest.mark.parametrize("name", [MARKUP, CONTROLS])
 def test_every_text_of_a_page_is_text(name: str) -> None:
     """Whatever part of a page a name gets into."""

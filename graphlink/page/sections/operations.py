@@ -93,7 +93,7 @@ def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -
     first = np.searchsorted(graph.name[order], np.arange(len(names) + 1))
     cells = []
     for one in shown:
-        kernel, op = names.get(one.kernels[0].whole_name) if one.kernels else None, names.get(one.path[-1])
+        kernel, op = names.get(one.kernels[0].whole_name) if one.kernels else None, names.get(one.path[-1] if one.path else "")
         at = None
         if kernel is not None and op is not None:
             nodes = order[first[kernel] : min(first[kernel + 1], first[kernel] + _LOOKED_AT)].tolist()

@@ -180,18 +180,19 @@ def _walk(rank: int, file: PathFile) -> _Walk:
 
 def _strip(walk: _Walk) -> Strip:
     """Cut the path into cells; what comes before the work of a node is unexplained."""
-    idle = np.full(len(walk.share), [*walk.shares].index(_IDLE), np.int64)
+    shares = [*walk.shares, *([] if _IDLE in walk.shares else [_IDLE])]
+    idle = np.full(len(walk.share), shares.index(_IDLE), np.int64)
     pieces = ((walk.begin_ns, walk.late_ns, idle), (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share))
     edges = np.linspace(0, walk.length_ns, CELLS + 1)
     parts: dict[tuple[int, int], I64] = {}
     for lane in range(len(walk.lanes)):
-        for code in range(len(walk.shares)):
+        for code in range(len(shares)):
             chosen = [(at[mine], ns[mine]) for at, ns, key in pieces for mine in ((walk.lane == lane) & (key == code) & (ns > 0),)]
             start, ns = (np.concatenate(column) for column in zip(*chosen, strict=True))
             if len(start):
                 parts[lane, code] = _covered(start, ns, edges)
     says = "From left to right the time of the replay; each part shows what the end of the run hung on then. Mixed parts are stacked."
-    cells = _cells(parts, walk.shares)
+    cells = _cells(parts, shares)
     return Strip(f"{walk.name}-strip", f"What held {walk.whose} when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
 
 
@@ -229,10 +230,10 @@ def _shares(walk: _Walk) -> Table:
     """Return what the path is made of beside what each would gain: a share is no gain."""
     rows = []
     for one, ns in walk.share_ns.items():
-        gain = None if walk.gain_ns is None else walk.gain_ns[one]
+        gain = None if walk.gain_ns is None else walk.gain_ns.get(one)
         gained = [time_cell(gain), Cell("") if gain is None else share_cell(gain, walk.total_ns)]
         rows.append(Row([_share(one), time_cell(ns), share_cell(ns, walk.length_ns), *gained], f"/{one}"))
-    idle = walk.share_ns[_IDLE]
+    idle = walk.share_ns.get(_IDLE, 0)
     for part, ns in ((IDLE_GPU, idle - walk.gaps_ns), (IDLE_HOST, walk.gaps_ns)) if idle else ():
         rows.append(Row([Cell(f"of which {part}"), time_cell(ns), share_cell(ns, walk.length_ns), Cell(""), Cell("")]))
     columns = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Final
 
 from msgspec import UNSET
 
@@ -13,6 +14,8 @@ from graphlink.page.words import name, share_figure, time_figure
 from graphlink.pipeline.summary import Pipeline
 from graphlink.records import counted, shortened
 from graphlink.report.summary import MOST_BLOCKS, Rank, all_stood, explained, idle_percent
+
+_MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
 
 
 def verdict(found: Found) -> list[Sentence]:
@@ -99,7 +102,7 @@ def _exposed(rank: Rank) -> float:
 
 
 def _one(found: Found, rank: Rank, who: str) -> Words:
-    """Say how much of their time the GPUs of a rank are idle, and mostly why."""
+    """Tell how much of their time the GPUs of a rank are idle, and mostly why."""
     idle, whole = sum(one.idle_ns for one in rank.gpu), _whole(rank)
     causes: dict[str, int] = {}
     for one in rank.gpu:
@@ -111,7 +114,7 @@ def _one(found: Found, rank: Rank, who: str) -> Words:
     if not idle:
         return [*words, "."]
     most = max(causes, key=causes.__getitem__)
-    return [*words, ", mostly ", name(most), " (", share_figure(causes[most], idle, most), f" of it: {MEANING[most]})."]  # type: ignore[index]
+    return [*words, ", mostly ", name(most), " (", share_figure(causes[most], idle, most), f" of it: {_MEANING.get(most, most)})."]
 
 
 def _gain(found: Found) -> Words:
