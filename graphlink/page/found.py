@@ -27,7 +27,7 @@ from graphlink.replay.across import CriticalAcross, share_gains
 from graphlink.replay.across import load as load_across
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.workload import Workload, workload
-from graphlink.report.summary import MOST_BLOCKS, Rank, Summary, far_from_usual, idle_percent
+from graphlink.report.summary import MOST_BLOCKS, Rank, Summary, exposed_percent, far_from_usual, idle_percent
 from graphlink.report.timeline import NAME as TIMELINE
 
 MOST_NODES: Final = 300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
@@ -134,6 +134,10 @@ def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
         told[max(ranks, key=lambda one: (idle[one.rank], -one.rank)).rank] = "most idle"
         usual = median_low(idle.values())
         told.setdefault(next(rank for rank, share in idle.items() if share == usual), "median idle time")
+        exposed = {rank.rank: exposed_percent(rank) for rank in ranks}
+        most = max(exposed, key=lambda rank: (exposed[rank], -rank))
+        if exposed[most] > idle[most]:
+            told.setdefault(most, "most exposed communication")
     else:
         told[max(ranks, key=lambda one: (one.replay.measured_ns, -one.rank)).rank] = "longest recording"
     if summary.run and summary.run.straggler:

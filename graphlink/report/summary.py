@@ -331,6 +331,11 @@ def idle_percent(rank: Rank) -> float:
     return 100 * sum(one.idle_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
 
 
+def exposed_percent(rank: Rank) -> float:
+    """Return the share of exposed communication in the time of all GPUs of a rank, in per cent; 0 without any."""
+    return 100 * sum(one.exposed_comm_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
+
+
 def far_from_usual(ranks: Sequence[Rank]) -> tuple[float, list[Rank]]:
     """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
     idle = {one.rank: idle_percent(one) for one in ranks}
@@ -364,13 +369,12 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
     for one in rank.gpu:
         causes.update(one.idle_by_cause_ns)
     shares = msgspec.structs.asdict(rank.critical_path.share_ns)
-    took_ns = sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
     return (
         str(rank.rank),
         ms(rank.replay.measured_ns),
         f"{idle_percent(rank):.1f}",
         next((cause for cause, _ in causes.most_common(1)), ""),
-        f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}",
+        f"{exposed_percent(rank):.1f}",
         share_word(max(shares, key=shares.__getitem__)),
         f"{rank.replay.error_pct:+.3f}",
         explained(all_stood(rank.standstill)),

@@ -119,7 +119,8 @@ def _told(found: Found, number: int) -> list[Part]:
 def _lines(told: RankIdle) -> list[str]:
     waited = [] if told.waited is UNSET else wait_lines(told.waited)
     late = [line for one in told.late_starts if one for line in late_lines(one)]
-    return [line.strip()[0].upper() + line.strip()[1:] for line in [*waited, *late]]
+    lines = [line.strip().removesuffix(".") for line in [*waited, *late]]
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
 def _causes(found: Found, told: RankIdle) -> Table:

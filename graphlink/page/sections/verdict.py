@@ -13,7 +13,7 @@ from graphlink.page.parts import Figure, Sentence, Words
 from graphlink.page.words import name, share_figure, time_figure
 from graphlink.pipeline.summary import Pipeline
 from graphlink.records import counted, shortened
-from graphlink.report.summary import MOST_BLOCKS, Rank, all_stood, explained, idle_percent
+from graphlink.report.summary import MOST_BLOCKS, Rank, all_stood, explained, exposed_percent, idle_percent
 
 _MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
 
@@ -81,7 +81,7 @@ def _idle(found: Found) -> Words:
     if len(ranks) > MOST_BLOCKS:
         usual = median(idle_percent(rank) for rank in ranks)
         others = [f" {len(ranks)} ranks are usually idle for ", Figure(f"{usual:.1f} %", usual / 100, "idle"), " (median)."]
-    busy = max(ranks, key=lambda one: (_exposed(one), -one.rank))
+    busy = max(ranks, key=lambda one: (exposed_percent(one), -one.rank))
     exposed, whole = sum(one.exposed_comm_ns for one in busy.gpu), _whole(busy)
     if exposed > sum(one.idle_ns for one in busy.gpu):
         share = share_figure(exposed, whole, "exposed_communication")
@@ -95,10 +95,6 @@ def _gpu_of(rank: Rank) -> str:
 
 def _whole(rank: Rank) -> int:
     return sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
-
-
-def _exposed(rank: Rank) -> float:
-    return sum(one.exposed_comm_ns for one in rank.gpu) / _whole(rank)
 
 
 def _one(found: Found, rank: Rank, who: str) -> Words:
