@@ -18,7 +18,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -211,10 +211,12 @@ class Publication:
     Raises:
         OutputError: DIR is no folder, cannot be written to, or holds outputs of an earlier run and ``force`` is not set; a file
             that would be written is there already and is not one of an earlier run (``force`` or not).
+
+    With ``only`` the other files of the earlier run stay.
     """
 
-    def __init__(self, folder: Path, *, force: bool) -> None:
-        self.folder, self.force = folder, force
+    def __init__(self, folder: Path, *, force: bool, only: Sequence[str] | None = None) -> None:
+        self.folder, self.force, self._only = folder, force, only
         self.beside = folder / HIDDEN  # until it is made
         self._made: list[Path] = []  # folders that go if they are empty in the end, outermost first
         self._old: list[str] = []
@@ -224,7 +226,8 @@ class Publication:
             refuse_links(self.folder / HIDDEN)
             settle(self.folder)
             with naming(self.folder):
-                self._old = self._files_of_earlier_run()
+                old = self._files_of_earlier_run()
+                self._old = old if self._only is None else [name for name in old if name in self._only]
                 self._make_folders()
         except BaseException:
             self._take_back()
@@ -287,6 +290,21 @@ class Publication:
         for path in reversed(self._made):
             with contextlib.suppress(OSError):  # somebody else put something into it meanwhile
                 path.rmdir()
+
+
+def add(folder: Path, name: str, data: bytes) -> None:
+    """Put one more file into the output folder of a run, or replace it, and list it in the summary: both or neither.
+
+    Raises:
+        OutputError: as ``Publication``; a file of that name that no summary lists is not replaced.
+    """
+    with Publication(folder, force=True, only=(name, SUMMARY)) as publication:
+        with naming(folder / SUMMARY):
+            whole = msgspec.json.decode((folder / SUMMARY).read_bytes())
+        whole["files"] = sorted({*whole["files"], name})
+        write(publication.beside / name, data)
+        write(publication.beside / SUMMARY, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+        publication.publish()
 
 
 def replaced_by_force(data: bytes, path: str | Path, folder: str | Path, *, force: bool) -> list[str]:

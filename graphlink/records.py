@@ -112,3 +112,25 @@ def before_what(before: Sequence[str]) -> str:
 def counted(number: int, word: str) -> str:
     """Return ``1 rank``, ``2 ranks``."""
     return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
+
+    Controls of ASCII are not in JSON; the others are written as JSON does, in UTF-16.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _written_out(c) for c in text)
+
+
+def plain(text: str) -> str:
+    """Return ``text`` as ``visible`` does, on one line."""
+    return visible(text).replace("\n", "\\n")
+
+
+def _written_out(character: str) -> str:
+    if character < "\x20":
+        return f"\\x{ord(character):02x}"
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[k : k + 4]}" for k in range(0, len(units), 4))

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "graphlink"
 BASE = ("errors", "graph_model", "model", "pairs", "patterns", "publish", "records", "tables", "version")
 STAGES = ("read", "link", "depend", "graph", "replay", "standstill", "perfetto", "nccl", "ranks", "pipeline", "astra", "gpu", "operations")
-STAGES += ("logs", "report", "advice", "diff", "engine", "run", "doctor", "cli")
+STAGES += ("logs", "report", "advice", "diff", "page", "engine", "run", "doctor", "cli")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -84,6 +84,8 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
         ("ray", {"engine/ray.py"}),
         ("pyarrow", {"run/export.py"}),
         ("regex", {"patterns.py"}),
+        ("jinja2", {"page/render.py"}),
+        ("resvg_py", {"page/pictures.py"}),
         ("fsspec", {"engine/files.py"}),
         ("torch", {label(path) for path in MODULES if stage_of(path) == "capture"}),
     ],

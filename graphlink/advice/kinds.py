@@ -18,7 +18,7 @@ from graphlink.operations.records import Operations
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.delays import LOADER
 from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.syncs import sync_waits
+from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.whatif import Changes, Scale, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
@@ -108,21 +108,22 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other ranks."""
     waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
-    blocked_ns, device = _blocked_ns(run.work), run.work.column("device")
+    blocked, device = blocked_ns(run.work), run.work.column("device")
     for wait in sync_waits(run.work):
-        ops = sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
+        ops = waiting_ops(wait)
         for op in ops[:1]:
-            waited[op] += int(blocked_ns[wait.targets[0]])
+            waited[op] += int(blocked[wait.targets[0]])
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
+        line = "".join(f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1))
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         yield Candidate(
             kind="blocking_sync",
             what=f"{shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{by}{f', {ms(ns)} ms in all' if ns else ''}{_line(run, op)}",
+            evidence=f"{counted(count[op], 'wait')}{by}{f', {ms(ns)} ms in all' if ns else ''}{line}",
             todo=todo,
             changes=Changes(remove_sync=(op,)),
             arguments=("--remove-sync", op),
@@ -130,17 +131,22 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         )
 
 
-def _line(run: Outputs, op: str) -> str:
-    """Return the Python line that waits longest in an op or call of this name; "" where no stack was recorded."""
+def waiting_lines(operations: Mapping[int, Operations], op: str) -> Counter[str]:
+    """Return for how many ns each Python line waited in an op or call of this name; empty where no stack was recorded."""
     waited = Counter[str]()
-    for file in run.operations.values():
+    for file in operations.values():
         for one in file.waits:
             if one.stack and op in (one.call, *one.path[-1:]):
                 waited[one.stack[-1]] += one.ns
-    return "".join(f", most from {line} ({ms(ns)} ms)" for line, ns in waited.most_common(1))
+    return waited
 
 
-def _blocked_ns(work: Workload) -> I64:
+def waiting_ops(wait: SyncWait) -> list[str]:
+    """Return the names of the op that waits; of the call, where that lies outside any op."""
+    return sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
+
+
+def blocked_ns(work: Workload) -> I64:
     """Return for how long the thread of each host node did nothing before it, as recorded."""
     edge = np.flatnonzero(work.kind == EdgeKind.HOST)
     start, ended = work.column("start_ns"), work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns")

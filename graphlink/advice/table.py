@@ -14,7 +14,7 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     first = [one for k, one in enumerate(shown) if k < top or one.gain_pct is None]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
         heading = f"{k}. {_gain(one)}{one.what}"
-        out += ["", heading, Table(_rows(one), indent=3)]
+        out += ["", heading, Table(advice_rows(one), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
@@ -31,6 +31,6 @@ def _gain(one: Advice) -> str:
     return "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms) earlier: "
 
 
-def _rows(one: Advice) -> list[tuple[str, str]]:
+def advice_rows(one: Advice) -> list[tuple[str, str]]:
     rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("from", one.command), ("no gain", one.why_not)]
     return [(name, f"not computed: {text}" if name == "no gain" else text) for name, text in rows if text]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import between, count
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import Table, joined, ms
+from graphlink.records import Table, joined, ms, plain
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import IDLE_GPU, IDLE_HOST, Table, before_what, counted, joined, ms, percent, share_word, shortened
+from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
 
 if TYPE_CHECKING:
-    from graphlink.graph.gains import FamilyGain, OpGain
+    from graphlink.graph.gains import OpGain
     from graphlink.graph.path_file import PathFile
     from graphlink.graph.syncpoints import SyncPointGain
-    from graphlink.replay.across import AcrossFamily, CriticalAcross
+    from graphlink.replay.across import CriticalAcross
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -90,6 +90,8 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
 
 def report(file: PathFile, top: int) -> list[str | Table]:
     """Return the report of a rank, with ``top`` lines a table."""
+    from graphlink.replay.path_words import family_words, sentences
+
     whole, gains = file.length_ns, file.gains
     head = [
         f"rank {file.rank}: critical path {ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
@@ -97,7 +99,7 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         *(f"  Note: {note}." for note in file.notes),
     ]
     ops = [(g.gain_ns, _op(g)) for g in gains.ops]
-    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", _family(g))) for g in gains.families]
+    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", family_words(g))) for g in gains.families]
     syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
     return joined(
         [
@@ -133,10 +135,6 @@ def _op(gain: OpGain) -> tuple[str, ...]:
     return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", name
 
 
-def _family(family: FamilyGain | AcrossFamily) -> str:
-    return f"{shortened(family.name)}{before_what(family.before)}"
-
-
 def _sync(gain: SyncPointGain) -> tuple[str, ...]:
     from graphlink.graph.families import family_of
 
@@ -144,68 +142,13 @@ def _sync(gain: SyncPointGain) -> tuple[str, ...]:
     return f"{gain.id}", f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
 
 
-def sentences(file: PathFile) -> list[str]:
-    """Describe the path in sentences."""
-    import msgspec
-
-    whole = file.length_ns
-    if not whole:
-        return ["Nothing on it takes any time."]
-    share, gain = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares)
-    most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
-    part, saved = percent(share[most], whole), percent(gain[most], whole)
-    word = share_word(most)
-    said = f"Most of the path is {word} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {word} ({part})"
-    if 2 * gain[most] < share[most]:
-        said += f", but without it the rank would end only {saved} earlier: other work waits right behind."
-    else:
-        said += f"; without it the rank would end {saved} earlier."
-    out = [said]
-    if best != most:
-        gained, of = percent(gain[best], whole), percent(share[best], whole)
-        out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
-    if file.gains.families:
-        top = file.gains.families[0]
-        out.append(f"The one name that gains most is {_family(top)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
-    if file.gains.sync_points:
-        sync = file.gains.sync_points[0]
-        out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
-    else:
-        out.append("No synchronisation call alone holds the rank up.")
-    return out
-
-
 def _shares(file: PathFile) -> Table:
     import msgspec
 
+    from graphlink.replay.path_words import gap_ns, share_rows
+
     share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
     return Table([*share_rows(share, whole, gap_ns(file, file.nodes.cost_ns), gain, whole)], GAINS, "<>>>>", indent=0)
-
-
-def share_rows(
-    share: Mapping[str, int], path_ns: int, host_gap_ns: int, gain: Mapping[str, int] | None = None, total_ns: int = 0
-) -> Iterator[tuple[str, ...]]:
-    """Yield the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain.
-
-    Of the unexplained share the two parts follow: ``host_gap_ns`` on the host, the rest on the device.
-    """
-    for name, ns in share.items():
-        gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], total_ns))
-        yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
-    if share["idle"]:
-        for part, ns in ((f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns), (f"{IDLE_HOST} (host gaps)", host_gap_ns)):
-            yield f"  {part}", f"{ms(ns)} ms", percent(ns, path_ns)
-
-
-def gap_ns(file: PathFile | CriticalAcross, took_ns: Sequence[int]) -> int:
-    """Return the host gaps of a path, the nodes of which take ``took_ns`` of it each."""
-    import numpy as np
-
-    from graphlink.replay.workload import GAP_NAME
-
-    named = np.array([name == GAP_NAME for name in file.names], np.bool_)[np.array(file.nodes.name, np.int64)]
-    idle = np.array([share == "idle" for share in file.shares], np.bool_)[np.array(file.nodes.share, np.int64)]
-    return int(np.array(took_ns, np.int64)[named & idle].sum())
 
 
 def _gains(
@@ -222,40 +165,23 @@ def _gains(
 
 def _stretches(file: PathFile) -> list[str | Table]:
     """Return the longest runs of the path of one share."""
-    import numpy as np
+    from graphlink.replay.path_words import stretches
 
-    from graphlink.graph.families import family_of
-    from graphlink.replay.workload import DELAY_NAME
-
-    nodes, rows = file.nodes, []
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
-    share, cost = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64)
-    code: dict[str, int] = {}
-    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[np.array(nodes.name, np.int64)]
-    texts = [*code]
-    starts = np.flatnonzero(np.diff(share, prepend=-1))
-    if not len(starts):
-        return [f"{title}: none"]
-    length = np.add.reduceat(cost, starts)
-    from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
-    for k in np.argsort(-length, kind="stable")[:STRETCHES].tolist():
-        low, high = int(starts[k]), int(stops[k])
-        by_name = np.bincount(family[low:high], cost[low:high])  # exact: times are below 2**53 ns
-        there = np.unique(family[low:high])
-        main = int(there[by_name[there].argmax()])
-        ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
-        late = f" before {shortened(file.names[nodes.name[high]])}" if texts[main] == DELAY_NAME and high < len(nodes.name) else ""
-        most = f"{ids}, most {shortened(texts[main])}{late} {ms(by_name[main])}"
-        rows.append(
-            (ms(length[k]), percent(length[k], file.length_ns), share_word(file.shares[share[low]]), f"from {ms(from_ns[k])}", most)
-        )
-    return [title, Table(rows, align=">><<<")]
+    rows = []
+    for one in stretches(file, STRETCHES):
+        ids = f"node {one.first}" if one.count == 1 else f"nodes {one.first} to {one.last} ({one.count:,})"
+        most = f"{ids}, most {shortened(one.most)}{f' before {shortened(one.before)}' * bool(one.before)} {ms(one.most_ns)}"
+        rows.append((ms(one.ns), percent(one.ns, file.length_ns), share_word(one.share), f"from {ms(one.from_ns)}", most))
+    return [title, Table(rows, align=">><<<")] if rows else [f"{title}: none"]
 
 
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
+    from graphlink.replay.path_words import family_words
+
     whole = found.length_ns
-    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", _family(f)) for f in found.families[:top]]
+    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", family_words(f)) for f in found.families[:top]]
     return joined(
         [
             _head(found),
@@ -287,6 +213,8 @@ def _head(found: CriticalAcross) -> list[str]:
 def _across_shares(found: CriticalAcross) -> list[str | Table]:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
     from msgspec import UNSET
+
+    from graphlink.replay.path_words import gap_ns, share_rows
 
     nodes, whole = found.nodes, found.length_ns
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])

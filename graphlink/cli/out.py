@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from graphlink.cli.columns import fitted
 from graphlink.errors import OutputError, UsageError
+from graphlink.records import plain, visible
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -27,28 +28,6 @@ if TYPE_CHECKING:
 
 STDOUT: Final = "-"  # as the FILE of --json
 _UNLIMITED: Final = 1 << 30  # columns, where no terminal sets any
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
-
-    Controls of ASCII are not in JSON; the others are written as JSON does, in UTF-16.
-    """
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else _written_out(c) for c in text)
-
-
-def plain(text: str) -> str:
-    """Return ``text`` as ``visible`` does, on one line."""
-    return visible(text).replace("\n", "\\n")
-
-
-def _written_out(character: str) -> str:
-    if character < "\x20":
-        return f"\\x{ord(character):02x}"
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[k : k + 4]}" for k in range(0, len(units), 4))
 
 
 class Parser(argparse.ArgumentParser):
@@ -103,7 +82,7 @@ def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Tab
         if file == STDOUT:
             say(encoded.decode())
         else:
-            _write(Path(file), encoded + b"\n")
+            write_file(Path(file), encoded + b"\n", "--json")
     if file != STDOUT and not quiet:
         terminal = sys.stdout.isatty()
         _print(rendered(report(), shutil.get_terminal_size().columns if terminal else None, styled=terminal))
@@ -160,7 +139,7 @@ def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[R
         yield Padding(grid, (0, 0, 0, part.indent), expand=False)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, option: str) -> None:
     """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is
     written as it is."""
     try:
@@ -177,7 +156,7 @@ def _write(path: Path, data: bytes) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as problem:
-        raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo="name another file with --json") from None
+        raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}") from None
 
 
 def texts(values: Mapping[str, object]) -> list[str]:
@@ -186,8 +165,9 @@ def texts(values: Mapping[str, object]) -> list[str]:
     return [inner for inner in given if isinstance(inner, str) and inner]
 
 
-def refuse_overwriting(arguments: argparse.Namespace) -> None:
-    """Refuse a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
+def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> None:
+    """Refuse a ``--json FILE``, or the file of another option, that would overwrite what is read, a recording or graph, or an output of
+    graphlink in a folder named.
 
     Raises:
         UsageError: it would, or names no file.
@@ -197,13 +177,15 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
     from graphlink.publish import HIDDEN, is_own
     from graphlink.read.looks import looks_like
 
-    if arguments.json == STDOUT:
+    given = getattr(arguments, option)
+    if given == STDOUT:
         return
-    named = [Path(text) for text in texts({**vars(arguments), "json": None})]
-    file = Path(arguments.json).resolve()
-    if not arguments.json or file.is_dir():
-        raise UsageError(f"--json {arguments.json!r}: names no file", todo="name a file to write, or - for standard output")
+    named = [Path(text) for text in texts({**vars(arguments), option: None})]
+    file = Path(given).resolve()
+    if not given or file.is_dir():
+        or_stdout = f", or {STDOUT} for standard output" * (option == "json")
+        raise UsageError(f"--{option} {given!r}: names no file", todo=f"name a file to write{or_stdout}")
     above = {path.resolve() for path in named} & {file, *file.parents}
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
     if (file in above and file.exists()) or (above and ours) or (file.is_file() and looks_like(file) is not None):
-        raise UsageError("--json would overwrite a recording or an output of graphlink", path=arguments.json, todo="name another file")
+        raise UsageError(f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file")

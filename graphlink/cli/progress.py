@@ -8,7 +8,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from graphlink.cli.out import Formatter, plain
+from graphlink.cli.out import Formatter
+from graphlink.records import plain
 
 
 class _OneLine(logging.Handler):

@@ -19,6 +19,7 @@ from graphlink.cli.idle import idle, idle_options
 from graphlink.cli.link import join, join_options, link, link_options
 from graphlink.cli.ops import ops, ops_options
 from graphlink.cli.replay import replay, replay_options
+from graphlink.cli.report import report, report_options
 from graphlink.cli.show import show, show_options
 
 
@@ -56,6 +57,7 @@ _ALL: Final = (
     Verb("advice", "DIR", "print what would make a run end earlier, with the gain that a replay computes", advice_options, advice),
     Verb("ops", "DIR", "print which operations the device time goes to, and whether they use tensor cores", ops_options, ops),
     Verb("diff", "A B", "compare two runs: is the second better, and what was changed", diff_options, diff),
+    Verb("report", "DIR", "write a page for the browser: what the other verbs print, with charts", report_options, report),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
     ),

@@ -161,14 +161,14 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         out += _utilisation(one)
         if one.comm_ns:
             out.append(_communication(one))
-            out += _waits(rank.waited) if rank.waited is not UNSET else []
+            out += wait_lines(rank.waited) if rank.waited is not UNSET else []
             out += _groups(one)
         rows = [
             (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
         ]
         out += [
             Table(rows, ("ms", "of idle", "cause", "meaning", "most by"), ">><<<", spare=("meaning",)),
-            *(_late(late) if late else []),
+            *(late_lines(late) if late else []),
             "",
             *_streams(one),
         ]
@@ -237,7 +237,7 @@ def _streams(one: DeviceTime) -> list[str | Table]:
     return ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""] if len(streams) > 1 else []
 
 
-def _waits(waited: Waited) -> list[str]:
+def wait_lines(waited: Waited) -> list[str]:
     """Return on a line what communication waited for ranks that came late, and who did."""
     if not (waited.ns or waited.apart_ns):
         return []
@@ -249,7 +249,7 @@ def _waits(waited: Waited) -> list[str]:
     return [f"  in communication it waited {ms(waited.ns)} ms for ranks that came late{''.join(f'; {part}' for part in [*who, *apart])}"]
 
 
-def _late(late: LateStarts) -> list[str]:
+def late_lines(late: LateStarts) -> list[str]:
     """Return the hint that lies in late starts of one length."""
     return [
         f"  {late.alike:,} of {counted(late.count, 'late start')} end idle time of {ms(late.gap_ns)} ms (within 5 %): "

@@ -48,6 +48,19 @@ def read_et(path: str | Path) -> Graph:
         return assemble(str(path), metadata, names, decoded)
 
 
+def read_metadata(path: Path) -> Metadata:
+    """Read what the graph at ``path`` says of itself, and nothing of its nodes.
+
+    Raises:
+        InputError: as ``read_et``.
+    """
+    with open_source(path) as source:
+        first = next(frames(source), None)
+    if first is None:
+        raise InputError("is empty", path=path, todo=_TODO)
+    return _metadata(path, first[1])
+
+
 def frames(source: Source) -> Iterator[tuple[int, bytes]]:
     """Yield the messages of a ``.et`` with the byte at which each begins (its length before it).
 

@@ -92,7 +92,7 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     on = f" on {', '.join(rank.gpus)}" if rank.gpus else ""
     late = f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
     took = f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; host {ms(rank.host_ns)} ms{late}"
-    out: list[str | Table] = [f"rank {rank.rank}: {took}", *_cores(rank.tensor_cores)]
+    out: list[str | Table] = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
     head = ["device ms", "share", "backward", "calls", "host ms", "gain ms", "tensor cores", "type", "operation", "longest kernel"]
     rows = [_row(one, rank.device_ns, whole) for one in rank.operations]
     called = any(one.stack for one in rank.operations)
@@ -146,7 +146,7 @@ def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
     return [head, Table(rows, columns, ">>>>>>>")]
 
 
-def _cores(of: TensorCores) -> list[str]:
+def core_lines(of: TensorCores) -> list[str]:
     """Return how far tensor cores are used, in a line or two."""
     if not of.kernels_ns:
         return []

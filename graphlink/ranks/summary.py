@@ -218,6 +218,19 @@ def run_table(run: Run) -> list[str | Table]:
     return ["all ranks", Table(rows)]
 
 
+def matched_lines(run: Run) -> list[str]:
+    """Return what is known of partners and clocks: a line each."""
+    unmatched = _unmatched(run.matched.listed)
+    more = [f"... and {len(unmatched) - SHOWN:,} more of them"] if len(unmatched) > SHOWN else []
+    return [
+        f"Matched: {_matched(run.matched)}.",
+        *(f"Unmatched: {line}." for line in unmatched[:SHOWN]),
+        *more,
+        *(f"Conflict: {line}." for line in run.matched.conflicts[:SHOWN]),
+        f"Clocks: {_clocks(run.clocks)}.",
+    ]
+
+
 def _matched(matched: Matched) -> str:
     parts = [f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence number)"]
     parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
+from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
@@ -24,6 +27,7 @@ from graphlink.replay.whatif import Changes, Scale, apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
+_TODO: Final = "run graphlink again with --force"
 _SHARE: Final = {
     Work.HOST: Share.HOST,
     Work.KERNEL: Share.COMPUTE,
@@ -176,6 +180,22 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
 def encode(found: CriticalAcross) -> bytes:
     """Return the bytes of ``critical_path.ranks.json``."""
     return msgspec.json.encode(found) + b"\n"
+
+
+def load(path: Path) -> CriticalAcross:
+    """Read ``critical_path.ranks.json`` of an earlier run.
+
+    Raises:
+        InputError: it is none of ours.
+    """
+    found = document.load(path, CriticalAcross, "critical path over ranks of this version of graphlink", _TODO)
+    nodes = found.nodes
+    if len({len(getattr(nodes, name)) for name in nodes.__struct_fields__}) > 1:
+        raise InputError("its columns are not of one length", path=path, where="nodes", todo=_TODO)
+    for name, codes, table in (("name", nodes.name, found.names), ("share", nodes.share, found.shares)):
+        if codes and not 0 <= min(codes) <= max(codes) < len(table):
+            raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
+    return found
 
 
 def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:

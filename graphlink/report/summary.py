@@ -235,7 +235,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
         ("trust", _trust(rank)),
-        *(_counted(rank) if verbose else (("not linked", _lost(rank)),)),
+        *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(("warning", text) for text in rank.warnings if alone),
     ]
     return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
@@ -245,7 +245,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     """Return what was counted while the graph was made, by its name."""
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     return [
-        ("machine", "" if rank.machine is UNSET else _machine(rank.machine)),
+        ("machine", "" if rank.machine is UNSET else machine_line(rank.machine)),
         *((f"memory {one.device}", _memory(one)) for one in (rank.memory if rank.memory is not UNSET else ())),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
@@ -272,7 +272,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
     ]
 
 
-def _machine(told: Machine) -> str:
+def machine_line(told: Machine) -> str:
     """Format a machine: ``node7: 8 x NVIDIA H100, driver 580.95, CUDA 12.4``."""
     gpus = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(told.gpus).items())
     system = told.system
@@ -319,15 +319,15 @@ def _top_gain(rank: Rank) -> str:
 
 def _trust(rank: Rank) -> str:
     """Return how far the graph is to be trusted: replayed time against recorded, and what of the standstill it explains."""
-    whole = _all_stood(rank.standstill)
+    whole = all_stood(rank.standstill)
     replay = rank.replay
     return (
         f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency); "
-        f"{_explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
+        f"{explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
     )
 
 
-def _lost(rank: Rank) -> str:
+def lost(rank: Rank) -> str:
     """Return what of the recording found no partner; nothing where all did."""
     unmatched = rank.host.unmatched if rank.inputs.et is not None else 0
     counts = {"host rows without ET node": unmatched, "device ops without launch call": sum(rank.device.orphans.values())}
@@ -336,17 +336,16 @@ def _lost(rank: Rank) -> str:
 
 def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the usual."""
-    idle = {one.rank: _idle_percent(one) for one in ranks}
+    idle = {one.rank: idle_percent(one) for one in ranks}
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
     head = ("rank", "ms", "idle %", "mostly", "comm %", "path mostly", "error %", "explained %")
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
     table = Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0, spare=("error %", "path mostly"))
     parts: list[str | Table] = [table, *more, _RANK_WORDS]
-    usual = median(idle.values())
-    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
-    outliers = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in order if abs(idle[one.rank] - usual) > far > 0]
-    if outliers:
-        parts.append(f"far from the usual idle time ({usual:.1f} %): {', '.join(outliers[:_FEW])}{', ...' * (len(outliers) > _FEW)}")
+    usual, outliers = far_from_usual(ranks)
+    told = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in outliers]
+    if told:
+        parts.append(f"far from the usual idle time ({usual:.1f} %): {', '.join(told[:_FEW])}{', ...' * (len(told) > _FEW)}")
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [
@@ -356,9 +355,23 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     return parts
 
 
-def _idle_percent(rank: Rank) -> float:
+def idle_percent(rank: Rank) -> float:
     """Return the idle share of all GPUs of a rank, in per cent; 0 without any."""
     return 100 * sum(one.idle_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
+
+
+def exposed_percent(rank: Rank) -> float:
+    """Return the share of exposed communication in the time of all GPUs of a rank, in per cent; 0 without any."""
+    return 100 * sum(one.exposed_comm_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
+
+
+def far_from_usual(ranks: Sequence[Rank]) -> tuple[float, list[Rank]]:
+    """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
+    idle = {one.rank: idle_percent(one) for one in ranks}
+    usual = median(idle.values())
+    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
+    order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
+    return usual, [one for one in order if abs(idle[one.rank] - usual) > far > 0]
 
 
 def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
@@ -385,16 +398,15 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
     for one in rank.gpu:
         causes.update(one.idle_by_cause_ns)
     shares = msgspec.structs.asdict(rank.critical_path.share_ns)
-    took_ns = sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
     return (
         str(rank.rank),
         ms(rank.replay.measured_ns),
-        f"{_idle_percent(rank):.1f}" if rank.gpu else NO_GPU,
+        f"{idle_percent(rank):.1f}" if rank.gpu else NO_GPU,
         next((cause for cause, _ in causes.most_common(1)), ""),
-        f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}" if rank.gpu else NO_GPU,
+        f"{exposed_percent(rank):.1f}" if rank.gpu else NO_GPU,
         share_word(max(shares, key=shares.__getitem__)),
         f"{rank.replay.error_pct:+.3f}",
-        _explained(_all_stood(rank.standstill)),
+        explained(all_stood(rank.standstill)),
     )
 
 
@@ -417,19 +429,19 @@ def _standstill(found: Standstill) -> str:
     """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing
     explains."""
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
-    whole = _all_stood(found)
-    shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
+    whole = all_stood(found)
+    shares = ", ".join(f"{name} {explained(part)}" for name, part in parts.items())
     longest = f"; longest unexplained {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
-    return f"{ms(whole.ns)} ms, {_explained(whole)} % explained: {shares}{longest}"
+    return f"{ms(whole.ns)} ms, {explained(whole)} % explained: {shares}{longest}"
 
 
-def _all_stood(found: Standstill) -> Stood:
+def all_stood(found: Standstill) -> Stood:
     """Add up the standstill of calls, threads and streams."""
     parts = (found.calls, found.threads, found.streams)
     return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
 
 
-def _explained(stood: Stood) -> str:
+def explained(stood: Stood) -> str:
     """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
     return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
 

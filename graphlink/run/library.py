@@ -43,6 +43,8 @@ from graphlink.run.options import Options, Recordings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from graphlink.page.parts import Page
+
 _KEPT: Final = 4  # graphs that stay in memory
 _SHOWN: Final = 16  # ranks of a table for a notebook
 
@@ -310,6 +312,27 @@ class Run:
             InputError: the runs do not compare and ``anyway`` is not set, or a file of one cannot be read.
         """
         return compare(self.folder, after.folder, anyway=anyway)
+
+    def page(self) -> Page:
+        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times in ns.
+
+        Raises:
+            InputError: a file of the run cannot be read.
+        """
+        from graphlink.page.run_page import run_page
+
+        return run_page(self.folder, self.summary)
+
+    def report(self) -> str:
+        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its times have three
+        digits; the ns stand in attributes.
+
+        Raises:
+            InputError: a file of the run cannot be read.
+        """
+        from graphlink.page.render import html
+
+        return html(self.page())
 
     def _pipeline(self) -> Bubbles | None:
         return bubbles.load(self.folder / bubbles.NAME) if self.summary.pipeline else None

@@ -20,6 +20,7 @@ from graphlink.graph.node_view import NodeView
 from graphlink.graph.path_file import PathFile
 from graphlink.operations.records import Operations
 from graphlink.operations.table import OperationsReport
+from graphlink.page.parts import Page
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Listed, Report
@@ -52,6 +53,7 @@ FILES: Final[dict[str, Any]] = {
     "astra.schema.json": Prepared,
     "export.schema.json": Exported,
     "bubbles.compared.schema.json": Compared,
+    "report.schema.json": Page,
 }
 
 

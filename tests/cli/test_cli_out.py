@@ -12,10 +12,10 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.cli.out import plain, rendered, tell, visible
+from graphlink.cli.out import rendered, tell
 from graphlink.errors import OutputError
 from graphlink.graph.attributes import framed
-from graphlink.records import Table
+from graphlink.records import Table, plain, visible
 from tests.cli.conftest import Ran
 
 CLI = Path(__file__).parents[2] / "graphlink" / "cli"

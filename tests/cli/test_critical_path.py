@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphlink.cli.critical import report, sentences
+from graphlink.cli.critical import report
 from graphlink.cli.out import rendered
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.families import family_of
@@ -18,6 +18,7 @@ from graphlink.graph.fold import NAMES
 from graphlink.graph.path_file import load
 from graphlink.graph.read_et import read_et
 from graphlink.records import share_word, shortened
+from graphlink.replay.path_words import sentences
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]

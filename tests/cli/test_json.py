@@ -36,6 +36,7 @@ VERBS_AND_RECORDS = [
     (["diff", "{out}", "{out}"], "diff"),
     (["ops", "{out}"], "ops.report"),
     (["export", "{out}", "--format", "csv", "--force", "--out", "{new}"], "export"),
+    (["report", "{out}"], "report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
 ]

@@ -32,6 +32,7 @@ OPTIONS = {
     "diff": "--anyway --fail-on --top",
     "ops": "--rank --top --whole-names",
     "export": "--format -o --out --rank --table --force",
+    "report": "-o --out --png --svg",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
 }

@@ -309,6 +309,14 @@ def _bubbles(place: Place, rng: random.Random) -> Outcome:
     return call("bubbles", folder, *(("--schedule", schedule) if schedule else ()), *compare)
 
 
+def _report(place: Place, rng: random.Random) -> Outcome:
+    """Any of the files that the page is made of."""
+    name = rng.choice(("out", "out", "out", "pipeline"))
+    changed = rng.choice([path.name for path in sorted((place.base / name).glob("*.json")) if not path.name.startswith("linked")])
+    folder = place.folder(name, changed, mutate.of_json((place.base / name / changed).read_bytes(), rng))
+    return call("report", folder, "-o", place.work / "page.html", *(("--svg", place.work / "svg") if rng.random() < 0.2 else ()))
+
+
 def _jobs(place: Place, rng: random.Random) -> Outcome:
     """What jobs of single ranks leave: what they say of themselves."""
     return _left(place, "rank.json", mutate.of_json, rng)
@@ -365,6 +373,7 @@ CASES = (
     Case("summary", 5, _summary),
     Case("path", 5, _path),
     Case("bubbles", 6, _bubbles),
+    Case("report", 6, _report),
     Case("jobs", 1, _jobs),
     Case("columns", 2, _columns),
     Case("journal", 1, _journal),

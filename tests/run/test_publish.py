@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from graphlink.errors import OutputError
-from graphlink.publish import HIDDEN, JOURNAL, MOST_MOVING_S, OLD, Publication, left_by_the_killed, naming, settle, temporary, write
+from graphlink.publish import HIDDEN, JOURNAL, MOST_MOVING_S, OLD, Publication, add, left_by_the_killed, naming, settle, temporary, write
 from tests.run.kills import NEW as NEW_FILES
 from tests.run.kills import OLD as OLD_FILES
 
@@ -333,3 +333,43 @@ def test_files_that_cannot_be_moved_back_are_an_error(tmp_path: Path) -> None:
             settle(tmp_path)
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_one_more_file_is_listed_and_the_others_stay(tmp_path: Path) -> None:
+    publish(tmp_path, {"trace.0.et": b"graph"})
+    add(tmp_path, "report.html", b"first")
+    add(tmp_path, "report.html", b"second")
+    assert tree(tmp_path) == {
+        "report.html": b"second",
+        "summary.json": b'{\n "graphlink": "0",\n "files": [\n  "report.html",\n  "summary.json",\n  "trace.0.et"\n ]\n}\n',
+        "trace.0.et": b"graph",
+    }
+    publish(tmp_path, {"trace.0.et": b"new"}, force=True)
+    assert set(tree(tmp_path)) == {"summary.json", "trace.0.et"}
+
+
+def test_one_more_file_that_fails_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(tmp_path, {"trace.0.et": b"graph"})
+    add(tmp_path, "report.html", b"first")
+    before = tree(tmp_path)
+    renamed = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if Path(target) == tmp_path / "summary.json" and self.parent.name != OLD:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return renamed(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OutputError):
+            add(tmp_path, "report.html", b"second")
+    assert tree(tmp_path) == before
+
+
+def test_one_more_file_replaces_none_that_no_summary_lists(tmp_path: Path) -> None:
+    publish(tmp_path, {"trace.0.et": b"graph"})
+    (tmp_path / "report.html").write_bytes(b"mine")
+    before = tree(tmp_path)
+    with pytest.raises(OutputError, match=r"report\.html is there already"):
+        add(tmp_path, "report.html", b"new")
+    assert tree(tmp_path) == before

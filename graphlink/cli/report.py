@@ -1,0 +1,63 @@
+"""``graphlink report``: a page for the browser of an earlier run, and its charts for slides."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from graphlink.cli.out import refuse_overwriting, tell, write_file
+from graphlink.errors import InputError
+from graphlink.records import counted
+
+_ABOUT: Final = "The page is one file that loads nothing from anywhere: open it, mail it, print it. docs/report.md"
+
+
+def report_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _ABOUT
+    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
+    parser.add_argument("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)")
+    parser.add_argument("--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides")
+    parser.add_argument("--png", metavar="FOLDER", help="the same as PNG: pip install '.[pictures]'")
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the page, and pictures of its charts; 0.
+
+    Raises:
+        InputError: the folder is of no earlier run, or a file of it cannot be read.
+        OutputError: page or pictures cannot be written.
+        UsageError: the page would overwrite another file, or nothing makes PNG.
+    """
+    folder = Path(arguments.what)
+    if not folder.is_dir():
+        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    from graphlink import publish
+    from graphlink.page import pictures
+    from graphlink.page.render import html
+    from graphlink.page.run_page import NAME
+    from graphlink.run.library import open as open_run
+
+    beside = folder / NAME
+    file = beside if arguments.out is None else Path(arguments.out)
+    inside = file.resolve() == beside.resolve()
+    if not inside:
+        refuse_overwriting(argparse.Namespace(what=arguments.what, out=arguments.out), "out")
+    page = open_run(folder).page()
+    data = html(page).encode()
+    lines = [f"{file}: {counted(len(page.sections), 'section')}, {len(data) / 1e6:.2f} MB"]
+    if arguments.svg or arguments.png:
+        drawn = pictures.pictures(page)
+        wanted = [
+            *([(arguments.svg, drawn)] if arguments.svg else []),
+            *([(arguments.png, pictures.as_png(drawn))] if arguments.png else []),
+        ]
+        for where, files in wanted:
+            pictures.write(files, Path(where))
+            lines.append(f"{where}: {counted(len(files), 'picture')}")
+    if inside:
+        publish.add(folder, NAME, data)
+    else:
+        write_file(file, data, "--out")
+    tell(arguments.json, page, lambda: lines)
+    return 0

@@ -1,0 +1,220 @@
+"""Charts as SVG, inside a page or alone. Text is any text: what does not print is spelled out, nothing is read as markup.
+
+Sizes are px of a chart ``WIDE`` px wide; every chart has a legend or a scale in view, and its sentence as description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil, log10
+from typing import Final
+
+from graphlink.page import look, words
+from graphlink.page.parts import Bar, Bars, Heat, Strip, StripCell
+from graphlink.pipeline.look import xml
+from graphlink.records import percent
+
+WIDE: Final = 960
+_LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
+_BAR, _PITCH = 20, 28
+_LANE: Final = 26
+_MOST_LABEL: Final = 48  # characters
+_LIGHTEST: Final = 0.8  # of the longest: times closer than that are no contrast
+_MOST_TITLES: Final = 4_000  # cells of a heat map with a tooltip of their own
+_FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+STYLE: Final = (
+    f".chart{{{_FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
+    ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart .small{font-size:11px}"
+)
+
+
+def svg(chart: Bars | Strip | Heat, *, alone: bool = False) -> str:
+    """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white."""
+    body, high, keys, wide = _drawn(chart)
+    top = 34 if alone else 0
+    title = f'<title id="{chart.name}-t">{xml(chart.title)}</title><desc id="{chart.name}-d">{xml(chart.says, 1000)}</desc>'
+    role = f'role="img" aria-labelledby="{chart.name}-t {chart.name}-d"'
+    size = f'width="{wide}" height="{high + top:g}" viewBox="0 0 {wide} {high + top:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} {size}>{title}'
+    if not alone:
+        return f"{head}{body}</svg>"
+    style = f"<style>{STYLE}\n{look.rules(keys, dark=False)}\n{look.fills(keys)}</style><defs>{look.defs(keys)}</defs>"
+    shown = f'<rect class="c-page" width="{wide}" height="{high + top:g}"/><text class="c-ink" x="4" y="20" font-size="15">'
+    return f'{head}{style}{shown}{xml(chart.title)}</text><g transform="translate(0,{top})">{body}</g></svg>\n'
+
+
+def keys_of(chart: Bars | Strip | Heat) -> list[str]:
+    """Return the looks that a chart uses, each once, in the order of ``look.LOOKS``."""
+    if isinstance(chart, Heat):
+        return []
+    of: Iterable[Bar | StripCell] = chart.bars if isinstance(chart, Bars) else chart.parts
+    used = {_known(segment.key) for one in of for segment in one.segments if segment.value}
+    return [key for key in look.LOOKS if key in used]
+
+
+def _known(key: str) -> str:
+    """Return the look of a key, which may come out of a file."""
+    return key if key in look.LOOKS else "unknown"
+
+
+def _drawn(chart: Bars | Strip | Heat) -> tuple[str, float, list[str], int]:
+    keys = keys_of(chart)
+    if isinstance(chart, Heat):
+        return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)
+    legend, top = _legend(keys) if len(keys) > 1 else ("", 4.0)
+    body, high = _bars(chart, top) if isinstance(chart, Bars) else _strip(chart, top)
+    return legend + body, high, keys, WIDE
+
+
+def _legend(keys: Sequence[str]) -> tuple[str, float]:
+    out, x, y = [], 0.0, 0.0
+    for key in keys:
+        text = look.LOOKS[key].words
+        wide = 34 + len(text) * _LETTER
+        if x and x + wide > WIDE:
+            x, y = 0.0, y + 20
+        out.append(f'<rect class="k-{key}" x="{x + 0.5:g}" y="{y + 2.5:g}" width="16" height="12"/>')
+        out.append(f'<rect class="c-edge" x="{x + 0.5:g}" y="{y + 2.5:g}" width="16" height="12"/>')
+        out.append(f'<text class="c-ink" x="{x + 22:g}" y="{y + 13:g}">{text}</text>')
+        x += wide
+    return "".join(out), y + 28
+
+
+def _amount(value: float, unit: str) -> str:
+    return words.time(value) if unit == "ns" else percent(value, 1)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 16]}...{text[-13:]}"
+
+
+def _bars(chart: Bars, top: float) -> tuple[str, float]:
+    labels = [_shortened(bar.label) for bar in chart.bars]
+    left = max((len(label) for label in labels), default=0) * _LETTER + 10
+    right = max((len(bar.note) for bar in chart.bars), default=0) * _LETTER + 10
+    longest = max((sum(one.value for one in bar.segments) for bar in chart.bars), default=0) or 1
+    scale = (WIDE - left - right) / longest
+    out = []
+    for k, (bar, label) in enumerate(zip(chart.bars, labels, strict=True)):
+        y = top + k * _PITCH
+        out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(label)}</text>')
+        out += _bar(bar, chart.unit, left, y, scale)
+        end = left + sum(one.value for one in bar.segments) * scale + 8
+        out.append(f'<text class="c-dim num" x="{end:.1f}" y="{y + 14:g}">{xml(bar.note)}</text>')
+    return "".join(out), top + len(chart.bars) * _PITCH + 2
+
+
+def _bar(bar: Bar, unit: str, left: float, y: float, scale: float) -> Iterator[str]:
+    x, whole = left, sum(one.value for one in bar.segments)
+    for one in bar.segments:
+        wide = one.value * scale
+        if wide <= 0:
+            continue
+        key = _known(one.key)
+        words_ = look.LOOKS[key].words
+        tip = f"{bar.label}: {words_}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
+        place = f'x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"'
+        yield f'<rect class="k-{key}" {place}><title>{xml(tip)}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
+        if len(bar.segments) > 1:
+            yield from _inside(f"{words_} {percent(one.value, whole)}", percent(one.value, whole), x, y, wide)
+        x += wide
+
+
+def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[str]:
+    """Write into a segment what has room in it, on a ground of its own, since a pattern lies below."""
+    fits = next((one for one in (text, short) if len(one) * _LETTER + 14 <= wide), None)
+    if fits is None:
+        return
+    room = len(fits) * _LETTER + 8
+    ground = f'x="{x + (wide - room) / 2:.1f}" y="{y + 3:g}" width="{room:.1f}" height="14" rx="3"'
+    yield (
+        f'<rect class="c-page pill" {ground} pointer-events="none"/>'
+        f'<text class="c-ink mid num small" x="{x + wide / 2:.1f}" y="{y + 14:g}" pointer-events="none">{fits}</text>'
+    )
+
+
+def _strip(chart: Strip, top: float) -> tuple[str, float]:
+    left = max(len(_shortened(lane)) for lane in chart.lanes) * _LETTER + 10 if len(chart.lanes) > 1 else 0.0
+    pixel = (WIDE - left - 2) / chart.cells
+    ns = chart.length_ns / chart.cells
+    out = []
+    for k, lane in enumerate(chart.lanes):
+        y = top + k * _LANE
+        if left:
+            out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(_shortened(lane))}</text>')
+        out.append(f'<rect class="c-edge" x="{left:g}" y="{y:g}" width="{WIDE - left - 2:g}" height="{_BAR}" opacity=".35"/>')
+    shapes: dict[str, list[str]] = {}
+    for part in chart.parts:
+        wide, y = part.count * pixel, top + part.lane * _LANE
+        for one in part.segments:
+            high = _BAR * one.value / ns  # of its cell, as much as it takes of its time
+            if high > 0.01:
+                x = left + part.first * pixel
+                shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
+                y += high
+    out += [f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>' for key, d in shapes.items()]
+    y = top + len(chart.lanes) * _LANE
+    return "".join(out) + _axis(chart.length_ns, left, WIDE - left - 2, top, y), y + 20
+
+
+def _axis(length_ns: float, left: float, wide: float, top: float, y: float) -> str:
+    """Draw ticks at round times below the lanes."""
+    step = _round(length_ns / 8)
+    unit_ns, unit = next(one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if step >= one[0] or one[0] == 1)
+    out = []
+    for k in range(int(length_ns / step + 1e-9) + 1):
+        x = left + k * step / max(length_ns, 1) * wide
+        text = f"{k * step / unit_ns:,.10g}" + (f" {unit}" if k == 0 else "")
+        side = "" if k == 0 and not left else " end" if x > WIDE - 20 else " mid"
+        out.append(
+            f'<path class="c-grid" d="M{x:.1f} {y - 6:g}v4"/><text class="c-dim num small{side}" x="{x:.1f}" y="{y + 11:g}">{text}</text>'
+        )
+    return "".join(out)
+
+
+def _round(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, no less than ``least``, at least 1."""
+    power = 10.0 ** int(log10(max(least, 1)))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999)
+
+
+def _heat_left(chart: Heat) -> int:
+    return ceil(max((len(_shortened(row)) for row in chart.rows), default=0) * _LETTER) + 10
+
+
+def _heat(chart: Heat) -> tuple[str, float]:
+    left, known = _heat_left(chart), [value for row in chart.values for value in row if value is not None]
+    most = max(known, default=0)
+    low = 0 if chart.unit == "share" else min([*known, _LIGHTEST * most])
+    wide = min(max((WIDE - left - 4) / max(len(chart.columns), 1), 3), 64)
+    high, classes, top = 18, len(look.HEAT), 26
+    titles = len(chart.columns) * len(chart.rows) <= _MOST_TITLES
+    out = [_scale(chart, low, most)]
+    for k, (label, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
+        y = top + k * high
+        out.append(f'<text class="c-ink end" x="{left - 8}" y="{y + 13}">{xml(_shortened(label))}</text>')
+        for j, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
+            if value is None:
+                continue
+            step = min(int((value - low) / ((most - low) or 1) * classes), classes - 1)
+            tip = f"<title>{xml(f'{chart.across} {column}, {label}: {_amount(value, chart.unit)}')}</title>" if titles else ""
+            place = f'x="{left + j * wide:.1f}" y="{y}" width="{wide - 0.6:.1f}" height="{high - 1}"'
+            out.append(f'<rect class="h-{step}" {place}>{tip}</rect>' if titles else f'<rect class="h-{step}" {place}/>')
+    y, every = top + len(chart.rows) * high, max(ceil(26 / wide), 1)
+    for j, column in enumerate(chart.columns):
+        if j % every == 0:
+            out.append(f'<text class="c-dim num small mid" x="{left + (j + 0.5) * wide:.1f}" y="{y + 13}">{xml(_shortened(column))}</text>')
+    out.append(f'<text class="c-dim end small" x="{left - 8}" y="{y + 13}">{xml(chart.across)}</text>')
+    return "".join(out), y + 22
+
+
+def _scale(chart: Heat, low: float, most: float) -> str:
+    """Draw the scale of colours with its two ends."""
+    first = _amount(low, chart.unit)
+    x = len(first) * _LETTER + 8
+    boxes = "".join(f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(look.HEAT)))
+    edge = f'<rect class="c-edge" x="{x:g}" y="2" width="{22 * len(look.HEAT)}" height="13"/>'
+    return (
+        f'<text class="c-dim num" x="0" y="13">{first}</text>{boxes}{edge}'
+        f'<text class="c-dim num" x="{x + 22 * len(look.HEAT) + 8:g}" y="13">{_amount(most, chart.unit)}</text>'
+    )

@@ -1,0 +1,55 @@
+"""What would gain most, each with its evidence and the command that computes it again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphlink.advice.records import Advice
+from graphlink.advice.table import advice_rows
+from graphlink.page.found import Found
+from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
+from graphlink.page.words import time, time_figure
+from graphlink.records import counted
+
+MOST: Final = 12
+LEAST_PCT: Final = 0.05  # as the text
+
+
+def gains(found: Found) -> Section:
+    """Return the section: advice as ``graphlink advice`` prints it."""
+    title, report = "What would gain most", found.advice
+    if report is None:
+        return Section("gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)])
+    one = len(report.ranks) == 1
+    whose = f"rank {report.ranks[0]}" if one else f"all {len(report.ranks):,} ranks together"
+    replayed = time_figure(report.replayed_ns, "recorded", "advice#/replayed_ns")
+    head: Words = [f"Each gain is of one change alone, on {whose} (", replayed, " replayed): gains do not add up."]
+    parts: list[Part] = [Sentence(head)]
+    if len(report.ranks) < len(found.ranks):
+        command = f"graphlink advice {found.folder}"
+        why = f"Of {len(found.ranks):,} ranks only this one was replayed, as the run is large. {command} replays all together."
+        parts.append(Sentence([why], note=True))
+    shown = [(k, told) for k, told in enumerate(report.advice) if told.gain_pct is None or told.gain_pct >= LEAST_PCT]
+    gaining = [(k, told) for k, told in shown if told.gain_ns]
+    if gaining:
+        parts.append(_bars([told for _, told in gaining[:MOST]]))
+    parts.append(Proposals([_proposal(k, told) for k, told in shown[:MOST]]))
+    if not report.advice:
+        parts.append(Sentence(["Nothing was found that would make it end earlier."]))
+    left = len(report.advice) - len(shown[:MOST])
+    parts += [Sentence([f"{counted(left, 'more finding')} with less or no gain: graphlink advice prints them."], note=True)] if left else []
+    return Section("gains", title, [*parts, *(Sentence([f"Note: {note}."], note=True) for note in report.notes)])
+
+
+def _bars(told: list[Advice]) -> Bars:
+    bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %") for one in told]
+    says = "How much earlier the run would end, of each change alone."
+    return Bars("gains-bars", "Gains", says, bars)
+
+
+def _proposal(k: int, one: Advice) -> Proposal:
+    heading: Words = [one.what]
+    if one.gain_ns is not None and one.gain_pct is not None:
+        gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
+        heading = [Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain"), " (", gain, f") earlier: {one.what}"]
+    return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)

@@ -1,0 +1,210 @@
+"""GPU time by cause, by rank and by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import UNSET
+
+from graphlink.gpu.file import CAUSES, IdleEntry
+from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.table import MEANING, RankIdle, late_lines, rank_idle, wait_lines
+from graphlink.page.found import Found
+from graphlink.page.look import LOOKS
+from graphlink.page.parts import Bar, Bars, Cell, Column, Folded, Heat, Part, Row, Section, Segment, Sentence, Table
+from graphlink.page.words import count_cell, share_cell, time, time_cell
+from graphlink.records import counted, shortened
+from graphlink.report.summary import Rank
+
+MOST_BARS: Final = 16
+MOST_ROWS: Final = 100  # of a table of a rank
+BUSY: Final = {"compute": "compute_ns", "exposed_communication": "exposed_comm_ns", "exposed_copy": "exposed_copy_ns"}
+
+
+def gpu_time(found: Found) -> Section:
+    """Return the section; without GPUs it says so."""
+    title = "GPU time by cause"
+    if not found.has_gpus:
+        why = "No device ops were recorded, so there is no GPU time to tell: the sections below are about the host."
+        return Section("gpu", title, [Sentence([why], note=True)])
+    devices = [(rank, one) for rank in found.ranks for one in rank.gpu]
+    shown = [pair for pair in devices if pair[0].rank in found.told] if len(devices) > MOST_BARS else devices
+    parts: list[Part] = []
+    if len(devices) > len(shown):
+        parts.append(_heat(devices))
+        parts += _steps_heat(found.ranks)
+    parts.append(_bars(shown, found, len(devices)))
+    if len(devices) > 1:
+        parts.append(_devices(found))
+    parts += [part for number in found.told for part in _told(found, number)]
+    bare = [f"{rank.rank}" for rank in found.ranks if not rank.gpu]
+    parts += [Sentence([f"No device ops were recorded on rank {', '.join(bare[:8])}."], note=True)] if bare else []
+    return Section("gpu", title, parts)
+
+
+def segments(one: DeviceTime) -> list[Segment]:
+    """Return the time of a device: what it was busy with, then the causes of its idle time, in the order of the causes."""
+    busy = [Segment(key, getattr(one, field)) for key, field in BUSY.items()]
+    return [*busy, *(Segment(cause, one.idle_by_cause_ns[cause]) for cause in CAUSES if cause in one.idle_by_cause_ns)]
+
+
+def _label(rank: Rank, one: DeviceTime) -> str:
+    return f"rank {rank.rank}" if len(rank.gpu) == 1 else f"rank {rank.rank}, GPU {one.device}"
+
+
+def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) -> Bars:
+    order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
+    bars = [Bar(_label(rank, one), segments(one), time(one.to_ns - one.from_ns)) for rank, one in order]
+    some = f", {len(devices)} of {every}" if every > len(devices) else ""
+    says = "From the first to the last op of each GPU, the most idle first. Solid and lined: it was busy; hatched: it was idle, by cause."
+    return Bars("gpu-by-rank", f"GPU time by rank{some}", says, bars)
+
+
+def _heat(devices: Sequence[tuple[Rank, DeviceTime]]) -> Heat:
+    """Return the share of each part and cause on all GPUs, a column each."""
+    keys = [key for key in (*BUSY, *CAUSES) if any(one.value for _, gpu in devices for one in segments(gpu) if one.key == key)]
+    of = [{one.key: one.value / (gpu.to_ns - gpu.from_ns or 1) for one in segments(gpu)} for _, gpu in devices]
+    return Heat(
+        "gpu-heat",
+        f"What all {len(devices)} GPUs spent their time on",
+        "Each column is a GPU, each row what it was busy with or why it was idle, as a share of its time: the darker, the more.",
+        [LOOKS[key].words for key in keys],
+        [str(rank.rank) for rank, _ in devices],
+        "rank",
+        [[one.get(key, 0.0) for one in of] for key in keys],
+        "share",
+    )
+
+
+def _steps_heat(ranks: Sequence[Rank]) -> Iterator[Heat]:
+    """Yield how long each step took on each rank, where all have the same few steps."""
+    names = [step.name for step in ranks[0].steps]
+    if not 1 < len(names) <= 32 or any([step.name for step in rank.steps] != names for rank in ranks):
+        return
+    values: list[list[int | float | None]] = [[rank.steps[k].end_ns - rank.steps[k].start_ns for rank in ranks] for k in range(len(names))]
+    says = "Each column is a rank, each row a step: the darker, the longer it took."
+    yield Heat("steps-heat", "How long each step took on each rank", says, names, [str(one.rank) for one in ranks], "rank", values)
+
+
+def _devices(found: Found) -> Table:
+    rows = []
+    for k, rank in enumerate(found.ranks):
+        for j, one in enumerate(rank.gpu):
+            whole = one.to_ns - one.from_ns
+            most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
+            parts = [time_cell(getattr(one, field)) for field in (*BUSY.values(), "idle_ns")]
+            cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device), time_cell(whole), *parts]
+            rows.append(Row([*cells, share_cell(one.idle_ns, whole), Cell(most, key=most)], f"/{k}/gpu/{j}"))
+    columns = [
+        *(Column("rank", "number"), Column("GPU", "number", field="device"), Column("time", "number", "gpu_time")),
+        *(Column(LOOKS[key].words, "number", key, field) for key, field in BUSY.items()),
+        *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
+    ]
+    rows.sort(key=lambda row: -(row.cells[-2].value or 0))
+    return Table("gpus", "All GPUs, the most idle first", columns, rows, "summary.json#/ranks")
+
+
+def _told(found: Found, number: int) -> list[Part]:
+    """Return causes, steps and the longest intervals of a rank."""
+    told = rank_idle(found.idle[number], MOST_ROWS, found.summary.run)
+    if not told.gpu:
+        return []
+    why = f" ({found.told[number]})" if found.told[number] else ""
+    parts: list[Part] = [Sentence([line]) for line in _lines(told)]
+    parts += [_causes(found, told), *_steps(found, found.rank(number)), _longest(found, told)]
+    return [Folded(f"Rank {number}{why}: why it was idle", parts, open=number == next(iter(found.told)))]
+
+
+def _lines(told: RankIdle) -> list[str]:
+    waited = [] if told.waited is UNSET else wait_lines(told.waited)
+    late = [line for one in told.late_starts if one for line in late_lines(one)]
+    lines = [line.strip().removesuffix(".") for line in [*waited, *late]]
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
+
+
+def _causes(found: Found, told: RankIdle) -> Table:
+    rows = []
+    for j, (one, causes) in enumerate(zip(told.gpu, told.causes, strict=True)):
+        for cause in causes:
+            text, ns = next(iter(cause.evidence.items()), ("", 0))
+            first = Cell(f"{shortened(text)} ({time(ns)})" if text else "", whole=text)
+            cells = [Cell(cause.cause, key=cause.cause), Cell(str(one.device), one.device), time_cell(cause.ns)]
+            cells += [share_cell(cause.ns, one.idle_ns), count_cell(cause.intervals), Cell(MEANING[cause.cause]), first]
+            rows.append(Row(cells, f"/{j}/idle_by_cause_ns/{cause.cause}"))
+    columns = [
+        *(Column("cause"), Column("GPU", "number"), Column("time", "number", "idle", "."), Column("of idle", "number", "idle")),
+        *(Column("intervals", "number", "intervals"), Column("what it is"), Column("most by", means="evidence")),
+    ]
+    at = f"summary.json#/ranks/{found.at[told.rank]}/gpu"
+    return Table(f"causes-{told.rank}", f"Causes of the idle time of rank {told.rank}", columns, rows, at)
+
+
+def _steps(found: Found, rank: Rank) -> Iterator[Part]:
+    """Yield the steps of a rank as bars and as a table."""
+    steps = [(k, step, j, one) for k, step in enumerate(rank.steps) for j, one in enumerate(step.gpu)]
+    if not steps:
+        yield Sentence(["The recording marks no steps on this rank."], note=True)
+        return
+    longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
+    few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
+    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.to_ns - one.from_ns)) for _, step, _, one in few]
+    says = "Each step from its mark to the next; idle time before its first and after its last op counts as well."
+    which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
+    if len(few) > 1:
+        yield Bars(f"steps-{rank.rank}-bars", f"Steps of rank {rank.rank}{which}", says, bars)
+    rows = [_step_row(found, rank, *entry) for entry in steps[:MOST_ROWS]]
+    columns = [
+        *(Column("step"), Column("GPU", "number", field="device"), Column("time", "number", "step")),
+        *(Column(LOOKS[key].words, "number", key, field) for key, field in BUSY.items()),
+        *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
+        Column("at", "place", "place"),
+    ]
+    more = f"{len(steps) - MOST_ROWS:,} more steps are in summary.json." if len(steps) > MOST_ROWS else ""
+    at = f"summary.json#/ranks/{found.at[rank.rank]}/steps"
+    yield Table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", columns, rows, at, more)
+
+
+def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
+    return step.name if len(rank.gpu) == 1 else f"{step.name}, GPU {one.device}"
+
+
+def _step_row(found: Found, rank: Rank, k: int, step: StepTime, j: int, one: DeviceTime) -> Row:
+    whole = one.to_ns - one.from_ns
+    most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
+    cells = [Cell(shortened(step.name), whole=step.name), Cell(str(one.device), one.device), time_cell(whole)]
+    cells += [time_cell(getattr(one, field)) for field in (*BUSY.values(), "idle_ns")]
+    cells += [share_cell(one.idle_ns, whole), Cell(most, key=most), place_cell(found, rank.rank, step.start_ns)]
+    return Row(cells, f"/{k}/gpu/{j}")
+
+
+def _longest(found: Found, told: RankIdle) -> Table:
+    file = found.idle[told.rank]
+    lead = {one.device: sum(one.offset_ns) // 2 for one in found.rank(told.rank).clock.devices}
+    where = {id(entry): k for k, entry in enumerate(file.idle)}
+    rows = [Row(_interval(found, told.rank, entry, lead), f"/{where[id(entry)]}") for entry in told.longest]
+    columns = [
+        *(Column("time", "number", "idle"), Column("at", "place", "place", "start_ns"), Column("cause", field="cause")),
+        *(Column("evidence", means="evidence"), Column("GPU", "number", field="device"), Column("until this began")),
+    ]
+    left = len(file.idle) - len(rows)
+    more = f"{counted(left, 'shorter interval')} in idle.{told.rank}.json." if left > 0 else ""
+    name, caption = f"longest-{told.rank}", f"Longest idle intervals of rank {told.rank}"
+    return Table(name, caption, columns, rows, f"idle.{told.rank}.json#/idle", more)
+
+
+def _interval(found: Found, rank: int, entry: IdleEntry, lead: dict[int, int]) -> list[Cell]:
+    op = entry.op if isinstance(entry.op, str) else ""
+    return [
+        time_cell(entry.end_ns - entry.start_ns),
+        place_cell(found, rank, entry.start_ns, lead.get(entry.device, 0)),
+        Cell(entry.cause, key=entry.cause),
+        Cell(shortened(entry.evidence), whole=entry.evidence),
+        Cell(str(entry.device), entry.device),
+        Cell(shortened(op), whole=op),
+    ]
+
+
+def place_cell(found: Found, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:
+    """Return the cell of a time of a rank, with its place in the timeline where there is one."""
+    return Cell(time(start_ns), start_ns, place=found.place(rank, start_ns, lead_ns))

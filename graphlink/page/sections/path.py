@@ -1,0 +1,296 @@
+"""The critical path: what held the run, or each rank, when; its shares, and what would be gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from graphlink.graph.path_file import PathFile
+from graphlink.model import I64
+from graphlink.page.found import Found
+from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Segment, Sentence, Strip, StripCell, Table
+from graphlink.page.sections.gpu_time import place_cell
+from graphlink.page.words import count_cell, share_cell, time, time_cell
+from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened
+from graphlink.replay.across import CriticalAcross
+from graphlink.replay.path_words import gap_ns, sentences, stretches
+
+CELLS: Final = 640
+MOST_LANES: Final = 12
+MOST_ROWS: Final = 50
+ACROSS: Final = "critical_path.ranks.json"
+_IDLE: Final = "idle"
+
+
+def critical_path(found: Found) -> Section:
+    """Return the section: the path over all ranks where there is one, then that of each rank in detail."""
+    title = "Critical path: what held the run when"
+    if not found.paths:
+        return Section("path", title, [Sentence(["Without a graph there is no critical path."], note=True)])
+    parts = _across(found.across) if found.across is not None and found.across.nodes.id else []
+    for rank, file in found.paths.items():
+        of = _of_rank(found, rank, file)
+        why = f" ({found.told[rank]})" if found.told[rank] else ""
+        parts += of if len(found.ranks) == 1 else [Folded(f"Rank {rank}{why}: path of this rank alone", of, open=False)]
+    return Section("path", title, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A path with its shares, of ``length_ns``. Columns have an entry per node. ``begin_ns``: since the start of the path; ``late_ns``:
+    what of ``cost_ns`` comes before its work; ``lane`` and ``share`` are positions in ``lanes`` and ``shares``.
+
+    ``share_ns`` sums up to the length, ``gaps_ns`` of its ``idle`` are host gaps; ``gain_ns`` is of ``total_ns``.
+    """
+
+    name: str
+    whose: str
+    at: str
+    lanes: tuple[str, ...]
+    shares: Sequence[str]
+    begin_ns: I64
+    cost_ns: I64
+    late_ns: I64
+    lane: I64
+    share: I64
+    length_ns: int
+    share_ns: Mapping[str, int]
+    gaps_ns: int
+    gain_ns: Mapping[str, int] | None
+    total_ns: int
+
+
+def _across(found: CriticalAcross) -> list[Part]:
+    walk = _walk_across(found)
+    on = sum(rank.ns > 0 for rank in found.ranks)
+    lead = (
+        f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: where a rank waited, it "
+    )
+    lead += "goes on at the rank that came late."
+    if found.before_ns:
+        lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
+    rows = [
+        Row([time_cell(one.ns), share_cell(one.ns, found.length_ns), _share(one.share), count_cell(one.nodes), _name(one.name)], f"/{k}")
+        for k, one in enumerate(found.families[:MOST_ROWS])
+    ]
+    columns = [
+        *(Column("on the path", "number", "on_path", "ns"), Column("of the path", "number", "on_path"), Column("share")),
+        *(Column("nodes", "number", field="nodes"), Column("name")),
+    ]
+    table = Table("path-families", "What the path over all ranks is made of, by name", columns, rows, f"{ACROSS}#/families")
+    notes = [Sentence([f"{line}."], note=True) for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
+    return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), table, *notes]
+
+
+def _walk_across(found: CriticalAcross) -> _Walk:
+    nodes = found.nodes
+    on = [rank.rank for rank in sorted(found.ranks, key=lambda one: (-one.ns, one.rank)) if rank.ns]
+    lanes = sorted(on[:MOST_LANES])
+    lane_of = {rank: k for k, rank in enumerate(lanes)}
+    others = (f"{len(on) - len(lanes)} other ranks",) if len(on) > len(lanes) else ()
+    start, end = np.array(nodes.start_ns, np.int64), np.array(nodes.end_ns, np.int64)
+    return _Walk(
+        name="path",
+        whose="all ranks",
+        at=f"{ACROSS}#/share_ns",
+        lanes=(*(f"rank {rank}" for rank in lanes), *others),
+        shares=found.shares,
+        begin_ns=start - start[0],
+        cost_ns=end - start,
+        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), end - start),
+        lane=np.array([lane_of.get(rank, len(lanes)) for rank in nodes.rank], np.int64),
+        share=np.array(nodes.share, np.int64),
+        length_ns=found.length_ns,
+        share_ns=found.share_ns,
+        gaps_ns=gap_ns(found, (end - start).tolist()),
+        gain_ns=None if found.gain_ns is UNSET else found.gain_ns,
+        total_ns=found.before_ns + found.length_ns,
+    )
+
+
+def _hops(found: CriticalAcross) -> list[Part]:
+    rows = [
+        Row(
+            [
+                time_cell(hop.waited_ns),
+                Cell(f"rank {hop.rank}", hop.rank),
+                Cell(hop.what),
+                Cell(f"rank {hop.other_rank}", hop.other_rank),
+                _name(hop.other_name),
+                time_cell(hop.stretch_ns),
+                _name(hop.most),
+            ],
+            f"/{k}",
+        )
+        for k, hop in enumerate(found.hops[:MOST_ROWS])
+    ]
+    columns = [
+        *(
+            Column("waited", "number", "wait", "waited_ns"),
+            Column("who", "number"),
+            Column("in"),
+            Column("for", "number"),
+            Column("which was in"),
+        ),
+        *(Column("path there", "number", "on_path", "stretch_ns"), Column("most of it in")),
+    ]
+    left = len(found.hops) - len(rows)
+    more = f"{left:,} more in {ACROSS}." if left else ""
+    return [Table("path-hops", "Where the path changes ranks", columns, rows, f"{ACROSS}#/hops", more)] if rows else []
+
+
+def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
+    walk = _walk(rank, file)
+    notes = [Sentence([f"Note: {note}."], note=True) for note in file.notes]
+    return [
+        Sentence([" ".join(sentences(file))]),
+        _strip(walk),
+        _shares(walk),
+        _stretches(found, rank, file),
+        _families(rank, file),
+        *notes,
+    ]
+
+
+def _walk(rank: int, file: PathFile) -> _Walk:
+    nodes, cost = file.nodes, np.array(file.nodes.cost_ns, np.int64)
+    return _Walk(
+        name=f"path-{rank}",
+        whose=f"rank {rank}",
+        at=f"critical_path.{rank}.json#/share_ns",
+        lanes=("",),
+        shares=file.shares,
+        begin_ns=np.cumsum(cost) - cost,
+        cost_ns=cost,
+        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), cost),
+        lane=np.zeros(len(cost), np.int64),
+        share=np.array(nodes.share, np.int64),
+        length_ns=file.length_ns,
+        share_ns=msgspec.structs.asdict(file.share_ns),
+        gaps_ns=gap_ns(file, nodes.cost_ns),
+        gain_ns=msgspec.structs.asdict(file.gains.shares),
+        total_ns=file.length_ns,
+    )
+
+
+def _strip(walk: _Walk) -> Strip:
+    """Cut the path into cells; what comes before the work of a node is unexplained."""
+    shares = [*walk.shares, *([] if _IDLE in walk.shares else [_IDLE])]
+    idle = np.full(len(walk.share), shares.index(_IDLE), np.int64)
+    pieces = ((walk.begin_ns, walk.late_ns, idle), (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share))
+    edges = np.linspace(0, walk.length_ns, CELLS + 1)
+    parts: dict[tuple[int, int], I64] = {}
+    for lane in range(len(walk.lanes)):
+        for code in range(len(shares)):
+            chosen = [(at[mine], ns[mine]) for at, ns, key in pieces for mine in ((walk.lane == lane) & (key == code) & (ns > 0),)]
+            start, ns = (np.concatenate(column) for column in zip(*chosen, strict=True))
+            if len(start):
+                parts[lane, code] = _covered(start, ns, edges)
+    says = "From left to right the time of the replay; each part shows what the end of the run hung on then. Mixed parts are stacked."
+    cells = _cells(parts, shares)
+    return Strip(f"{walk.name}-strip", f"What held {walk.whose} when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
+
+
+def _covered(start: I64, ns: I64, edges: Any) -> I64:
+    """Return how much of the intervals lies between each two edges."""
+    order = np.argsort(start, kind="stable")
+    start, ns = start[order], ns[order]
+    so_far = np.cumsum(ns)
+    times = np.column_stack((start, start + ns)).ravel()
+    sums = np.column_stack((so_far - ns, so_far)).ravel()
+    return np.asarray(np.diff(np.rint(np.interp(edges, times, sums)).astype(np.int64)))
+
+
+def _cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str]) -> list[StripCell]:
+    """Return the cells of each lane that are not empty; equal neighbours of one share are one entry."""
+    out: list[StripCell] = []
+    for lane in sorted({lane for lane, _ in parts}):
+        of = {code: column.tolist() for (k, code), column in parts.items() if k == lane}
+        for cell in range(CELLS):
+            segments = [Segment(shares[code], column[cell]) for code, column in of.items() if column[cell]]
+            before = out[-1] if out else None
+            alone = len(segments) == 1 and before is not None and len(before.segments) == 1 and before.lane == lane
+            if alone and before is not None and before.first + before.count == cell and _alike(before.segments[0], segments[0]):
+                out[-1] = StripCell(lane, before.first, before.count + 1, before.segments)
+            elif segments:
+                out.append(StripCell(lane, cell, 1, segments))
+    return out
+
+
+def _alike(one: Segment, other: Segment) -> bool:
+    return one.key == other.key and abs(one.value - other.value) <= 1
+
+
+def _shares(walk: _Walk) -> Table:
+    """Return what the path is made of beside what each would gain: a share is no gain."""
+    rows = []
+    for one, ns in walk.share_ns.items():
+        gain = None if walk.gain_ns is None else walk.gain_ns.get(one)
+        gained = [time_cell(gain), Cell("") if gain is None else share_cell(gain, walk.total_ns)]
+        rows.append(Row([_share(one), time_cell(ns), share_cell(ns, walk.length_ns), *gained], f"/{one}"))
+    idle = walk.share_ns.get(_IDLE, 0)
+    for part, ns in ((IDLE_GPU, idle - walk.gaps_ns), (IDLE_HOST, walk.gaps_ns)) if idle else ():
+        rows.append(Row([Cell(f"of which {part}"), time_cell(ns), share_cell(ns, walk.length_ns), Cell(""), Cell("")]))
+    columns = [
+        *(Column("share"), Column("on the path", "number", "on_path", "."), Column("of the path", "number", "on_path")),
+        *(Column("gain if it took no time", "number", "gain"), Column("of the whole", "number", "gain")),
+    ]
+    return Table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", columns, rows, walk.at)
+
+
+def _share(share: str) -> Cell:
+    return Cell(share_word(share), key=share)
+
+
+def _name(text: str) -> Cell:
+    return Cell(shortened(text), whole=text)
+
+
+def _stretches(found: Found, rank: int, file: PathFile) -> Table:
+    rows = []
+    for one in stretches(file, 20):
+        cells = [time_cell(one.ns), share_cell(one.ns, file.length_ns), _share(one.share), time_cell(one.from_ns)]
+        rows.append(Row([*cells, place_cell(found, rank, one.start_ns), count_cell(one.count), _name(one.most), time_cell(one.most_ns)]))
+    columns = [
+        *(Column("time", "number", "on_path"), Column("of the path", "number", "on_path"), Column("share"), Column("from", "number")),
+        *(Column("recorded at", "place", "place"), Column("nodes", "number"), Column("most in"), Column("of it", "number")),
+    ]
+    return Table(f"path-{rank}-stretches", f"Longest stretches of one share on rank {rank} (from: time of the replay)", columns, rows)
+
+
+def _families(rank: int, file: PathFile) -> Table:
+    rows = [
+        Row(
+            [
+                time_cell(one.gain_ns),
+                share_cell(one.gain_ns, file.length_ns),
+                time_cell(one.on_path_ns),
+                _share(one.share),
+                count_cell(one.count),
+                _name(one.name),
+            ],
+            f"/{k}",
+        )
+        for k, one in enumerate(file.gains.families[:MOST_ROWS])
+    ]
+    columns = [
+        *(
+            Column("gain", "number", "gain", "gain_ns"),
+            Column("of the rank", "number", "gain"),
+            Column("on the path", "number", "on_path", "on_path_ns"),
+        ),
+        *(Column("share"), Column("nodes", "number", field="count"), Column("name")),
+    ]
+    left = file.gains.families_others_at_most_ns
+    more = f"No other name gains more than {time(max(left, _beyond(file)))}." if left or _beyond(file) else ""
+    caption = f"What rank {rank} would gain if all nodes of a name took no time"
+    return Table(f"path-{rank}-gains", caption, columns, rows, f"critical_path.{rank}.json#/gains/families", more)
+
+
+def _beyond(file: PathFile) -> int:
+    return file.gains.families[MOST_ROWS].gain_ns if len(file.gains.families) > MOST_ROWS else 0

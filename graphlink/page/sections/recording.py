@@ -1,0 +1,147 @@
+"""The recording: the system, how far the graph explains it, what it lacks and how to record that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import UNSET
+
+from graphlink.logs.table import logs_table
+from graphlink.page.found import Found
+from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
+from graphlink.page.sections.gpu_time import place_cell
+from graphlink.page.words import count_cell, time_cell
+from graphlink.records import Table as TextTable
+from graphlink.records import counted, shortened
+from graphlink.report.summary import Rank, alike, all_stood, explained, lost, machine_line
+from graphlink.standstill.standstill import Stood
+
+MOST_ROWS: Final = 100
+
+
+def recording(found: Found) -> Section:
+    """Return the section."""
+    parts: list[Part] = []
+    if found.ranks:
+        parts += [_system(found), _standstill(found), *_largest(found)]
+    parts += _warnings(found)
+    parts += _of_text(logs_table(found.summary.logs), "logs") if found.summary.logs is not UNSET else []
+    lacks = Proposal(["What the recording lacks, what that costs, and the line that records it"], [], "graphlink doctor RECORDINGS")
+    again = Proposal(["All figures of this page, and more, as text"], [], f"graphlink show {found.folder} -v")
+    return Section("recording", "The recording", [*parts, Proposals([lacks, again])])
+
+
+def _system(found: Found) -> Table:
+    rows = []
+    for rank in found.ranks[:MOST_ROWS]:
+        inputs = rank.inputs
+        source = inputs.nsys or inputs.kineto or ""
+        cells = [Cell(str(rank.rank), rank.rank), Cell("" if rank.machine is UNSET else machine_line(rank.machine)), Cell(source)]
+        cells += [
+            Cell(inputs.et or "none"),
+            Cell(inputs.recorded_at or ""),
+            time_cell(rank.replay.measured_ns),
+            Cell(lost(rank) or "all linked"),
+        ]
+        rows.append(Row(cells, f"/{found.at[rank.rank]}"))
+    columns = [
+        *(Column("rank", "number", field="rank"), Column("machine"), Column("recording"), Column("execution trace"), Column("recorded at")),
+        *(Column("time", "number", "recorded", "replay/measured_ns"), Column("not linked")),
+    ]
+    left = len(found.ranks) - len(rows)
+    more = f"{counted(left, 'more rank')} in summary.json." if left > 0 else ""
+    return Table("system", "System and recordings", columns, rows, "summary.json#/ranks", more)
+
+
+def _standstill(found: Found) -> Table:
+    """Return how much of what stood still the graph explains, the least explained rank first."""
+
+    def row(rank: Rank) -> Row:
+        stood = rank.standstill
+        cells = [Cell(str(rank.rank), rank.rank), Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct)]
+        for one in (stood.calls, stood.threads, stood.streams):
+            cells += [time_cell(one.ns), _explained(one)]
+        return Row([*cells, _explained(all_stood(stood)), time_cell(stood.path.pinned_ns)], f"/{found.at[rank.rank]}")
+
+    rows = sorted(map(row, found.ranks), key=lambda row: row.cells[-2].value or 0)[:MOST_ROWS]
+    columns = [
+        *(Column("rank", "number", field="rank"), Column("replay error", "number", "replay", "replay/error_pct")),
+        *(Column("calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
+        *(Column("threads", "number", "explained", "standstill/threads/ns"), Column("explained", "number", "explained")),
+        *(Column("streams", "number", "explained", "standstill/streams/ns"), Column("explained", "number", "explained")),
+        *(
+            Column("all explained", "number", "explained"),
+            Column("unexplained on the path", "number", "unexplained", "standstill/path/pinned_ns"),
+        ),
+    ]
+    return Table(
+        "standstill", "How far to trust the graphs: what stood still, and what of it is explained", columns, rows, "summary.json#/ranks"
+    )
+
+
+def _explained(stood: Stood) -> Cell:
+    share = explained(stood)
+    return Cell(f"{share} %", float(share) / 100)
+
+
+def _largest(found: Found) -> list[Part]:
+    pieces = [(rank, k, one) for rank in found.told for k, one in enumerate(found.rank(rank).standstill.largest)]
+    pieces.sort(key=lambda piece: -piece[2].ns)
+    if not pieces:
+        return []
+    rows = [
+        Row(
+            [
+                time_cell(one.ns),
+                Cell(str(rank), rank),
+                place_cell(found, rank, one.start_ns),
+                Cell(shortened(one.what, 90), whole=one.what),
+                Cell(one.record),
+            ],
+            f"/{found.at[rank]}/standstill/largest/{k}",
+        )
+        for rank, k, one in pieces[:MOST_ROWS]
+    ]
+    columns = [
+        *(Column("time", "number", "explained", "ns"), Column("rank", "number"), Column("at", "place", "place", "start_ns")),
+        *(Column("what stood still"), Column("what would have shown why", field="record")),
+    ]
+    return [Table("unexplained", "Longest standstill that nothing explains", columns, rows, "summary.json#/ranks")]
+
+
+def _warnings(found: Found) -> list[Part]:
+    ranks_of: dict[str, list[int]] = {}
+    for rank in found.ranks:
+        for text in dict.fromkeys(rank.warnings):
+            ranks_of.setdefault(text, []).append(rank.rank)
+    told = [(text, count, _whose(ranks_of[text], count)) for text, count in alike(ranks_of)]
+    told += [(text, count, "the run") for text, count in alike(found.summary.warnings)]
+    if not told:
+        return [Sentence(["Nothing was left out: there are no warnings."])]
+    rows = [Row([Cell(text), Cell(whose), count_cell(count)]) for text, count, whose in told[:MOST_ROWS]]
+    columns = [Column("warning"), Column("of"), Column("alike", "number")]
+    return [Table("warnings", "Warnings: what the recording lacks, and what was left out", columns, rows)]
+
+
+def _whose(ranks: Sequence[int], count: int) -> str:
+    some = ", ".join(map(str, ranks[:4])) + ", ..." * (len(ranks) > 4)
+    return f"rank{'s' * (len(ranks) > 1)} {some}" + (" and others" if count > 1 else "")
+
+
+def _of_text(blocks: Sequence[str | TextTable], name: str) -> list[Part]:
+    """Turn lines and tables of the text into parts."""
+    out: list[Part] = []
+    heading = ""
+    for k, block in enumerate(blocks):
+        if isinstance(block, str):
+            heading = block.strip()
+            out.append(Sentence([heading]))
+            continue
+        columns = [
+            Column(title, "number" if side == ">" else "text")
+            for title, side in zip(block.head, block.align.ljust(len(block.head), "<"), strict=True)
+        ]
+        rows = [Row([Cell(shortened(text), whole=text) for text in row]) for row in block.rows]
+        out.append(Table(f"{name}-{k}", shortened(heading, 90), columns, rows))
+    return out

@@ -1,0 +1,115 @@
+"""Numbers and words of a page: few digits with a unit, and what each figure means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphlink.gpu.table import MEANING as CAUSE_MEANING
+from graphlink.page.parts import Cell, Figure
+from graphlink.records import percent
+
+_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+_BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+MEANINGS: Final[dict[str, tuple[str, str]]] = {
+    "step": ("step", "From one step mark to the next. The first step is set aside, as it may hold what is done once."),
+    "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
+    "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one, or of a step between its marks."),
+    "compute": ("compute", "At least one kernel ran that is no communication, or a memset."),
+    "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
+    "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
+    "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
+    **{cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in CAUSE_MEANING.items()},
+    "intervals": ("intervals", "How many pieces of idle time have this cause."),
+    "evidence": ("evidence", "What in the recording says so, most by time."),
+    "gain": (
+        "gain",
+        "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the difference of two "
+        "replays. Gains do not add up.",
+    ),
+    "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
+    "unexplained": ("unexplained", "Time of the path that no recorded dependency explains: idle GPU streams and idle host threads."),
+    "calls": ("calls", "How often it was called forward; the backward of a call counts with it."),
+    "device_time": (
+        "device time",
+        "Sum over the device ops that it launched, forward and backward. Ops that ran side by side count twice.",
+    ),
+    "device_share": ("share", "Of the device time of the rank."),
+    "backward": ("backward", "The part of its device time that the backward took."),
+    "host_time": ("host time", "What its rows took on host threads, without the rows inside them and without waiting."),
+    "tensor_cores": (
+        "tensor cores",
+        "Whether the names of its kernels tell that they use tensor cores: used, not used, not used because of the type, or unknown. "
+        "Empty where libraries have no such kernels for it.",
+    ),
+    "types": ("type", "Types of its inputs, the one with most device time first."),
+    "line": ("Python line", "Innermost Python frame outside of PyTorch around its ops. Recorded only with with_stack=True."),
+    "place": (
+        "place in the timeline",
+        "Time since the start of the rank. The button copies a query: open timeline.perfetto-trace in ui.perfetto.dev, type a colon in the "
+        "search box, paste it, press Enter and click a row.",
+    ),
+    "waited_host": ("waited", "How long the host thread stood still in these calls, as recorded."),
+    "wait": ("waited for ranks", "Time in communication until the last rank came, summed over the ranks that waited."),
+    "transfer": ("transfer", "Time of communication after all ranks had come, once a meeting."),
+    "skew": ("skew", "By how much the last rank came later than the first, on the clock of the run."),
+    "bandwidth": ("bus bandwidth", "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes)."),
+    "bytes": ("bytes", "Bytes of one rank, as ASTRA-sim counts them."),
+    "last": ("came last", "In how many meetings the rank came last by more than the clocks tell."),
+    "replay": (
+        "replay error",
+        "How far a replay of the graph, from its own times and dependencies, is from the recording: self-consistency, no prediction.",
+    ),
+    "explained": (
+        "standstill explained",
+        "Of the time in which calls, threads and streams stood still, summed over all of them: what a dependency of the graph explains.",
+    ),
+    "bubble": ("bubble", "Idle time of a pipeline stage inside the makespan. Communication is no work, the optimizer is outside."),
+    "makespan": ("makespan", "From the first start to the last end of the forward and backward ranges of a step."),
+    "bubble_rate": ("bubble rate", "The formula stands beside it; docs/bubbles.md compares the definitions."),
+    "stage_work": ("work", "Time of the stage in its ranges, without communication."),
+}
+
+
+def _three(value: float) -> str:
+    """Return three digits, and no more than there are before the point: ``1.23``, ``61.3``, ``1,234``."""
+    return f"{value:,.2f}" if abs(value) < 9.995 else f"{value:,.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def time(ns: float) -> str:
+    """Return a time with three digits and its unit: ``1.23 ms``, ``45.0 us``, ``0 ns``."""
+    size, unit = next((one for one in _UNITS if abs(ns) >= 0.9995 * one[0]), _UNITS[-1])
+    return f"{ns:.0f} ns" if size == 1 else f"{_three(ns / size)} {unit}"
+
+
+def size(count: float) -> str:
+    """Return bytes with three digits and a unit of 1,000: ``227 kB``."""
+    step, unit = next((one for one in _BYTES if abs(count) >= 0.9995 * one[0]), _BYTES[-1])
+    return f"{count:.0f} B" if step == 1 else f"{_three(count / step)} {unit}"
+
+
+def time_figure(ns: int, means: str, at: str = "") -> Figure:
+    return Figure(time(ns), ns, means, at)
+
+
+def share_figure(part: int, whole: int, means: str) -> Figure:
+    """Return a share in per cent, as the texts print it."""
+    return Figure(percent(part, whole), part / whole if whole else 0.0, means)
+
+
+def name(text: str) -> Figure:
+    """Return a name of the recording, for a sentence."""
+    return Figure(text)
+
+
+def time_cell(ns: int | None, key: str = "") -> Cell:
+    """Return the cell of a time; an empty one of None."""
+    return Cell("") if ns is None else Cell(time(ns), ns, key=key)
+
+
+def share_cell(part: int, whole: int) -> Cell:
+    return Cell(percent(part, whole), part / whole if whole else 0.0)
+
+
+def count_cell(number: int) -> Cell:
+    return Cell(f"{number:,}", number)

@@ -1,0 +1,123 @@
+"""What there is to say of a critical path: sentences, rows of its shares, and its longest stretches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from graphlink.graph.families import family_of
+from graphlink.graph.gains import FamilyGain
+from graphlink.graph.path_file import PathFile
+from graphlink.records import IDLE_GPU, IDLE_HOST, before_what, ms, percent, share_word, shortened
+from graphlink.replay.across import AcrossFamily, CriticalAcross
+from graphlink.replay.workload import DELAY_NAME, GAP_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run of nodes of one share on the path, ``from_ns`` of the replay on. ``first``, ``last``: ids; ``most``: the name with most of its
+    time, an op with its parts; of a delay ``before`` what it is, else ""."""
+
+    ns: int
+    share: str
+    from_ns: int
+    first: int
+    last: int
+    count: int
+    most: str
+    before: str
+    most_ns: int
+    start_ns: int  # of its first node, as recorded
+
+
+def family_words(family: FamilyGain | AcrossFamily) -> str:
+    """Return the name of a family, and of delays what came late."""
+    return f"{shortened(family.name)}{before_what(family.before)}"
+
+
+def sentences(file: PathFile) -> list[str]:
+    """Describe the path in sentences."""
+    whole = file.length_ns
+    if not whole:
+        return ["Nothing on it takes any time."]
+    share, gain = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares)
+    most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
+    part, saved = percent(share[most], whole), percent(gain[most], whole)
+    word = share_word(most)
+    said = f"Most of the path is {word} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {word} ({part})"
+    if 2 * gain[most] < share[most]:
+        said += f", but without it the rank would end only {saved} earlier: other work waits right behind."
+    else:
+        said += f"; without it the rank would end {saved} earlier."
+    out = [said]
+    if best != most:
+        gained, of = percent(gain[best], whole), percent(share[best], whole)
+        out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
+    if file.gains.families:
+        top = file.gains.families[0]
+        out.append(f"The one name that gains most is {family_words(top)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
+    if file.gains.sync_points:
+        sync = file.gains.sync_points[0]
+        out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
+    else:
+        out.append("No synchronisation call alone holds the rank up.")
+    return out
+
+
+def share_rows(
+    share: Mapping[str, int], path_ns: int, host_gap_ns: int, gain: Mapping[str, int] | None = None, total_ns: int = 0
+) -> Iterator[tuple[str, ...]]:
+    """Yield the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain.
+
+    Of the unexplained share the two parts follow: ``host_gap_ns`` on the host, the rest on the device.
+    """
+    for name, ns in share.items():
+        gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], total_ns))
+        yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
+    if share["idle"]:
+        for part, ns in ((f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns), (f"{IDLE_HOST} (host gaps)", host_gap_ns)):
+            yield f"  {part}", f"{ms(ns)} ms", percent(ns, path_ns)
+
+
+def gap_ns(file: PathFile | CriticalAcross, took_ns: Sequence[int]) -> int:
+    """Return the host gaps of a path, the nodes of which take ``took_ns`` of it each."""
+    named = np.array([name == GAP_NAME for name in file.names], np.bool_)[np.array(file.nodes.name, np.int64)]
+    idle = np.array([share == "idle" for share in file.shares], np.bool_)[np.array(file.nodes.share, np.int64)]
+    return int(np.array(took_ns, np.int64)[named & idle].sum())
+
+
+def stretches(file: PathFile, top: int) -> list[Stretch]:
+    """Return the longest runs of the path of one share, longest first."""
+    nodes = file.nodes
+    share, cost = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64)
+    starts = np.flatnonzero(np.diff(share, prepend=-1))
+    if not len(starts):
+        return []
+    length = np.add.reduceat(cost, starts)
+    from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
+    code: dict[str, int] = {}
+    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[np.array(nodes.name, np.int64)]
+    names, out = [*code], []
+    for k in np.argsort(-length, kind="stable")[:top].tolist():
+        low, high = int(starts[k]), int(stops[k])
+        by_name = np.bincount(family[low:high], cost[low:high])  # exact: times are below 2**53 ns
+        there = np.unique(family[low:high])
+        main = int(there[by_name[there].argmax()])
+        out.append(
+            Stretch(
+                ns=int(length[k]),
+                share=file.shares[share[low]],
+                from_ns=int(from_ns[k]),
+                first=nodes.id[low],
+                last=nodes.id[high - 1],
+                count=high - low,
+                most=names[main],
+                before=file.names[nodes.name[high]] if names[main] == DELAY_NAME and high < len(nodes.name) else "",
+                most_ns=int(by_name[main]),
+                start_ns=nodes.start_ns[low],
+            )
+        )
+    return out
