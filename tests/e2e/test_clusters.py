@@ -387,7 +387,7 @@ def test_arrows_of_the_timeline_join_what_met(slow_run: ClusterRun, slow: Done) 
     at = {(rank, one.node.id): one.op for rank, nodes in written(slow_run, slow).items() for one in nodes}
     found = set()
     for flow in flows:
-        ends = [(int(flow[f"rank_{side}"].removeprefix("rank ")), flow[f"node_{side}"]) for side in ("out", "in")]
+        ends = [(int(flow[f"rank_{side}"].rpartition("rank ")[2]), flow[f"node_{side}"]) for side in ("out", "in")]
         (rank, op), (other, other_op) = ((rank, at[rank, node]) for rank, node in ends)
         meeting = int(slow_run.ranks[rank].meeting[op])
         assert meeting == slow_run.ranks[other].meeting[other_op]

@@ -441,10 +441,6 @@ def test_it_is_light_and_dark() -> None:
     assert ".bg{" in dark
 
 
-def test_the_picture_of_the_docs_is_drawn_so() -> None:
-    assert (Path(__file__).parents[2] / "docs" / "pipeline.svg").read_bytes() == encode(simple(transfer_ns=200_000))
-
-
 # Machado, Oliveira, Fernandes 2009, severity 1: linear RGB of who sees no red, no green, no blue
 VISION = {
     "full": np.eye(3),
