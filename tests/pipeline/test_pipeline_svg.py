@@ -7,7 +7,6 @@ import re
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
