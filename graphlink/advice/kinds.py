@@ -25,6 +25,7 @@ from graphlink.report.summary import Rank, Summary
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
+MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
 _PART: Final = " (cont.)"
 _CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
@@ -355,22 +356,27 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:
-    logs = run.summary.logs
-    if not logs:
-        return
-    used = [
-        (one.memory_used_mib.max, one.memory_total_mib)
-        for log in logs.nvidia_smi
+    """Return how full the fullest GPU was: as nvidia-smi logged it, else as PyTorch's allocator did, which does not know of others."""
+    logged = [
+        (round(one.memory_used_mib.max * MIB), round(one.memory_total_mib * MIB))
+        for log in (run.summary.logs.nvidia_smi if run.summary.logs else ())
         for one in log.gpus
         if one.memory_used_mib is not None and one.memory_used_mib.max is not None and one.memory_total_mib
     ]
+    held = [
+        (one.reserved_bytes, one.total_bytes)
+        for rank in _ranks(run)
+        for one in (rank.memory if rank.memory is not UNSET else ())
+        if one.total_bytes
+    ]
+    used = logged or held
     if not used:
         return
     most, total = max(used, key=lambda one: one[0] / one[1])
     yield Candidate(
         kind="memory",
         what="memory of the GPUs is left",
-        evidence=f"at most {most:,.0f} of {total:,.0f} MiB were in use (nvidia-smi)",
+        evidence=f"at most {most / MIB:,.0f} of {total / MIB:,.0f} MiB were {'in use (nvidia-smi)' if logged else 'reserved by PyTorch'}",
         todo="a larger batch, less recomputation or offloading",
         why_not="a larger batch is another program",
     )
