@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
+from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
 from graphlink.logs.records import Logs
 from graphlink.pipeline import file as bubbles
@@ -23,6 +24,7 @@ from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
+from graphlink.run.discover.inputs import refuse_absent
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
 from graphlink.run.logs import against_recorded, read_logs
@@ -57,6 +59,7 @@ def linked(
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
     """
+    refuse_absent(name for name in recordings.folders if not is_url(name))  # before it is said that outputs are in the way
     out = out_of(folder)
     complete = _complete(recordings, out, options, runs_on) if resume else None
     if complete is not None:

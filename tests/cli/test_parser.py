@@ -93,6 +93,8 @@ def test_a_verb_that_does_not_exist_is_asked_for(
 
 def test_what_is_there_and_what_is_like_no_verb_is_no_verb(graphlink: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "graphlink-out").mkdir()
+    (tmp_path / "graphlink-out" / "summary.json").write_text('{"graphlink": "0.1.0", "files": []}')  # outputs, which are not in the way yet
     for name in ("tracks", "checkpoints", "run_7/traces"):
         ran = graphlink(name)
         assert (ran.status, "there is no such file or folder" in ran.err) == (1, True)

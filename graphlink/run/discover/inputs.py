@@ -266,12 +266,23 @@ def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
     return tuple(f"left aside: {few(names)}: {kind.what} ({kind.todo})" for kind, names in of_kind.items() if kind)
 
 
+def refuse_absent(names: Iterable[str]) -> None:
+    """Raise InputError for the first folder or file that is not there; what patterns match is."""
+    for path in unfold(names):
+        if not os.path.lexists(path):
+            raise _absent(path)
+
+
+def _absent(path: Path) -> InputError:
+    return InputError("there is no such file or folder", path=path, todo="give a folder or files; graphlink --help lists the verbs")
+
+
 def _inside(folder: Path) -> list[Path]:
     """List what is in a folder, but for hidden files."""
     if not _is_folder(folder):
         if folder.exists():
             raise InputError("is neither a file nor a folder, but a pipe or a device", path=folder, todo="say what it is: --kineto or --et")
-        raise InputError("there is no such file or folder", path=folder, todo="give a folder or files; graphlink --help lists the verbs")
+        raise _absent(folder)
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as problem:
