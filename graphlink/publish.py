@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import sys
@@ -26,8 +25,8 @@ from typing import BinaryIO, Final
 import msgspec
 
 from graphlink.errors import OutputError
+from graphlink.output_names import SUMMARY, is_own
 
-SUMMARY: Final = "summary.json"  # says which files are graphlink's
 HIDDEN: Final = ".graphlink"
 TEMPORARY: Final = "tmp-"
 OLD: Final = "old"
@@ -35,12 +34,6 @@ JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
 MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
 _CUT: Final = ("a run was killed while it moved files, and they cannot be put back", "run the command as somebody who may write there")
-_OWN: Final = re.compile(
-    r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle|ops)\.[0-9]{1,10}\.json"
-    r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
-    r"|timeline\.perfetto-trace|pipeline\.svg|report\.html|README\.txt|network\.yml|run\.sh"
-    r"|(?:nodes|edges|ops|operations|kernels|syncs|collectives|idle|critical_path|gains|ranges|bubbles)\.(?:parquet|arrow|csv)"
-)
 
 
 class _Listed(msgspec.Struct):
@@ -48,11 +41,6 @@ class _Listed(msgspec.Struct):
 
     graphlink: str
     files: list[str]
-
-
-def is_own(name: str) -> bool:
-    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` and ``graphlink export`` included."""
-    return _OWN.fullmatch(name) is not None
 
 
 def refuse_links(folder: Path) -> None:

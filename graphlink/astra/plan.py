@@ -20,9 +20,10 @@ from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import NOWHERE
+from graphlink.output_names import GROUPS
 from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
-from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
+from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.workload import workload
 from graphlink.version import __version__
 

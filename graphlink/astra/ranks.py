@@ -19,7 +19,7 @@ from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I32, I64
-from graphlink.replay.folder import GROUPS
+from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 

@@ -173,8 +173,9 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
         UsageError: it would, or names no file.
         InputError: what is there already cannot be read.
     """
+    from graphlink.output_names import is_own
     from graphlink.pipeline.paddle.logs import is_worker_log
-    from graphlink.publish import HIDDEN, is_own
+    from graphlink.publish import HIDDEN
     from graphlink.read.looks import looks_like
 
     given = getattr(arguments, option)

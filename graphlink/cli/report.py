@@ -33,12 +33,12 @@ def report(arguments: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
     from graphlink import publish
+    from graphlink.output_names import PAGE
     from graphlink.page import pictures
     from graphlink.page.render import html
-    from graphlink.page.run_page import NAME
     from graphlink.run.library import open as open_run
 
-    beside = folder / NAME
+    beside = folder / PAGE
     file = beside if arguments.out is None else Path(arguments.out)
     inside = file.resolve() == beside.resolve()
     if not inside:
@@ -56,7 +56,7 @@ def report(arguments: argparse.Namespace) -> int:
             pictures.write(files, Path(where))
             lines.append(f"{where}: {counted(len(files), 'picture')}")
     if inside:
-        publish.add(folder, NAME, data)
+        publish.add(folder, PAGE, data)
     else:
         write_file(file, data, "--out")
     tell(arguments.json, page, lambda: lines)

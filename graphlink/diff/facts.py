@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
+from graphlink import output_names
 from graphlink.diff.records import Per, Side
 from graphlink.diff.student import F64
 from graphlink.errors import InputError
@@ -77,10 +78,10 @@ def load(folder: Path) -> RunFacts:
         InputError: a file is missing or none of this version of graphlink, or the run has no graphs.
     """
     whole = summary.load(folder / summary.NAME)
-    ranks = {one.rank: RankFacts(one, operations_file.load(folder / operations_file.name_of(one.rank))) for one in whole.ranks}
+    ranks = {one.rank: RankFacts(one, operations_file.load(folder / output_names.operations(one.rank))) for one in whole.ranks}
     for rank, one in ranks.items():
         if one.file.operations and not one.file.parts:
-            name = folder / operations_file.name_of(rank)
+            name = folder / output_names.operations(rank)
             raise InputError(
                 "was written by a graphlink that did not compare runs", path=name, todo="link the recording again with --force"
             )

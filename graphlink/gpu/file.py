@@ -59,11 +59,6 @@ class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):
     idle: list[IdleEntry]
 
 
-def name_of(rank: int) -> str:
-    """Return the name of a rank's file."""
-    return f"idle.{rank}.json"
-
-
 def blocks(rank: int, found: GpuTime, trace: Trace) -> Iterator[bytes]:
     """Yield the file, an interval a line. ``trace``: the recording, which names the ops."""
     head = msgspec.json.encode(IdleFile(rank=rank, gpu=list(found.gpu), steps=list(found.steps), idle=[]))

@@ -10,11 +10,6 @@ from graphlink.operations.records import Operations
 from graphlink.read import document
 
 
-def name_of(rank: int) -> str:
-    """Return the name of a rank's file."""
-    return f"ops.{rank}.json"
-
-
 def encode(operations: Operations) -> bytes:
     """Return the file's bytes."""
     return msgspec.json.encode(operations) + b"\n"

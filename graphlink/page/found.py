@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from graphlink import output_names
 from graphlink.advice.advise import advise
 from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import AdviceReport
@@ -89,10 +90,10 @@ def find(folder: Path, summary: Summary) -> Found:
     ranks = summary.ranks
     told, at = told_ranks(ranks, summary), {rank.rank: k for k, rank in enumerate(ranks)}
     replayed = _replayed(ranks, told)
-    operations = {one: _of_rank(one, folder / operations_file.name_of(one), operations_file.load) for one in sorted({*told, *replayed})}
+    operations = {one: _of_rank(one, folder / output_names.operations(one), operations_file.load) for one in sorted({*told, *replayed})}
     work = advice = None
     groups = load_groups(folder)
-    graphs = load({one: folder / f"{summary.options.name}.{one}.et" for one in replayed})
+    graphs = load({one: folder / output_names.graph(summary.options.name, one) for one in replayed})
     if graphs:
         work = workload(graphs)
         outputs = Outputs(summary, tuple(graphs), work, {one: operations[one] for one in graphs})
@@ -105,9 +106,9 @@ def find(folder: Path, summary: Summary) -> Found:
         summary=summary,
         told=told,
         at=at,
-        idle={one: _of_rank(one, folder / idle_file.name_of(one), idle_file.load) for one in told},
-        paths={one: _of_rank(one, folder / f"critical_path.{one}.json", path_file.load) for one in told},
-        metadata={one: read_metadata(folder / f"{summary.options.name}.{one}.et") for one in told},
+        idle={one: _of_rank(one, folder / output_names.idle(one), idle_file.load) for one in told},
+        paths={one: _of_rank(one, folder / output_names.critical_path(one), path_file.load) for one in told},
+        metadata={one: read_metadata(folder / output_names.graph(summary.options.name, one)) for one in told},
         operations=operations,
         work=work,
         advice=advice,

@@ -19,7 +19,6 @@ from graphlink.page.sections.verdict import about, verdict
 from graphlink.page.words import MEANINGS
 from graphlink.report.summary import Summary
 
-NAME: Final = "report.html"
 _ORDER: Final = (gpu_time, gains, critical_path, operations, syncs, communication, pipeline, recording)
 _OF_A_GRAPH: Final = ("gpu", "gains", "path", "operations", "syncs", "communication")
 

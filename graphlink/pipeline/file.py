@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
+from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
@@ -24,7 +25,7 @@ from graphlink.records import Short
 from graphlink.tables import take
 from graphlink.version import __version__
 
-NAME: Final = "bubbles.json"
+NAME: Final = output_names.BUBBLES
 FORMAT: Final = 1
 _MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
 _BLOCK: Final = 1 << 14  # idle intervals that are written at a time

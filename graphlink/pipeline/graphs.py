@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from graphlink import output_names
 from graphlink.errors import OutputError
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
@@ -88,7 +89,7 @@ def write(folder: Path, orders: Sequence[Order], timed: Timed, times: ActionTime
     try:
         with Publication(folder, force=False) as publication:
             for rank, graph in enumerate(graphs(orders, timed, times)):
-                names.append(f"{PREFIX}.{rank}.et")
+                names.append(output_names.graph(PREFIX, rank))
                 with writing(publication.beside / names[-1]) as out:
                     write_et(out, graph, _UNRECORDED)
             publication.publish()

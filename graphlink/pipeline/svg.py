@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from graphlink import output_names
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, summarised
@@ -25,7 +26,7 @@ from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.tables import take
 
 Pixels = NDArray[np.float64]
-NAME: Final = "pipeline.svg"
+NAME: Final = output_names.PIPELINE
 NARROWEST, WIDEST = 860, 2600  # of the time axis, pixels
 _WANTED: Final = 17  # pixels for a short box, so that two digits fit
 _ROWS_HIGH: Final = 780  # pixels for all rows together, as far as a row is neither lower than 8 nor higher than 26

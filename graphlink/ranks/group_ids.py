@@ -8,12 +8,13 @@ from typing import Final
 
 import msgspec
 
+from graphlink import output_names
 from graphlink.model import I64
 from graphlink.ranks.records import GroupKey
 
 GroupIds = dict[GroupKey, int]
 
-NAME: Final = "comm_group.json"
+NAME: Final = output_names.GROUPS
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
 _ALIKE: Final = 0.5
 _DIGITS: Final = 6

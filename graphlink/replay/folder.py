@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from graphlink import output_names
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
 from graphlink.read.document import load as load_document
 
-GROUPS: Final = "comm_group.json"
 _NAMED: Final = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,9})\.et")
 
 
@@ -67,7 +67,7 @@ def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:
     Raises:
         InputError: it is there and holds something else.
     """
-    path = folder / GROUPS
+    path = folder / output_names.GROUPS
     if not path.exists():
         return {}
     what, todo = "table of communicators", 'it should be like {"1": [0, 1], "2": [2, 3]}'

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.gpu.records import DeviceTime, Iterations, StepTime
 from graphlink.gpu.table import gpu_line
@@ -31,7 +32,7 @@ from graphlink.version import __version__
 
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
-NAME: Final = "summary.json"
+NAME: Final = output_names.SUMMARY
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations

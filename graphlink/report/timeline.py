@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from graphlink import publish
+from graphlink import output_names, publish
 from graphlink.depend.devicetime import EVENT_NS
 from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
@@ -34,7 +34,7 @@ from graphlink.records import Short, share_word
 from graphlink.replay.ideal import IdealReplay
 from graphlink.tables import concat, spread
 
-NAME: Final = "timeline.perfetto-trace"
+NAME: Final = output_names.TIMELINE
 PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"

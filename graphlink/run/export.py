@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 import msgspec
 
 from graphlink.errors import OutputError, UsageError, bad_value
-from graphlink.publish import HIDDEN, SUMMARY, Publication, naming, write, writing
+from graphlink.output_names import SUMMARY
+from graphlink.publish import HIDDEN, Publication, naming, write, writing
 from graphlink.records import Short
 from graphlink.run.library import Run
 from graphlink.version import __version__

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink import publish
+from graphlink import output_names, publish
 from graphlink.depend.build import Built, build
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.gpu import file as idle_file
@@ -262,7 +262,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     if options.target == target.ASTRA_SIM:
         sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
         plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
-    files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
+    files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
     log.info("writing %s", files[0])
     graph = graph.of_rank(rank, joined.world_size, *_clock_of(graph, clock))
     graph = target.written(graph, prepared.comm, plan, joined.ids)
@@ -275,12 +275,12 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     operations = find_operations(graph, prepared.linked)
     found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost, operation=operations.of_node)
     publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
-    files.append(ops_file.name_of(rank))
+    files.append(output_names.operations(rank))
     ops = measured(operations, graph, prepared.linked, prepared.comm, found.operation_gain_ns, rank)
     publish.write(folder / files[-1], ops_file.encode(ops))
     log.info("finding out why devices were idle")
     gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
-    files.append(idle_file.name_of(rank))
+    files.append(output_names.idle(rank))
     with publish.writing(folder / files[-1]) as out:
         out.writelines(idle_file.blocks(rank, gpu, prepared.linked.trace))
     if options.timeline != "none":
@@ -302,7 +302,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
             timeline.write(out, shown)
     extra = groups.too_many({rank: joined.ids})
     if options.linked:
-        files.append(f"linked.{rank}.json")
+        files.append(output_names.linked(rank))
         log.info("writing %s", files[-1])
         merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
         extra += merged.warnings

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphlink import output_names
 from graphlink.advice.advise import advise
 from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import AdviceReport
@@ -179,7 +180,7 @@ class Run:
         and backward together, most device time first.
         """
         if by_path:
-            found = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in self._chosen(rank)}
+            found = {one: operations_file.load(self.folder / output_names.operations(one)) for one in self._chosen(rank)}
             return tables.of_ranks({one: tables.operations(file) for one, file in found.items()})
         return self._of_graphs(rank, tables.ops)
 
@@ -201,7 +202,7 @@ class Run:
 
         Times are in ns, on the GPU's own clock (docs/idle.md).
         """
-        return tables.of_ranks({one: tables.idle(idle_file.load(self.folder / idle_file.name_of(one))) for one in self._chosen(rank)})
+        return tables.of_ranks({one: tables.idle(idle_file.load(self.folder / output_names.idle(one))) for one in self._chosen(rank)})
 
     def bubbles(self) -> pd.DataFrame:
         """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
@@ -287,7 +288,7 @@ class Run:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})
 
     def _graph_files(self, rank: int | None) -> dict[int, Path]:
-        return {one: self.folder / f"{self.summary.options.name}.{one}.et" for one in self._chosen(rank)}
+        return {one: self.folder / output_names.graph(self.summary.options.name, one) for one in self._chosen(rank)}
 
     def advice(self, rank: int | None = None) -> AdviceReport:
         """Return what would make the run end earlier, the largest gain first, each with its evidence and the command behind the gain.
@@ -299,7 +300,7 @@ class Run:
             UsageError: there is no such rank.
         """
         files = self._graph_files(rank)
-        operations = {one: operations_file.load(self.folder / operations_file.name_of(one)) for one in files}
+        operations = {one: operations_file.load(self.folder / output_names.operations(one)) for one in files}
         outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
 
@@ -338,7 +339,7 @@ class Run:
         return bubbles.load(self.folder / bubbles.NAME) if self.summary.pipeline else None
 
     def _path(self, rank: int) -> path.PathFile:
-        return path.load(self.folder / f"critical_path.{rank}.json")
+        return path.load(self.folder / output_names.critical_path(rank))
 
     def _chosen(self, rank: int | None) -> tuple[int, ...]:
         if (rank is None and not self.ranks) or (rank is not None and rank not in self.ranks):

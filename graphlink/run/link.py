@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from graphlink import publish
+from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
@@ -199,7 +199,7 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     standins = Standins(folder / "graphs")
     with naming_urls(standins.urls):
         beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out.name)])  # not with outputs of our own
-    compared, others = compare(beside, {rank.rank: folder / f"{options.name}.{rank.rank}.et" for rank in result.ranks})
+    compared, others = compare(beside, {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks})
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
     whole = _summarised(result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, logs)

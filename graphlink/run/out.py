@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from graphlink import publish
+from graphlink import output_names, publish
 from graphlink.engine import files
 from graphlink.errors import GraphlinkError
 from graphlink.read.heads import at_once
@@ -54,7 +54,7 @@ class LocalOut:
         if not (out / summary.NAME).is_file():
             return None
         whole = summary.load(out / summary.NAME)
-        return whole if all(publish.is_own(name) and (out / name).is_file() for name in whole.files) else None
+        return whole if all(output_names.is_own(name) and (out / name).is_file() for name in whole.files) else None
 
     def exists(self) -> bool:
         """Return whether there are folders, whole or not."""
@@ -128,7 +128,7 @@ class LocalOut:
 
     def holds(self, name: str, inner: Sequence[str]) -> bool:
         """Return whether these files are in a folder."""
-        return all(publish.is_own(one) and (self.folder / name / one).is_file() for one in inner)
+        return all(output_names.is_own(one) and (self.folder / name / one).is_file() for one in inner)
 
     def take(self, name: str, last: str, to: Path) -> None:
         """Bring the files of a folder but ``last`` into one of this machine; they need not be here afterwards."""
@@ -234,7 +234,7 @@ class RemotePublication:
         told = files.read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
         if told is not None:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._cut = list(filter(publish.is_own, msgspec.json.decode(told, type=list[str])))
+                self._cut = list(filter(output_names.is_own, msgspec.json.decode(told, type=list[str])))
         listed = files.read(f"{self.url}/{summary.NAME}")
         self._old = list(self._cut)
         if listed is not None:

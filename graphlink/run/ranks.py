@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from graphlink import publish
+from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
@@ -34,7 +34,6 @@ from graphlink.run.state import RankRows, Result, Stored
 log: Final = logging.getLogger("graphlink")
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
 _FLAGS: Final = {"gap_ns": "gap-us", "range_rules": "range-rule"}  # of options that are named otherwise
-PATH_NAME: Final = "critical_path.ranks.json"
 _Result = TypeVar("_Result")
 
 
@@ -129,8 +128,8 @@ def join_ranks(
         log.info("replaying all ranks")
         members = {number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()}
         path = across({rank: state.take_graph(rank, folder) for rank in sorted(joined.ranks)}, members)
-        publish.write(folder / PATH_NAME, encode_across(path))
-        files.append(PATH_NAME)
+        publish.write(folder / output_names.PATH_ACROSS, encode_across(path))
+        files.append(output_names.PATH_ACROSS)
         replay = _replay(path)
     ranks = tuple(result.rank for result in results)
     side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]

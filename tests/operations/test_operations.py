@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink import output_names
 from graphlink.depend.build import BuildOptions, build
 from graphlink.errors import InputError
 from graphlink.graph.durations import cost_ns
@@ -317,7 +318,7 @@ def test_short_paths_keep_both_ends() -> None:
 
 def test_a_file_reads_back_and_another_is_refused(tmp_path: Path) -> None:
     found = of_trace(training())
-    path = tmp_path / file.name_of(0)
+    path = tmp_path / output_names.operations(0)
     path.write_bytes(file.encode(found))
     assert file.load(path) == found
     path.write_text("{}")

@@ -19,7 +19,7 @@ import graphlink
 from graphlink.cli import export as verb
 from graphlink.cli import main
 from graphlink.errors import OutputError, UsageError
-from graphlink.publish import is_own
+from graphlink.output_names import is_own
 from graphlink.run import export as code
 from graphlink.run.export import FORMATS, TABLES, cell, export
 from graphlink.testing.kineto import write_kineto
