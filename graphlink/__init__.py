@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphlink.link.communication import communication
     from graphlink.link.launch import link as link_rows
     from graphlink.link.match import match_hosts
-    from graphlink.link.steps import cut, parse_steps
+    from graphlink.link.step_cut import cut, parse_steps
     from graphlink.ranks.group_ids import assign, comm_group_json
     from graphlink.read.host import read_host
     from graphlink.read.kineto import read_kineto
@@ -104,7 +104,7 @@ _HOME = {
     "errors": ("GraphlinkError", "InputError", "OutputError", "UsageError"),
     "link.launch": ("link_rows",),
     "link.match": ("match_hosts",),
-    "link.steps": ("cut", "parse_steps"),
+    "link.step_cut": ("cut", "parse_steps"),
     "read.host": ("read_host",),
     "read.kineto": ("read_kineto",),
     "read.nsys.report": ("read_nsys",),

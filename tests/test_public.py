@@ -102,9 +102,9 @@ def test_all_public_names_are_listed_and_there() -> None:
 
 
 def test_the_stage_link_can_be_called_and_still_be_imported_from() -> None:
-    from graphlink.link.steps import cut
+    from graphlink.link.step_cut import cut
 
-    assert graphlink.cut is cut and graphlink.link.steps.cut is cut  # type: ignore[attr-defined]
+    assert graphlink.cut is cut and graphlink.link.step_cut.cut is cut  # type: ignore[attr-defined]
     assert [*inspect.signature(graphlink.link).parameters][:3] == ["recordings", "options", "out"]
     assert "Link the recordings of a run" in pydoc.render_doc(graphlink.link)
 

@@ -9,8 +9,8 @@ import numpy as np
 from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
-from graphlink.depend.merge import Dependencies, next_operator, operator_after
 from graphlink.depend.names import names
+from graphlink.depend.reject import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
 from graphlink.graph_model import ON_HOST, SCHEMA_VERSION, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked

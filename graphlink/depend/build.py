@@ -16,7 +16,7 @@ from graphlink.depend.hostcomm import WAIT_END_NS
 from graphlink.depend.hta import NO_ROWS as HTA_NO_ROWS
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
-from graphlink.depend.merge import Dependencies, merge
+from graphlink.depend.reject import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value

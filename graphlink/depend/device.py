@@ -10,7 +10,7 @@ from graphlink.depend.devicetime import LATE_NS, DelayNodes, StreamOrder, delays
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
-from graphlink.depend.merge import Dependencies
+from graphlink.depend.reject import Dependencies
 from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
 from graphlink.tables import concat, spread, take
 

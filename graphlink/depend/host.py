@@ -11,8 +11,8 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS, stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
-from graphlink.depend.merge import Dependencies, next_operator, wait_ends
 from graphlink.depend.points import Blocked, Cuts
+from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward

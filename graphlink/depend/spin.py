@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.depend.devicetime import stream_order
-from graphlink.depend.merge import Dependencies
 from graphlink.depend.points import Blocked
+from graphlink.depend.reject import Dependencies
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked

@@ -37,7 +37,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.provenance import MIN_EPOCH_NS
-from graphlink.link.steps import cut, parse_steps
+from graphlink.link.step_cut import cut, parse_steps
 from graphlink.model import I64, Communication, HostTrace, Linked, System, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns

@@ -11,7 +11,7 @@ from typing import Final
 from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
-from graphlink.link.steps import parse_steps
+from graphlink.link.step_cut import parse_steps
 from graphlink.pipeline.rules import user_rules
 from graphlink.read.nsys.places import Numbering
 from graphlink.records import Short

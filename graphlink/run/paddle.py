@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.link.steps import parse_steps
+from graphlink.link.step_cut import parse_steps
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.logs import read_paddle
 from graphlink.pipeline.paddle.runs import stage_runs

@@ -13,7 +13,7 @@ from graphlink.depend import build as stage
 from graphlink.depend.build import Built
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
-from graphlink.depend.merge import Dependencies
+from graphlink.depend.reject import Dependencies
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
-from graphlink.link.steps import Steps
+from graphlink.link.step_cut import Steps
 from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
 from graphlink.pipeline.grouped import codes

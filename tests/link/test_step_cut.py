@@ -5,7 +5,7 @@ import pytest
 
 from graphlink.errors import UsageError
 from graphlink.link.match import match_hosts
-from graphlink.link.steps import Steps, cut, parse_steps
+from graphlink.link.step_cut import Steps, cut, parse_steps
 from graphlink.model import Comm, SyncKind, Trace
 from tests.build import Call, Device, Flow, Host, Node, Sync, build_et, build_trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphlink.depend.cuda import cuda_waits
-from graphlink.depend.merge import Dependencies, merge
+from graphlink.depend.reject import Dependencies, merge
 from graphlink.link.call_roles import Role, role_of
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
