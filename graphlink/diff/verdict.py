@@ -18,7 +18,7 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
     steps = basis.steps(before), basis.steps(after)
     identical = _identical(before, after)
     means = [float(sample.mean()) for sample in steps]
-    found, test = (None, "") if not basis.enough else _tested(*steps)
+    found, test = _tested(*steps, enough=basis.enough)
     margin = None if found is None else 100 * found.margin(LEVEL) / means[0]
     change_pct = 100 * (means[1] / means[0] - 1) if means[0] else 0.0
     answer, why = _answer(basis, found, change_pct, margin, identical)
@@ -32,7 +32,7 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
         after_ns=round(means[1]),
         change_ns=round(means[1]) - round(means[0]),
         change_pct=round(change_pct, 4),
-        low_pct=None if margin is None else round(change_pct - margin, 4),
+        low_pct=None if margin is None else round(max(change_pct - margin, -100.0), 4),
         high_pct=None if margin is None else round(change_pct + margin, 4),
         p=None if found is None else float(f"{found.p:.3g}"),
         level=LEVEL,
@@ -41,7 +41,11 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
     )
 
 
-def _tested(before: F64, after: F64) -> tuple[Compared, str]:
+def _tested(before: F64, after: F64, *, enough: bool) -> tuple[Compared | None, str]:
+    """Return a test of the steps, and its name; None where they are too few. Two on each side can tell no more than that runs differ."""
+    if not enough:
+        few = welch(before, after) if min(len(before), len(after)) > 1 else None
+        return (few, "Welch") if few is not None and few.p < 1 - LEVEL else (None, "")
     if goes_together(before, after, 1 - LEVEL):
         return paired(before, after), "paired"
     return welch(before, after), "Welch"
