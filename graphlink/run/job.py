@@ -254,19 +254,14 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     Raises:
         OutputError: a file cannot be written.
     """
-    rank, clock = prepared.rank, joined.clock
-    graph = prepared.built.graph
-    if options.comm_time != "recorded":
-        graph = replace(graph, duration_ns=_without_waits(graph, joined))
+    rank = prepared.rank
     plan = prepared.plan
     if options.target == target.ASTRA_SIM:
         sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
         plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
     files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
     log.info("writing %s", files[0])
-    graph = graph.of_rank(rank, joined.world_size, *_clock_of(graph, clock))
-    graph = target.written(graph, prepared.comm, plan, joined.ids)
-    graph = graph.with_columns(_columns(graph, prepared, joined))
+    graph = _with_all(prepared, joined, plan, options)
     with publish.writing(folder / files[0]) as out:
         chakra.write_et(out, graph, prepared.linked)
     log.info("replaying")
@@ -312,6 +307,16 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     extra += (*stood.warnings, *gpu.warnings)
     entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return Finished(entry, tuple(files), graph)
+
+
+def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, options: Options) -> Graph:
+    """Return the graph as it is written: with what all ranks together tell, and the columns of the wings."""
+    graph = prepared.built.graph
+    if options.comm_time != "recorded":
+        graph = replace(graph, duration_ns=_without_waits(graph, joined))
+    graph = graph.of_rank(prepared.rank, joined.world_size, *_clock_of(graph, joined.clock))
+    graph = target.written(graph, prepared.comm, plan, joined.ids)
+    return graph.with_columns(_columns(graph, prepared, joined))
 
 
 def _feature_rows(prepared: PreparedRank, graph: Graph, gpu: GpuTime) -> list[Rows]:
@@ -420,6 +425,16 @@ def _machine(trace: Trace) -> summary.Machine | UnsetType:
     return summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
 
 
+def _left_out(prepared: PreparedRank) -> dict[str, int]:
+    """Return how many recorded rows are no nodes, by reason."""
+    trace, et = prepared.linked.trace, prepared.linked.et
+    found = {**trace.left_out, **({f"ET: {k}": n for k, n in et.left_out.items()} if et else {})}
+    found["ET ops that Kineto lacks"] = sum(prepared.linked.match.only_et.values())
+    found["device rows of a merged ET"] = et.device_nodes_left_aside if et else 0
+    found["host nodes folded into others (--host launches)"] = prepared.folded
+    return {reason: n for reason, n in sorted(found.items()) if n}
+
+
 def _entry(
     prepared: PreparedRank,
     explained: path.Explained,
@@ -430,18 +445,11 @@ def _entry(
     extra: tuple[str, ...],
 ) -> summary.Rank:
     graph, linked, critical = prepared.built.graph, prepared.linked, explained.path
-    trace, et, match = linked.trace, linked.et, linked.match
+    trace, match = linked.trace, linked.match
     measured = measured_ns(graph)
-    only_et = sum(match.only_et.values())
     matched = int(np.count_nonzero(match.et >= 0))
     orphans = sum(linked.orphans.values())
     types = Counter(chakra.type_name(c.node_type) for c in prepared.plan.by_node.values())
-    left_out = {**trace.left_out, **({f"ET: {k}": n for k, n in et.left_out.items()} if et else {})}
-    if only_et:
-        left_out["ET ops that Kineto lacks"] = only_et
-    if et and et.device_nodes_left_aside:
-        left_out["device rows of a merged ET"] = et.device_nodes_left_aside
-    left_out["host nodes folded into others (--host launches)"] = prepared.folded
     return summary.Rank(
         rank=prepared.rank,
         world_size=world_size,
@@ -479,6 +487,6 @@ def _entry(
         steps=list(gpu.steps),
         iterations=UNSET if gpu.iterations is None else gpu.iterations,
         phases=phases(gpu, linked, graph.epoch_ns) or UNSET,
-        left_out={reason: n for reason, n in sorted(left_out.items()) if n},
+        left_out=_left_out(prepared),
         warnings=[*prepared.warnings, *extra],
     )
