@@ -298,15 +298,20 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     extra = groups.too_many({rank: joined.ids})
     if options.linked:
         files.append(output_names.linked(rank))
-        log.info("writing %s", files[-1])
-        merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
-        extra += merged.warnings
-        with publish.writing(folder / files[-1]) as out:
-            linked_file.write(out, merged)
+        extra += _write_merged(folder / files[-1], graph, prepared)
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += (*stood.warnings, *gpu.warnings)
     entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return Finished(entry, tuple(files), graph)
+
+
+def _write_merged(file: Path, graph: Graph, prepared: PreparedRank) -> tuple[str, ...]:
+    """Write the ET merged with device ops; return its warnings."""
+    log.info("writing %s", file.name)
+    merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
+    with publish.writing(file) as out:
+        linked_file.write(out, merged)
+    return merged.warnings
 
 
 def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, options: Options) -> Graph:
