@@ -25,7 +25,7 @@ ASKED += ["replay out --list", "replay out --scale host=0.5", "bubbles pipeline"
 PLAIN = (
     "ms at count name file rows columns time before after most by until type from half as long of which in what if it took no and for that"
 )
-PLAIN += " that error longest mostly gpu comm"
+PLAIN += " that error longest mostly gpu comm meaning"
 
 
 class Shell:
