@@ -67,6 +67,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "bubble": ("bubble", "Idle time of a pipeline stage inside the makespan. Communication is no work, the optimizer is outside."),
     "makespan": ("makespan", "From the first start to the last end of the forward and backward ranges of a step."),
     "bubble_rate": ("bubble rate", "The formula stands beside it; docs/bubbles.md compares the definitions."),
+    "change": ("change", "B less A: a minus is time that B does not need. Of a step, or of the run where there are no steps."),
     "stage_work": ("work", "Time of the stage in its ranges, without communication."),
 }
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import graphlink
+from graphlink.page.diff_page import diff_page
 from graphlink.page.parts import Cell, Column, Page, Row, Section, Table
 from graphlink.page.render import html
 from tests.page.conftest import Shown
@@ -41,9 +43,9 @@ def opened(browser: Any, shown: Show, tmp_path: Path) -> Iterator[Callable[..., 
     told: list[str] = []
     contexts = []
 
-    def show(name: str, *, scheme: str = "light", width: int = 1280) -> Any:
+    def show(name: str, *, text: str = "", scheme: str = "light", width: int = 1280) -> Any:
         file = tmp_path / f"{name}.html"
-        file.write_text(shown(name).html, encoding="utf-8")
+        file.write_text(text or shown(name).html, encoding="utf-8")
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
         contexts.append(context)
         page = context.new_page()
@@ -68,6 +70,17 @@ def test_nothing_keeps_people_from_reading(opened: Callable[..., Any], name: str
     assert _serious(axe, page) == []
     page.click(".theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    assert _serious(axe, page) == []
+
+
+def test_the_page_of_a_comparison_is_read_in_both_themes_and_narrow_windows(opened: Callable[..., Any], shown: Show) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    both = [graphlink.open(shown(name).folder) for name in ("alone", "many")]
+    page = opened("diff", text=html(diff_page(both[0].diff(both[1], anyway=True))), width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.evaluate(FEW)
+    assert _serious(axe, page) == []
+    page.click(".theme")
     assert _serious(axe, page) == []
 
 
