@@ -48,10 +48,18 @@ class Simulatable(Short):
     verdicts: tuple[Verdict, ...]
     replay_only: bool
 
+    def harms(self, reader: str) -> tuple[str, ...]:
+        """Return what of the findings this reader does other than as recorded, as lines."""
+        return tuple(f"{_told(v)}: {text}" for v, text in self._texts(reader))
+
     def reasons(self, reader: str) -> tuple[str, ...]:
-        """Return what of the findings can stop or hang this reader, as lines."""
+        """Return those of ``harms`` after which it may not come to its end."""
+        words = [word for word in _STOPS if word != "skipped"]  # it goes on after that
+        return tuple(f"{_told(v)}: {text}" for v, text in self._texts(reader) if any(word in text for word in words))
+
+    def _texts(self, reader: str) -> list[tuple[Verdict, str]]:
         texts = ((v, v.rule.head if reader == "head" else v.rule.on_legacy) for v in self.verdicts)
-        return tuple(f"{_told(v)}: {text}" for v, text in texts if text and _stops(text, replay_only=self.replay_only))
+        return [(v, text) for v, text in texts if text]
 
 
 def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
