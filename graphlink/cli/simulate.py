@@ -186,7 +186,7 @@ def _added(works: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
 
 
 def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
-    """Say why recorded, replayed and simulated time differ, with what shows it."""
+    """Explain why recorded, replayed and simulated time differ, with what shows it."""
     lines = ["why they differ"]
     if last is None:
         return [*lines, "  The replay does not finish: graphlink replay DIR --machine ranks says where."]
