@@ -135,8 +135,9 @@ def run_sh(plan: Plan) -> bytes:
     return _SCRIPT.format(functions=functions, expected=expected, ranks=plan.ranks, counted=int(counted)).encode()
 
 
-def _function(plan: Plan, reader: str) -> str:
-    options = [
+def simulator_options(plan: Plan, reader: str) -> list[str]:
+    """Return the command line of ASTRA-sim, to be called in a folder inside the one that ``plan.write`` makes."""
+    return [
         f"--workload-configuration={plan.prefix}",
         "--system-configuration=../system.json",
         "--network-configuration=../network.yml",
@@ -144,7 +145,10 @@ def _function(plan: Plan, reader: str) -> str:
         *(["--comm-group-configuration=../comm_group.json"] if reader in plan.groups else []),
         "--logging-folder=log",
     ]
-    lines = " \\\n".join(f"    {shlex.quote(option)}" for option in options)
+
+
+def _function(plan: Plan, reader: str) -> str:
+    lines = " \\\n".join(f"    {shlex.quote(option)}" for option in simulator_options(plan, reader))
     return f'run_{reader}() {{\n  "$simulator" \\\n{lines}\n}}\n'
 
 

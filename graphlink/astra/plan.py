@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,13 @@ from graphlink.astra.network import far, network, transfers
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
-from graphlink.model import NOWHERE
+from graphlink.model import NOWHERE, Bool
 from graphlink.output_names import GROUPS
 from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
+from graphlink.records import Short
 from graphlink.replay.folder import graph_files, load, load_groups
-from graphlink.replay.workload import workload
+from graphlink.replay.workload import Workload, workload
 from graphlink.version import __version__
 
 FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "run.sh", "summary.json", "system.json")
@@ -35,10 +36,35 @@ _OURS: Final = ("groups-path", "alone", "cpu-statistics")  # the first two do no
 _CHUNKS: Final = ("tiny-gather", "small-gather")  # do not hold with the system.json of one dimension, which has one chunk a collective
 
 
-def plan(
-    folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
-) -> Plan:
-    """Plan what to write into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
+@dataclass(frozen=True, slots=True, repr=False)
+class Simulatable(Short):
+    """The graphs of a run that ASTRA-sim takes, and the network that their communication shows. ``verdicts``: of ``graphlink check``."""
+
+    folder: Path
+    paths: dict[int, Path]
+    world: int
+    work: Workload
+    groups: dict[int, tuple[int, ...]]
+    measured: tuple[Dimension, ...]
+    verdicts: tuple[Verdict, ...]
+    replay_only: bool
+
+    def harms(self, reader: str) -> tuple[str, ...]:
+        """Return what of the findings this reader does other than as recorded, as lines."""
+        return tuple(f"{_told(v)}: {text}" for v, text in self._texts(reader))
+
+    def reasons(self, reader: str) -> tuple[str, ...]:
+        """Return those of ``harms`` after which it may not come to its end."""
+        words = [word for word in _STOPS if word != "skipped"]  # it goes on after that
+        return tuple(f"{_told(v)}: {text}" for v, text in self._texts(reader) if any(word in text for word in words))
+
+    def _texts(self, reader: str) -> list[tuple[Verdict, str]]:
+        texts = ((v, v.rule.head if reader == "head" else v.rule.on_legacy) for v in self.verdicts)
+        return [(v, text) for v, text in texts if text]
+
+
+def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
+    """Read the graphs in ``folder``, measure their network, and check that ASTRA-sim takes them.
 
     Raises:
         InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
@@ -51,22 +77,40 @@ def plan(
     groups = load_groups(folder)
     work = workload(graphs)
     measured = network(transfers(work, groups), groups, max(world, 2))
-    warnings = _checked(folder, replay_only=replay_only, one_chunk=len(measured) == 1)
-    rings = _given(measured, max(world, 2), gigabytes_per_s, latency_ns)
+    verdicts = _checked(folder, replay_only=replay_only, one_chunk=len(measured) == 1)
+    return Simulatable(folder, paths, world, work, groups, measured, verdicts, replay_only)
+
+
+def plan(
+    folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
+) -> Plan:
+    """Plan what to write into ``out`` for the graphs in ``folder``, as ``planned`` does.
+
+    Raises:
+        InputError: as ``simulatable``.
+    """
+    run = simulatable(folder, replay_only=replay_only)
+    return planned(run, out, topology=topology, gigabytes_per_s=gigabytes_per_s, latency_ns=latency_ns)
+
+
+def planned(run: Simulatable, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None) -> Plan:
+    """Plan what to write into ``out``. ``topology``: by its name as an option; None of each: as the run shows."""
+    work, groups, world = run.work, run.groups, run.world
+    rings = _given(run.measured, max(world, 2), gigabytes_per_s, latency_ns)
     # from where run.sh calls the simulator: OUT/log-head or OUT/log-legacy
-    beside = Path(os.path.relpath(folder.resolve(), out.resolve() / LOGS[0])).as_posix()
+    beside = Path(os.path.relpath(run.folder.resolve(), out.resolve() / LOGS[0])).as_posix()
     named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {NO_GROUP}  # all ranks have no name
     beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
     return Plan(
-        folder=folder,
-        prefix="../trace" if world == 1 else f"{beside}/{paths[0].name.removesuffix('.0.et')}",
+        folder=run.folder,
+        prefix="../trace" if world == 1 else f"{beside}/{run.paths[0].name.removesuffix('.0.et')}",
         ranks=max(world, 2),
-        nodes=_expected(graphs, world, replay_only=replay_only),
-        groups=frozenset(r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (folder / GROUPS).is_file()),
+        nodes=_expected(work, world, replay_only=run.replay_only),
+        groups=frozenset(r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (run.folder / GROUPS).is_file()),
         network=_laid_out(rings, far(work, groups, [d.npus for d in rings]), topology),
-        replay_only=replay_only,
-        alone=paths[0] if world == 1 else None,
-        warnings=warnings,
+        replay_only=run.replay_only,
+        alone=run.paths[0] if world == 1 else None,
+        warnings=tuple(f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}" for v in run.verdicts),
     )
 
 
@@ -91,8 +135,8 @@ def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
     return world
 
 
-def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[str, ...]:
-    """Return the warnings of ``graphlink check``.
+def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[Verdict, ...]:
+    """Return the findings of ``graphlink check`` that hold for what is written here.
 
     Raises:
         InputError: it found what stops ASTRA-sim.
@@ -109,7 +153,7 @@ def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[str, 
                 where=verdict.examples[0] if verdict.examples else None,
                 todo=todo,
             )
-    return tuple(f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}" for v in verdicts)
+    return tuple(verdicts)
 
 
 def _stops(what: str, *, replay_only: bool) -> bool:
@@ -120,11 +164,17 @@ def _told(verdict: Verdict) -> str:
     return f"{verdict.rule.what}: {verdict.count} ({verdict.rule.key})"
 
 
-def _expected(graphs: Mapping[int, Graph], world: int, *, replay_only: bool) -> dict[str, int]:
-    """Count the nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
-    nodes = sum(len(f.id) for f in graphs.values()) + (world == 1)
-    skipped = sum(int(((f.type == NodeType.COMP) & (f.file.duration_micros == 0)).sum()) for f in graphs.values())
-    return {"head": nodes, "legacy": nodes - (0 if replay_only else skipped)}
+def _expected(work: Workload, world: int, *, replay_only: bool) -> dict[str, int]:
+    """Count the nodes that a reader logs as done, the idle rank's too."""
+    return {reader: int(logged(work, reader, replay_only=replay_only).sum()) + (world == 1) for reader in files.READERS}
+
+
+def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:
+    """Return which nodes a reader surely logs as done. The legacy one skips computation of 0 us in silence, though not all of it."""
+    if reader == "head" or replay_only:
+        return np.ones(len(work), np.bool_)
+    skipped: Bool = (work.column("type") == NodeType.COMP) & (work.micros_ns == 0)
+    return ~skipped
 
 
 def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None) -> tuple[Dimension, ...]:

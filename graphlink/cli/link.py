@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import between, count
+from graphlink.cli.numbers import at_least_one, between, count
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
 from graphlink.engine.files import is_url
@@ -240,7 +240,7 @@ def _add_joining(parser: _Options) -> None:
 
 
 def _add_running(parser: _Options) -> None:
-    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)")
+    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)")
     parser.add_argument("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine (default), or a Ray cluster")
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
@@ -268,10 +268,3 @@ def refuse_urls(given: Iterable[str]) -> None:
     """Raise UsageError where one of the names is a URL."""
     for name in filter(is_url, given):
         raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")
-
-
-def _at_least_one(text: str) -> int:
-    number = count(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number

@@ -14,6 +14,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def at_least_one(text: str) -> int:
+    """Return a whole number from 1."""
+    number = count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 def between(least: float, most: float, what: str) -> Callable[[str], float]:
     """Return a function that parses a number from ``least`` to below ``most``; ``what`` names it in the error."""
 

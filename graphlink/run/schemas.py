@@ -12,6 +12,7 @@ import msgspec
 from graphlink.advice.records import AdviceReport
 from graphlink.astra.check_rules import Judged
 from graphlink.astra.files import Prepared
+from graphlink.astra.simulate import Simulated
 from graphlink.diff.records import DiffReport
 from graphlink.gpu.file import IdleFile
 from graphlink.gpu.table import IdleReport
@@ -51,6 +52,7 @@ FILES: Final[dict[str, Any]] = {
     "check.schema.json": Judged,
     "node.schema.json": NodeView,
     "astra.schema.json": Prepared,
+    "simulate.schema.json": Simulated,
     "export.schema.json": Exported,
     "bubbles.compared.schema.json": Compared,
     "report.schema.json": Page,

@@ -35,6 +35,7 @@ OPTIONS = {
     "report": "-o --out --png --svg",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
+    "simulate": "--astra-sim --reader --topology --bandwidth --latency --sweep --timeout --jobs --svg -v --verbose",
 }
 
 

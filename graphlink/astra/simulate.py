@@ -1,0 +1,354 @@
+"""Runs ASTRA-sim on the graphs of a run, judges whether it went well, and reads what its output and its node log say.
+
+Its exit status proves nothing: a run that hangs drains its events and exits with 0. Times of kinds of work come from the node log, which
+both versions write: the present one loses its own statistics of a rank that has CPU nodes, that of 2024 has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from graphlink.astra.files import MOST_LOGGED, READERS, Dimension, Plan, simulator_options
+from graphlink.astra.plan import Simulatable, logged, write
+from graphlink.errors import InputError
+from graphlink.model import I64, U8, Bool
+from graphlink.records import Short, share_word
+from graphlink.replay.lateness import slot_waits
+from graphlink.replay.meetings import meetings
+from graphlink.replay.slots import play_ranks
+from graphlink.replay.workload import Work, Workload, has_times, measured_ns
+from graphlink.version import __version__
+
+WORDS: Final = ("host", "compute", "communication", "copy", "unexplained")  # kinds of work, in the order in which they are shown
+_WORD_OF: Final = tuple(WORDS.index(share_word(work.name.lower())) for work in Work)
+_FINISHED: Final = re.compile(rb"sys\[(\d{1,9})\] finished, (\d{1,18}) cycles(?:, exposed communication (\d{1,18}) cycles)?")
+_LOGGED: Final = re.compile(
+    rb"^(?:\[[^\]\n]*\] )*(issue|callback),sys->id=(\d{1,9}), ?tick=(\d{1,18}), ?node->id=(\d{1,18})\b", re.MULTILINE
+)
+_LEGACY, _HEAD = b"Chakra12ETFeederNode", b"FeederV3"  # names of their readers' classes, which are in the binaries
+_NOT_LOADED: Final = b"error while loading shared libraries"
+_NOT_STARTED: Final = (126, 127)  # exit statuses of loaders and shells
+_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
+_SAID: Final = 4000  # bytes of the end of the output in which the last line is looked for
+HOW_TO_GET: Final = "build its analytical backend (docs/simulate.md), then --astra-sim FILE or ASTRA_SIM=FILE"
+
+
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank as recorded and as replayed on ASTRA-sim's slots, all ranks beginning at once.
+
+    ``recorded_ns``: None without recorded times; ``replayed_ns``: None where the replay does not finish. ``..._work_ns``: time of its nodes
+    by kind of work, added up, communication with its waiting for other ranks.
+    """
+
+    rank: int
+    nodes: int
+    recorded_ns: int | None
+    replayed_ns: int | None
+    recorded_work_ns: dict[str, int]
+    replayed_work_ns: dict[str, int] | None
+
+
+class SimulatedRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank as ASTRA-sim reports it. ``simulated_ns``: None where it did not finish. ``not_computing_ns``: what ASTRA-sim calls exposed
+    communication; host and idle time are in it. ``work_ns``: as in ``RankTimes``, None where the log does not tell.
+    """
+
+    rank: int
+    simulated_ns: int | None
+    not_computing_ns: int | None
+    work_ns: dict[str, int] | None
+
+
+class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """One run of ASTRA-sim. ``ok``: all ranks finished and all nodes were executed; else ``failed`` says what went wrong, ``reasons`` what
+    ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
+
+    ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where they are more than
+    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``.
+    """
+
+    network: tuple[Dimension, ...]
+    ok: bool
+    exit_status: int | None
+    finished: int
+    executed: int | None
+    expected: int
+    total_ns: int | None
+    failed: list[str]
+    reasons: list[str]
+    said: str
+    ranks: list[SimulatedRank]
+
+
+class Simulated(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``graphlink simulate --json``. ``reader``: ``head`` or ``legacy``; ``slot_wait_ns``: how long nodes of the replay stood
+    ready while another node had their slot, added up; ``left_out``: combinations of a sweep beyond the most that are run; ``warnings``:
+    what this version does with the graphs other than as recorded, by ``graphlink check``.
+    """
+
+    graphlink: str = __version__
+    folder: str
+    simulator: str
+    reader: str
+    ranks: list[RankTimes]
+    slot_wait_ns: int
+    runs: list[SimulatorRun]
+    left_out: int
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RankNodes:
+    """The nodes of a rank by ascending id: the kind of work as a position in ``WORDS``, and whether the node is ``expected`` in the log."""
+
+    id: I64
+    word: U8
+    expected: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """One run of ASTRA-sim to be made: ``plan`` is written into ``out``, a folder for this run alone. ``reasons``: as ``SimulatorRun``."""
+
+    plan: Plan
+    out: Path
+    simulator: Path
+    reader: str
+    timeout_s: float
+    nodes: Mapping[int, RankNodes]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLog:
+    """The nodes of a rank as the node log has them: ``ns`` from start to end of each, 0 without both; ``last_ns``: the last end."""
+
+    executed: Bool
+    ns: I64
+    last_ns: int
+
+
+def find_simulator(given: str | None) -> Path:
+    """Return the path of the binary that is named by a path, or by a name on PATH.
+
+    Raises:
+        InputError: none is named, or there is no such program.
+    """
+    instead = "graphlink replay DIR --machine ranks replays on its slots without it"
+    if not given:
+        raise InputError("no ASTRA-sim is named", todo=f"{HOW_TO_GET}; {instead}")
+    found = shutil.which(given)
+    if found is None:
+        there = Path(given).exists()
+        raise InputError(
+            "is no program that can be run" if there else "there is no such program", path=given, todo=f"{HOW_TO_GET}; {instead}"
+        )
+    return Path(found).resolve()
+
+
+def reader_of(simulator: Path) -> str:
+    """Tell the version of a binary by the names of classes in it; what has neither, such as a script that calls one, is ``head``."""
+    try:
+        data = simulator.read_bytes()
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror or problem}", path=simulator, todo="name its version with --reader") from None
+    return READERS[1] if _LEGACY in data and _HEAD not in data else READERS[0]
+
+
+def nodes_of(work: Workload, reader: str) -> dict[int, RankNodes]:
+    """Return what a run's log is read with, by rank."""
+    ids, words = work.column("id"), np.array(_WORD_OF, np.uint8)[work.work]
+    expected = logged(work, reader, replay_only=False)
+    return {rank: RankNodes(ids[a:b], words[a:b], expected[a:b]) for rank, (a, b) in zip(work.ranks, work.bounds, strict=True)}
+
+
+def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
+    """Return each rank as recorded and as replayed on ASTRA-sim's slots, and how long nodes waited there for a slot, added up, in ns."""
+    work = run.work
+    played = play_ranks(work, meetings(work, run.groups, together=True))
+    words = np.array(_WORD_OF, np.uint8)[work.work]
+    ranks = []
+    for rank, file, (a, b) in zip(work.ranks, work.files, work.bounds, strict=True):
+        ran = bool(played.ran[a:b].all())
+        ranks.append(
+            RankTimes(
+                rank=rank,
+                nodes=b - a,
+                recorded_ns=measured_ns(file) if has_times(file) else None,
+                replayed_ns=int(played.end_ns[a:b].max(initial=0)) if ran else None,
+                recorded_work_ns=_by_word(words[a:b], work.cost_ns[a:b]),
+                replayed_work_ns=_by_word(words[a:b], played.end_ns[a:b] - played.start_ns[a:b]) if ran else None,
+            )
+        )
+    return ranks, sum(one.waited_ns for one in slot_waits(work, played))
+
+
+def _by_word(words: U8, ns: I64) -> dict[str, int]:
+    return {word: int(ns[words == k].sum()) for k, word in enumerate(WORDS)}
+
+
+def simulate(task: Simulation) -> SimulatorRun:
+    """Run ASTRA-sim once and judge it; nothing of ``task.out`` is left.
+
+    Raises:
+        InputError: the binary does not start.
+        OutputError: the folder cannot be written.
+    """
+    write(task.plan, task.out, force=False)
+    folder = task.out / f"log-{task.reader}"
+    folder.mkdir()
+    try:
+        status = _run(task, folder)
+        said = (folder / "out.txt").read_bytes()
+        _refuse_unstarted(task, status, said)
+        counted = max(task.plan.nodes.values()) <= MOST_LOGGED
+        return judged(task, status, said, read_log((folder / "log").glob("log*.log"), task.nodes) if counted else None)
+    finally:
+        shutil.rmtree(task.out, ignore_errors=True)
+
+
+def _run(task: Simulation, folder: Path) -> int | None:
+    """Run the binary in ``folder``, its output into ``out.txt`` there; return its exit status, None where its time was up."""
+    command = [str(task.simulator), *simulator_options(task.plan, task.reader)]
+    try:
+        with (folder / "out.txt").open("wb") as out:
+            ran = subprocess.run(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=task.timeout_s,
+                check=False,
+                preexec_fn=_die_with_parent,
+            )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as problem:
+        raise InputError(f"does not start: {problem.strerror or problem}", path=task.simulator, todo=HOW_TO_GET) from None
+    return ran.returncode
+
+
+def _die_with_parent() -> None:
+    """Let no simulator go on for hours when the process that runs it is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _refuse_unstarted(task: Simulation, status: int | None, said: bytes) -> None:
+    if status not in _NOT_STARTED and _NOT_LOADED not in said[:_SAID]:
+        return
+    todo = "install the library that it names (libprotobuf.so.32 on Debian: apt-get install libprotobuf32), or build ASTRA-sim here"
+    raise InputError(f"does not start: {last_line(said) or f'exit status {status}'}", path=task.simulator, todo=todo)
+
+
+def last_line(said: bytes) -> str:
+    """Return the last line of an output that is not empty."""
+    lines = said[-_SAID:].decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def read_log(files: Iterable[Path], nodes: Mapping[int, RankNodes]) -> dict[int, NodeLog]:
+    """Read when each node started and ended. Linear in the log; the first of several entries of a node holds, unknown nodes are ignored."""
+    times: dict[tuple[bytes, int], dict[int, int]] = {(what, rank): {} for what in (b"issue", b"callback") for rank in nodes}
+    for file in files:
+        for what, rank, tick, id_ in _LOGGED.findall(file.read_bytes()):
+            of_rank = times.get((what, int(rank)))
+            if of_rank is not None:
+                of_rank.setdefault(int(id_), int(tick))
+    return {rank: _node_log(times[b"issue", rank], times[b"callback", rank], of) for rank, of in nodes.items()}
+
+
+def _node_log(start: Mapping[int, int], end: Mapping[int, int], nodes: RankNodes) -> NodeLog:
+    none = -1
+    ids = nodes.id.tolist()
+    started, ended = (np.array([times.get(id_, none) for id_ in ids], np.int64) for times in (start, end))
+    both = (started != none) & (ended != none)
+    return NodeLog(ended != none, np.where(both, ended - started, 0), int(ended.max(initial=0)))
+
+
+def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, NodeLog] | None) -> SimulatorRun:
+    """Judge a run by its exit status, its output and its node log (None: not complete)."""
+    finished = {int(rank): (int(cycles), int(idle) if idle else None) for rank, cycles, idle in _FINISHED.findall(said)}
+    expected = sum(int(of.expected.sum()) for of in task.nodes.values())
+    executed = None if log is None else sum(int((log[rank].executed & of.expected).sum()) for rank, of in task.nodes.items())
+    failed = [*_ended_badly(task, status), *_unfinished(task, finished)]
+    if log is not None:
+        failed += _not_executed(task.nodes, log, expected) + _contradicted(finished, log)
+    if failed and status == 0:
+        failed.append("its exit status is 0 all the same")
+    elif len(failed) == 1 and status is not None and executed == expected:  # seen of the present version with several groups
+        failed.append("though all ranks finished and all nodes were executed: it failed as it ended")
+    ok = not failed
+    return SimulatorRun(
+        network=task.plan.network,
+        ok=ok,
+        exit_status=status,
+        finished=sum(rank in finished for rank in task.nodes),
+        executed=executed,
+        expected=expected,
+        total_ns=max(finished[rank][0] for rank in task.nodes) if ok else None,
+        failed=failed,
+        reasons=[] if ok else list(task.reasons),
+        said="" if ok else last_line(said),
+        ranks=[
+            SimulatedRank(
+                rank=rank,
+                simulated_ns=finished[rank][0] if rank in finished else None,
+                not_computing_ns=finished[rank][1] if rank in finished else None,
+                work_ns=_by_word(of.word, log[rank].ns) if log is not None and ok else None,
+            )
+            for rank, of in task.nodes.items()
+        ],
+    )
+
+
+def _ended_badly(task: Simulation, status: int | None) -> list[str]:
+    if status is None:
+        return [f"not done after {task.timeout_s:g} s (--timeout), so it was ended"]
+    if status < 0:
+        return [f"killed by signal {-status} ({signal.strsignal(-status)})"]
+    return [f"exit status {status}"] if status else []
+
+
+def _unfinished(task: Simulation, finished: Mapping[int, object]) -> list[str]:
+    missing = [rank for rank in range(task.plan.ranks) if rank not in finished]
+    if not missing:
+        return []
+    some = f"{', '.join(map(str, missing[:4]))}{', ...' if len(missing) > 4 else ''}"
+    return [f"{task.plan.ranks - len(missing)} of {task.plan.ranks} ranks finished (not: {some})"]
+
+
+def _not_executed(nodes: Mapping[int, RankNodes], log: Mapping[int, NodeLog], expected: int) -> list[str]:
+    left = {rank: of.id[of.expected & ~log[rank].executed] for rank, of in nodes.items()}
+    count = sum(map(len, left.values()))
+    if not count:
+        return []
+    rank, ids = next((rank, ids) for rank, ids in left.items() if len(ids))
+    return [f"{count:,} of {expected:,} nodes not executed, the first of them node {int(ids[0])} of rank {rank}"]
+
+
+def _contradicted(finished: Mapping[int, tuple[int, int | None]], log: Mapping[int, NodeLog]) -> list[str]:
+    """Compare the time of each rank with its log: a node cannot end after its rank."""
+    late = [rank for rank, of in log.items() if rank in finished and of.last_ns > finished[rank][0]]
+    if not late:
+        return []
+    first = late[0]
+    return [f"rank {first} says {finished[first][0]:,} cycles, but its log has a node that ended at {log[first].last_ns:,}"]
+
+
+def text_of_network(network: Sequence[Dimension]) -> str:
+    """Describe a network in a few words, with the unit of ``--bandwidth``: 1 GB = 1e9 bytes."""
+    return " x ".join(f"{d.topology} of {d.npus}, {d.bytes_per_s / 1e9:.4g} GB/s, {d.step_ns:g} ns" for d in network)

@@ -1,0 +1,269 @@
+"""``graphlink simulate``: a run in an ASTRA-sim that is there, judged, beside its recorded and replayed times; on several networks too."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from graphlink.cli.astra import TOPOLOGIES
+from graphlink.cli.numbers import at_least_one, between
+from graphlink.cli.out import refuse_overwriting, tell, write_file
+from graphlink.errors import UsageError
+from graphlink.records import Table, counted, ms
+
+if TYPE_CHECKING:
+    from graphlink.astra.simulate import RankTimes, Simulated, SimulatedRank, SimulatorRun
+    from graphlink.page.parts import Heat
+    from graphlink.run.simulate import Network
+
+SWEPT: Final = ("topology", "bandwidth", "latency")
+READERS: Final = ("head", "legacy")
+MOST_RANKS: Final = 16
+_NONE: Final = "-"
+_NUMBERS: Final = {"bandwidth": between(1e-6, 1e9, "bandwidth in GB/s"), "latency": between(0, 1e9, "time in ns")}
+_EPILOG: Final = """exit status: 0 all simulations went well, 1 one did not, or the input is at fault
+--sweep takes bandwidth=GB/S,..., latency=NS,... and topology=NAME,...; of several, each value is combined with each. docs/simulate.md"""
+
+
+def simulate_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
+    parser.add_argument("--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)")
+    parser.add_argument("--reader", choices=READERS, help="its version: 2026 or 2024 (default: as the binary shows, else head)")
+    parser.add_argument("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two")
+    parser.add_argument("--bandwidth", type=_NUMBERS["bandwidth"], metavar="GB/S", help="instead of the measured one (1 GB = 1e9 bytes)")
+    parser.add_argument("--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one")
+    parser.add_argument("--sweep", type=_swept, action="append", default=[], metavar="WHAT=A,B,...", help="several networks, repeatable")
+    parser.add_argument(
+        "--timeout",
+        type=between(0.001, 1e7, "time in s"),
+        default=600.0,
+        metavar="S",
+        help="end a simulation after this time (default 600)",
+    )
+    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)")
+    parser.add_argument("--svg", metavar="FILE", help="also draw the times of a sweep")
+    parser.add_argument("-v", "--verbose", action="store_true", help="all ranks, and kinds of work of each")
+
+
+def _swept(text: str) -> tuple[str, tuple[str | float, ...]]:
+    """Parse ``WHAT=A,B,...`` of ``--sweep``."""
+    what, _, values = text.partition("=")
+    if what not in SWEPT or not values:
+        raise argparse.ArgumentTypeError(f"{text!r}: is none of {', '.join(f'{one}=A,B,...' for one in SWEPT)}")
+    return what, tuple(dict.fromkeys(_topology(one) if what == "topology" else _NUMBERS[what](one) for one in values.split(",")))
+
+
+def _topology(text: str) -> str:
+    """Return the option that a topology has, also where it is written as ASTRA-sim does: ``FullyConnected``."""
+    found = next((one for one in TOPOLOGIES if one.replace("-", "") == text.lower().replace("-", "")), None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(TOPOLOGIES)}")
+    return found
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Simulate, judge, compare and print; 0, or 1 if a simulation did not go well.
+
+    Raises:
+        InputError: no ASTRA-sim is there or it does not start; the graphs are not there or stop it.
+        OutputError: the picture cannot be written.
+        UsageError: something is given twice, or a picture without a sweep.
+    """
+    networks = _networks(arguments)
+    if arguments.svg is not None:
+        if not arguments.sweep:
+            raise UsageError("--svg draws a sweep", todo="add --sweep bandwidth=25,50,100, say")
+        refuse_overwriting(arguments, "svg")
+    from graphlink.astra.simulate import find_simulator, reader_of
+    from graphlink.engine.engines import RunsOn
+    from graphlink.run.simulate import Simulator, simulate_run
+
+    binary = find_simulator(arguments.astra_sim or os.environ.get("ASTRA_SIM"))
+    simulator = Simulator(binary, arguments.reader or reader_of(binary), arguments.timeout)
+    found = simulate_run(Path(arguments.what), simulator, networks, RunsOn(arguments.jobs))
+    if arguments.svg is not None:
+        from graphlink.page.charts import svg
+
+        write_file(Path(arguments.svg), svg(picture(found), alone=True).encode(), "--svg")
+    tell(arguments.json, found, lambda: text(found, swept=bool(arguments.sweep), verbose=arguments.verbose))
+    return int(not all(run.ok for run in found.runs))
+
+
+def _networks(arguments: argparse.Namespace) -> list[Network]:
+    """Return the networks to simulate: all combinations of what is swept, with what is given once. Raises UsageError."""
+    from graphlink.run.simulate import Network
+
+    values: dict[str, Sequence[Any]] = {name: (getattr(arguments, name),) for name in SWEPT}
+    for what, swept in arguments.sweep:
+        if values[what] != (None,):
+            raise UsageError(f"{what} is given twice", todo="name all its values in one --sweep")
+        values[what] = swept
+    return [Network(*one) for one in product(*(values[name] for name in SWEPT))]
+
+
+def text(found: Simulated, *, swept: bool, verbose: bool = False) -> list[str | Table]:
+    """Return the report for people: how it went and how long it took, the times beside each other, why they differ."""
+    body = _sweep(found) if swept else _one(found, found.runs[0], verbose=verbose)
+    failed = [line for run in found.runs if not run.ok for line in _failure(run, swept=swept)]
+    return [*body, *failed, *(f"warning: {one}" for one in found.warnings)]
+
+
+def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> list[str | Table]:
+    from graphlink.astra.simulate import text_of_network
+
+    by = f"{found.folder} in {Path(found.simulator).name} ({found.reader})"
+    network = f"  network: {text_of_network(run.network)}"
+    if run.total_ns is None:
+        return [f"{by}: the simulation failed", network]
+    longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
+    replayed = [one.replayed_ns for one in found.ranks]
+    last = None if None in replayed else max(one for one in replayed if one is not None)
+    nodes = "nodes not counted: more than the log keeps" if run.executed is None else f"all {run.executed:,} nodes executed"
+    pairs = list(zip(found.ranks, run.ranks, strict=True))
+    shown = pairs if verbose else sorted(pairs, key=lambda pair: -(pair[1].simulated_ns or 0))[:MOST_RANKS]
+    more = len(pairs) - len(shown)
+    rows = [_row(f"{a.rank}", (a.recorded_ns, a.replayed_ns, b.simulated_ns)) for a, b in sorted(shown, key=lambda pair: pair[0].rank)]
+    head = ("recorded ms", "replayed ms", "simulated ms", "to recorded", "to replayed")
+    return [
+        f"{by}: {ms(run.total_ns)} ms{_than(run.total_ns, longest, 'recorded')}{_than(run.total_ns, last, 'replayed')}",
+        f"  {counted(run.finished, 'rank')} finished, {nodes}",
+        network,
+        "",
+        "time of each rank",
+        Table(rows, ("rank", *head), "<>>>>>"),
+        *([f"  ... and {more:,} ranks that end earlier: -v shows all"] if more else []),
+        "",
+        "time by kind of work, of all nodes added up (communication: with waiting for other ranks)",
+        Table(_works(pairs), ("work", *head), "<>>>>>"),
+        *(_works_of_ranks(pairs, head) if verbose else []),
+        "",
+        *_why(found, run, last),
+    ]
+
+
+def _works_of_ranks(pairs: Sequence[tuple[RankTimes, SimulatedRank]], head: Sequence[str]) -> list[str | Table]:
+    rows = [(f"{pair[0].rank}", *row) for pair in pairs for row in _works([pair])]
+    return ["", "the same by rank", Table(rows, ("rank", "work", *head), "<<>>>>>")]
+
+
+def _than(ns: int, other_ns: int | None, what: str) -> str:
+    return "" if other_ns is None else f", {what} {ms(other_ns)} ms ({_pct(ns, other_ns)})"
+
+
+def _pct(ns: int | None, of_ns: int | None) -> str:
+    return _NONE if ns is None or not of_ns else f"{100 * (ns / of_ns - 1):+.1f} %".replace("-0.0 %", "+0.0 %")
+
+
+def _row(name: str, times: tuple[int | None, int | None, int | None]) -> tuple[str, ...]:
+    recorded, replayed, simulated = times
+    shown = (_NONE if ns is None else ms(ns) for ns in times)
+    return name, *shown, _pct(simulated, recorded), _pct(simulated, replayed)
+
+
+def _works(pairs: Sequence[tuple[RankTimes, SimulatedRank]]) -> list[tuple[str, ...]]:
+    """Return the rows of kinds of work of some ranks, added up."""
+    from graphlink.astra.simulate import WORDS
+
+    parts = [
+        _added([a.recorded_work_ns for a, _ in pairs]),
+        _added([a.replayed_work_ns for a, _ in pairs]),
+        _added([b.work_ns for _, b in pairs]),
+    ]
+    times = {word: [None if one is None else one[word] for one in parts] for word in WORDS}
+    return [_row(word, (a, b, c)) for word, (a, b, c) in times.items() if a or b or c]
+
+
+def _added(works: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
+    known = [one for one in works if one is not None]
+    if len(known) < len(works) or not known:
+        return None
+    return {word: sum(one[word] for one in known) for word in known[0]}
+
+
+def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
+    """Explain why recorded, replayed and simulated time differ, with what shows it."""
+    lines = ["why they differ"]
+    if last is None:
+        return [*lines, "  The replay does not finish: graphlink replay DIR --machine ranks says where."]
+    slots = f"nodes waited {ms(found.slot_wait_ns)} ms for a slot, added up" if found.slot_wait_ns else "no node waited for a slot"
+    recorded, replayed, simulated = (
+        0 if one is None else one["communication"]
+        for one in (
+            _added([one.recorded_work_ns for one in found.ranks]),
+            _added([one.replayed_work_ns for one in found.ranks]),
+            _added([one.work_ns for one in run.ranks]),
+        )
+    )
+    lines.append(
+        "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, and begins "
+        f"all ranks at once. In the replay {slots}, and communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting."
+    )
+    if not simulated and not replayed:
+        lines.append("  Simulated and replayed: nothing communicates, or the node log does not tell how long it took.")
+    else:
+        lines.append(
+            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what was recorded: "
+            f"{ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
+        )
+    return lines
+
+
+def _failure(run: SimulatorRun, *, swept: bool) -> list[str]:
+    from graphlink.astra.simulate import text_of_network
+
+    where = f" on {text_of_network(run.network)}" if swept else ""
+    reasons = [f"  graphlink check: {one}" for one in run.reasons] or ["  graphlink check finds nothing that stops it"]
+    said = [f"  its last line: {run.said}"] if run.said else []
+    return ["", f"failed{where}: {'; '.join(run.failed)}", *reasons, *said]
+
+
+def _sweep(found: Simulated) -> list[str | Table]:
+    longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
+    first, rows = found.runs[0].total_ns, []
+    for run in found.runs:
+        communication = _added([one.work_ns for one in run.ranks])
+        rows.append(
+            (
+                *_of_network(run),
+                _NONE if run.total_ns is None else ms(run.total_ns),
+                _pct(run.total_ns, first),
+                _pct(run.total_ns, longest),
+                _NONE if communication is None else ms(communication["communication"]),
+                "ok" if run.ok else "failed",
+            )
+        )
+    best = min((run.total_ns, k) for k, run in enumerate(found.runs) if run.total_ns is not None) if any(r.ok for r in found.runs) else None
+    answer = "no simulation went well" if best is None else f"quickest {ms(best[0])} ms, {', '.join(_of_network(found.runs[best[1]]))}"
+    head = ("topology", "GB/s", "ns a step", "simulated ms", "to the first", "to recorded", "communication ms", "")
+    went = f"{sum(run.ok for run in found.runs)} of {counted(len(found.runs), 'simulation')} went well"
+    left = [f"  {found.left_out:,} more combinations were not run: at most {len(found.runs)} are"] if found.left_out else []
+    return [
+        f"{found.folder} in {Path(found.simulator).name} ({found.reader}): {answer}; {went}",
+        *([] if longest is None else [f"  recorded {ms(longest)} ms, the longest rank"]),
+        Table(rows, head, "<>>>>>><", spare=("communication ms", "to recorded")),
+        *left,
+    ]
+
+
+def _of_network(run: SimulatorRun) -> tuple[str, str, str]:
+    """Return topology, GB/s (1e9 bytes) and ns a step of a network, of its dimensions joined."""
+    topology, bandwidth, latency = zip(*((d.topology, f"{d.bytes_per_s / 1e9:.4g}", f"{d.step_ns:g}") for d in run.network), strict=True)
+    return " x ".join(topology), " x ".join(bandwidth), " x ".join(latency)
+
+
+def picture(found: Simulated) -> Heat:
+    """Return the chart of a sweep: a row for each topology and latency, a column for each bandwidth; what failed is empty."""
+    from graphlink.page.parts import Heat
+
+    places = {(f"{topology}, {latency} ns", bandwidth): run for run in found.runs for topology, bandwidth, latency in [_of_network(run)]}
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+    values: list[list[int | float | None]] = [
+        [places[row, column].total_ns if (row, column) in places else None for column in columns] for row in rows
+    ]
+    title = f"Time in ASTRA-sim ({found.reader}), {counted(len(found.ranks), 'rank')}"
+    return Heat("simulate", title, f"{title}, by network: darker is longer.", rows, columns, "GB/s", values)
