@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import graphlink
+from graphlink.page.pictures import pictures
 from graphlink.testing.pipeline_records import PipelineTraining
 from graphlink.testing.pipelines import pipeline_run
 
@@ -24,7 +25,17 @@ def pipeline(folder: Path) -> bytes:
     return (run.folder / "pipeline.svg").read_bytes()
 
 
-PICTURES: Final[dict[str, Callable[[Path], bytes]]] = {"pipeline.svg": pipeline}
+def charts(folder: Path) -> dict[str, bytes]:
+    """Return the charts of the page of ``fixtures/demo``, by name."""
+    demo = Path(__file__).parents[1] / "fixtures" / "demo"
+    return pictures(graphlink.link(demo, out=folder / "out", options=graphlink.Options(timeline="none")).page())
+
+
+PICTURES: Final[dict[str, Callable[[Path], bytes]]] = {
+    "pipeline.svg": pipeline,
+    "report-gpu.svg": lambda folder: charts(folder)["gpu-by-rank.svg"],
+    "report-gains.svg": lambda folder: charts(folder)["gains-bars.svg"],
+}
 
 
 def main(folder: Path) -> None:
