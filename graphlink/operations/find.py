@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,34 +13,16 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import parts_of
-from graphlink.operations.paths import HostPaths, host_paths
+from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.operations.waits import host_waits
-from graphlink.records import Short
 from graphlink.tables import spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 _USES: Final[dict[Use, UseName]] = {Use.USED: "used", Use.NOT_USED: "not_used", Use.UNKNOWN: "unknown", Use.NONE: "none"}
 _SHAPES: Final = 3  # of an operation that are listed
 NOT_RECORDED: Final = "launch not recorded"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class FoundOperations(Short):
-    """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node, ``NOWHERE`` for none.
-
-    ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device row.
-    """
-
-    host: HostPaths
-    path: I64
-    kind: tuple[Kind, ...]
-    of_row: I64
-    of_node: I32
-    of_device: I64
-    backward: Bool
-    op: I64
 
 
 def find_operations(graph: Graph, linked: Linked) -> FoundOperations:

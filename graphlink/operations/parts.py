@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.nest import innermost, last_started
 from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
+from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import Part, PartOf
 from graphlink.read.ranges import STEP_MARK
 from graphlink.tables import begins, spread
-
-if TYPE_CHECKING:
-    from graphlink.operations.find import FoundOperations
 
 _SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))

@@ -17,7 +17,9 @@ from graphlink.depend.threads import forward_backward
 from graphlink.graph.families import PYTHON
 from graphlink.link.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
+from graphlink.operations.records import Kind
 from graphlink.read.ranges import STEP_MARK
+from graphlink.records import Short
 from graphlink.tables import spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
@@ -80,6 +82,23 @@ class HostPaths:
     inside: Bool  # part of a forward op that has a backward, or of a backward
     heads: Bool
     python: int  # the path of what no op covers
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FoundOperations(Short):
+    """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node, ``NOWHERE`` for none.
+
+    ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device row.
+    """
+
+    host: HostPaths
+    path: I64
+    kind: tuple[Kind, ...]
+    of_row: I64
+    of_node: I32
+    of_device: I64
+    backward: Bool
+    op: I64
 
 
 def host_paths(linked: Linked) -> HostPaths:
