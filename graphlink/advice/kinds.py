@@ -313,7 +313,7 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
 
 
 def _late_starts(run: Outputs) -> Iterator[Candidate]:
-    if not ((run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()):
+    if not ((run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()) or not any(rank.gpu for rank in _ranks(run)):
         return
     idle_ns, unknown_ns = (_idle_ns(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphlink.diff.changes import WORDS
-from graphlink.diff.records import Change, DiffReport, Split, Verdict
+from graphlink.diff.records import Change, DiffReport, Side, Split, Verdict
 from graphlink.operations.table import short_path
 from graphlink.records import Table, counted, ms, percent, share_word, shortened
 
-_PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
+PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
 _ANSWER: Final = {"better": "B is better", "worse": "B is worse", "the same": "B is the same as A", "cannot tell": "Cannot tell"}
 _FEW: Final = 3
 
@@ -20,7 +20,7 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     found = report.verdict
     out: list[str | Table] = [
         _verdict(found),
-        Table([("A", _side(report, "before")), ("B", _side(report, "after")), *_margin(found), *_compares(report)]),
+        Table([("A", side_line(report.before)), ("B", side_line(report.after)), *_margin(found), *_compares(report)]),
     ]
     if report.fail_on:
         out.append(
@@ -38,13 +38,18 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
 
 def _verdict(found: Verdict) -> str:
     if found.identical:
-        return "B is the same as A: the recordings are identical, every figure is equal"
-    word = "slower" if found.change_pct > 0 else "faster"
-    times = f"{ms(found.before_ns)} -> {ms(found.after_ns)} ms {WORDS[found.per]}"
+        return f"{headline(found)}, every figure is equal"
+    return f"{headline(found)}, {ms(found.before_ns)} -> {ms(found.after_ns)} ms {WORDS[found.per]}"
+
+
+def headline(found: Verdict) -> str:
+    """Return the answer in a few words: ``B is worse: 18.7 % slower``."""
     answer = _ANSWER[found.answer]
+    if found.identical:
+        return f"{answer}: the recordings are identical"
     if found.answer in ("better", "worse"):
-        return f"{answer}: {abs(found.change_pct):.1f} % {word}, {times}"
-    return f"{answer}: {found.change_pct:+.1f} %, {times}"
+        return f"{answer}: {abs(found.change_pct):.1f} % {'slower' if found.change_pct > 0 else 'faster'}"
+    return f"{answer}: {found.change_pct:+.1f} %"
 
 
 def _margin(found: Verdict) -> list[tuple[str, str]]:
@@ -53,14 +58,14 @@ def _margin(found: Verdict) -> list[tuple[str, str]]:
     return [
         (
             "margin",
-            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {_PER[found.per]})",
+            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]})",
         ),
         ("sure", found.why),
     ]
 
 
-def _side(report: DiffReport, which: str) -> str:
-    side = getattr(report, which)
+def side_line(side: Side) -> str:
+    """Return what a run is: its folder, ranks, steps and GPUs."""
     steps = counted(len(side.steps_ns), "step") if side.steps_ns else "no steps"
     on = f", {', '.join(side.gpus)}" if side.gpus else ""
     return f"{side.folder}: {counted(len(side.ranks), 'rank')} of {side.world_size:,}, {steps}{on}"

@@ -29,7 +29,7 @@ OPTIONS = {
     "check": "--groups",
     "idle": "--rank --top",
     "advice": "--rank --top",
-    "diff": "--anyway --fail-on --top",
+    "diff": "-o --anyway --fail-on --out --top",
     "ops": "--rank --top --whole-names",
     "export": "--format -o --out --rank --table --force",
     "report": "-o --out --png --svg",

@@ -1,0 +1,114 @@
+"""The page of two runs compared, from the report of ``graphlink diff`` alone: verdict, what changed, where it shows."""
+
+from __future__ import annotations
+
+from graphlink.diff.changes import WORDS
+from graphlink.diff.records import DiffReport, Side
+from graphlink.diff.table import PER, headline, side_line
+from graphlink.page.parts import Cell, Column, DotRow, Dots, Figure, Page, Part, Row, Section, Sentence, Table, Words
+from graphlink.page.sections.changes import causes, effects
+from graphlink.page.sections.matched import communication, operations, path, pipeline
+from graphlink.page.sections.split import split
+from graphlink.page.words import meanings, name, signed, time_cell, time_figure
+from graphlink.records import counted, shortened
+
+MOST_STEPS = 2_000
+_WHOSE = {"step": "A step takes ", "first step": "The first step takes ", "run": "All that was recorded takes "}
+
+
+def diff_page(report: DiffReport) -> Page:
+    """Return the page of a comparison."""
+    lead = [Sentence(_verdict(report)), Sentence(_compares(report)), Sentence(_cause(report))]
+    if report.fail_on is not None:
+        limit, exceeded = report.fail_on.limit_pct, "exceeded" if report.fail_on.exceeded else "not exceeded"
+        lead.append(Sentence([f"The limit of {limit:g} % (--fail-on) is {exceeded}: {report.fail_on.why}."]))
+    made = [_comparable(report), causes(report), effects(report), split(report)]
+    if not report.verdict.identical:
+        made += [operations(report), communication(report), pipeline(report), path(report)]
+    sections = [section for section in [*made, _steps(report)] if section is not None]
+    about = f"A is {side_line(report.before)}. B is {side_line(report.after)}."
+    return Page(title=headline(report.verdict), about=about, lead=lead, sections=sections, meanings=meanings(lead, sections))
+
+
+def _verdict(report: DiffReport) -> Words:
+    found = report.verdict
+    before, after = (time_figure(getattr(found, one), "of_a_step", f"diff#/verdict/{one}") for one in ("before_ns", "after_ns"))
+    change = Figure(f"{found.change_pct:+.1f} %", found.change_pct, "change", "diff#/verdict/change_pct")
+    told: Words = [_WHOSE[found.per], before, " in A and ", after, " in B: ", change, "."]
+    if found.identical or found.low_pct is None or found.high_pct is None:
+        return [*told, f" {found.why[0].upper()}{found.why[1:]}."]
+    low = Figure(f"{found.low_pct:+.1f}", found.low_pct, "margin", "diff#/verdict/low_pct")
+    high = Figure(f"{found.high_pct:+.1f} %", found.high_pct, "margin", "diff#/verdict/high_pct")
+    sure = f" at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]}). {found.why[0].upper()}{found.why[1:]}."
+    return [*told, " The true change lies between ", low, " and ", high, sure]
+
+
+def _compares(report: DiffReport) -> Words:
+    found = report.comparable
+    score = Figure(f"{found.score} of 100", found.score, "score", "diff#/comparable/score")
+    alike = Figure(f"{found.alike_pct:.0f} %", found.alike_pct, "score", "diff#/comparable/alike_pct")
+    others = [one.about for one in found.reasons if not one.same and one.about != "model"]
+    differ = f" They differ in {', '.join(others)}." if others else ""
+    refused = f" That is below {found.least}: they were compared all the same." if found.score < found.least else ""
+    return ["How far they compare: score ", score, "; ", alike, f" of the work is alike, matched by {found.matched_by}.{differ}{refused}"]
+
+
+def _cause(report: DiffReport) -> Words:
+    first = next(((k, one) for k, one in enumerate(report.changes) if one.tier != "effect"), None)
+    if first is None:
+        return ["No cause was found beyond noise." if not report.verdict.identical else "Nothing changed."]
+    k, one = first
+    more = sum(other.tier != "effect" for other in report.changes) - 1
+    size: Words = []
+    if one.change_ns is not None:
+        size = [
+            " (",
+            Figure(signed(one.change_ns), one.change_ns, "change", f"diff#/changes/{k}/change_ns"),
+            f" {WORDS[report.verdict.per]})",
+        ]
+    others = f" {counted(more, 'more change')} below." if more else ""
+    return ["What changed first of all: ", name(one.what), *size, f".{others}"]
+
+
+def _comparable(report: DiffReport) -> Section:
+    """Return whether the runs compare: each thing that was looked at, those that differ first."""
+    rows = [
+        Row([Cell(one.about), Cell("yes" if one.same else "no"), Cell(one.before), Cell(one.after), _points(one.points)], f"/{k}")
+        for k, one in enumerate(report.comparable.reasons)
+    ]
+    rows.sort(key=lambda row: (row.cells[1].text == "yes", -(row.cells[4].value or 0)))
+    columns = [Column("what", field="about"), Column("alike"), Column("A", field="before"), Column("B", field="after")]
+    columns.append(Column("points off", "number", "points", "points"))
+    table = Table("reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons")
+    notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
+    return Section("comparable", "Do they compare?", [table, *notes])
+
+
+def _points(points: float) -> Cell:
+    return Cell(f"{points:g}", points)
+
+
+def _steps(report: DiffReport) -> Section | None:
+    """Return the times of the steps of both runs; None where neither has any."""
+    sides = (("A", report.before), ("B", report.after))
+    if not any(side.steps_ns for _, side in sides):
+        return None
+    apart = int(report.verdict.per == "step")
+    means = (report.verdict.before_ns, report.verdict.after_ns) if apart else (None, None)
+    dots = [DotRow(label, side.steps_ns, apart, mean) for (label, side), mean in zip(sides, means, strict=True)]
+    first = "; the first one, pale, does not count" if apart else ""
+    says = f"Each dot is a step, the first on top{first}. The farther to the right, the longer it took. The scale does not begin at zero."
+    chart: Part = Dots("steps", "How long each step took", says, [row for row in dots if row.values])
+    return Section("steps-of-both", "Step times", [chart, _step_table(report.before, report.after)])
+
+
+def _step_table(one: Side, other: Side) -> Table:
+    most = max(len(one.steps_ns), len(other.steps_ns))
+    rows = [
+        Row([Cell(str(k), k), *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other))])
+        for k in range(min(most, MOST_STEPS))
+    ]
+    columns = [Column("step", "number"), Column("A", "number", "step"), Column("B", "number", "step")]
+    keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (one, other) if side.steps_ns)
+    more = f"{most - MOST_STEPS:,} more steps are in the file of --json." if most > MOST_STEPS else ""
+    return Table("step-times", f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}", columns, rows, more=more)
