@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
 
-if TYPE_CHECKING:
-    from graphlink.diff.records import DiffReport
-
 
 def diff_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", help="output folder of the run before")
     parser.add_argument("after", metavar="B", help="output folder of the run after")
+    parser.add_argument("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file")
     parser.add_argument("--anyway", action="store_true", help="compare runs that do not compare, too")
     parser.add_argument("--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3")
-    parser.add_argument("-o", "--out", metavar="FILE", help="also write it as a page for the browser, one file that loads nothing")
     parser.add_argument("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)")
 
 
@@ -36,26 +32,26 @@ def percentage(text: str) -> float:
 
 
 def diff(arguments: argparse.Namespace) -> int:
-    """Print the comparison; 0, or 4 where B is slower than ``--fail-on`` allows.
+    """Print the comparison, and write its page; 0, or 4 where B is slower than ``--fail-on`` allows.
 
     Raises:
         InputError: a folder is of no earlier run, or the runs do not compare.
         OutputError: the page cannot be written.
         UsageError: the page would overwrite another file.
     """
+    if arguments.out is not None:
+        refuse_overwriting(arguments, "out")
     from graphlink.diff.compare import compare
     from graphlink.diff.table import diff_table
 
     report = compare(Path(arguments.before), Path(arguments.after), anyway=arguments.anyway, limit_pct=arguments.fail_on)
+    lines = list[str]()
     if arguments.out is not None:
-        _write_page(arguments, report)
-    tell(arguments.json, report, lambda: diff_table(report, arguments.top))
+        from graphlink.page.diff_page import diff_page
+        from graphlink.page.render import html
+
+        data = html(diff_page(report)).encode()
+        write_file(Path(arguments.out), data, "--out")
+        lines = ["", f"{arguments.out}: the page, {len(data) / 1e6:.2f} MB"]
+    tell(arguments.json, report, lambda: [*diff_table(report, arguments.top), *lines])
     return SLOWER if report.fail_on is not None and report.fail_on.exceeded else 0
-
-
-def _write_page(arguments: argparse.Namespace, report: DiffReport) -> None:
-    from graphlink.page.diff_page import diff_page
-    from graphlink.page.render import html
-
-    refuse_overwriting(argparse.Namespace(before=arguments.before, after=arguments.after, out=arguments.out), "out")
-    write_file(Path(arguments.out), html(diff_page(report)).encode(), "--out")

@@ -188,5 +188,5 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
         raise UsageError(f"--{option} {given!r}: names no file", todo=f"name a file to write{or_stdout}")
     above = {path.resolve() for path in named} & {file, *file.parents}
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
-    if (file in above and file.exists()) or (above and ours) or (file.is_file() and looks_like(file) is not None):
+    if file in above or (above and ours) or (file.is_file() and looks_like(file) is not None):
         raise UsageError(f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file")

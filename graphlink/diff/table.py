@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphlink.diff.changes import WORDS
-from graphlink.diff.records import Change, DiffReport, PipelineChange, Split, Verdict
+from graphlink.diff.records import Change, DiffReport, Side, Split, Verdict
 from graphlink.operations.table import short_path
 from graphlink.records import Table, counted, ms, percent, share_word, shortened
 
-_PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
+PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
 _ANSWER: Final = {"better": "B is better", "worse": "B is worse", "the same": "B is the same as A", "cannot tell": "Cannot tell"}
 _FEW: Final = 3
 
@@ -19,8 +19,8 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     """Return the report for people, with the ``top`` first of each list."""
     found = report.verdict
     out: list[str | Table] = [
-        verdict_line(found),
-        Table([("A", side_line(report, "before")), ("B", side_line(report, "after")), *margin_rows(found), *_compares(report)]),
+        _verdict(found),
+        Table([("A", side_line(report.before)), ("B", side_line(report.after)), *_margin(found), *_compares(report)]),
     ]
     if report.fail_on:
         out.append(
@@ -36,34 +36,36 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     return [*out, *([""] if report.notes else []), *(f"note: {text}" for text in report.notes)]
 
 
-def verdict_line(found: Verdict) -> str:
-    """Return the verdict in a line: ``B is better: 86.8 % faster, 30.988 -> 4.096 ms a step``."""
+def _verdict(found: Verdict) -> str:
     if found.identical:
-        return "B is the same as A: the recordings are identical, every figure is equal"
-    word = "slower" if found.change_pct > 0 else "faster"
-    times = f"{ms(found.before_ns)} -> {ms(found.after_ns)} ms {WORDS[found.per]}"
+        return f"{headline(found)}, every figure is equal"
+    return f"{headline(found)}, {ms(found.before_ns)} -> {ms(found.after_ns)} ms {WORDS[found.per]}"
+
+
+def headline(found: Verdict) -> str:
+    """Return the answer in a few words: ``B is worse: 18.7 % slower``."""
     answer = _ANSWER[found.answer]
+    if found.identical:
+        return f"{answer}: the recordings are identical"
     if found.answer in ("better", "worse"):
-        return f"{answer}: {abs(found.change_pct):.1f} % {word}, {times}"
-    return f"{answer}: {found.change_pct:+.1f} %, {times}"
+        return f"{answer}: {abs(found.change_pct):.1f} % {'slower' if found.change_pct > 0 else 'faster'}"
+    return f"{answer}: {found.change_pct:+.1f} %"
 
 
-def margin_rows(found: Verdict) -> list[tuple[str, str]]:
-    """Return how wide the margin is, and how sure the verdict."""
+def _margin(found: Verdict) -> list[tuple[str, str]]:
     if found.low_pct is None or found.high_pct is None or found.identical:
         return [("margin", found.why)]
     return [
         (
             "margin",
-            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {_PER[found.per]})",
+            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]})",
         ),
         ("sure", found.why),
     ]
 
 
-def side_line(report: DiffReport, which: str) -> str:
-    """Return folder, ranks, steps and GPUs of ``before`` or ``after``."""
-    side = getattr(report, which)
+def side_line(side: Side) -> str:
+    """Return what a run is: its folder, ranks, steps and GPUs."""
     steps = counted(len(side.steps_ns), "step") if side.steps_ns else "no steps"
     on = f", {', '.join(side.gpus)}" if side.gpus else ""
     return f"{side.folder}: {counted(len(side.ranks), 'rank')} of {side.world_size:,}, {steps}{on}"
@@ -176,12 +178,10 @@ def _path(report: DiffReport) -> list[str | Table]:
 
 
 def _pipeline(report: DiffReport) -> list[str | Table]:
-    return [] if report.pipeline is None else ["pipeline", Table(pipeline_rows(report.pipeline), ("", "A", "B"), "<>>")]
-
-
-def pipeline_rows(found: PipelineChange) -> list[tuple[str, ...]]:
-    """Return the figures of the pipelines: name, A, B; "" where there is none."""
-    return [
+    found = report.pipeline
+    if found is None:
+        return []
+    rows = [
         (name, *("" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in values))
         for name, *values in (
             ("schedule", found.schedule_before, found.schedule_after),
@@ -191,3 +191,4 @@ def pipeline_rows(found: PipelineChange) -> list[tuple[str, ...]]:
             ("bubble rate", found.bubble_rate_before, found.bubble_rate_after),
         )
     ]
+    return ["pipeline", Table(rows, ("", "A", "B"), "<>>")]

@@ -5,12 +5,13 @@ Sizes are px of a chart ``WIDE`` px wide; every chart has a legend or a scale in
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, log10
 from typing import Final
 
 from graphlink.page import look, words
-from graphlink.page.parts import Bar, Bars, Heat, Strip, StripCell
+from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
 from graphlink.pipeline.look import xml
 from graphlink.records import percent
 
@@ -18,17 +19,20 @@ WIDE: Final = 960
 _LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
 _BAR, _PITCH = 20, 28
 _LANE: Final = 26
+_DOTS: Final = 44  # px of a row of dots
 _MOST_LABEL: Final = 48  # characters
-_LIGHTEST: Final = 0.8  # of the longest: times closer than that are no contrast
+_LEAST_SPAN: Final = 0.1  # of the middle of a scale of times, to each side: times closer than that are no contrast
+EDGES: Final = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)  # of the shades of shares: what is small on all, and large on one, is seen
 _MOST_TITLES: Final = 4_000  # cells of a heat map with a tooltip of their own
 _FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 STYLE: Final = (
     f".chart{{{_FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
     ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart .small{font-size:11px}"
+    ".dot{fill:none;stroke-width:6;stroke-linecap:round;opacity:.65}.dot.apart{opacity:.3}.mean{fill:none;stroke-width:2}"
 )
 
 
-def svg(chart: Bars | Strip | Heat, *, alone: bool = False) -> str:
+def svg(chart: Chart, *, alone: bool = False) -> str:
     """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white."""
     body, high, keys, wide = _drawn(chart)
     top = 34 if alone else 0
@@ -43,9 +47,9 @@ def svg(chart: Bars | Strip | Heat, *, alone: bool = False) -> str:
     return f'{head}{style}{shown}{xml(chart.title)}</text><g transform="translate(0,{top})">{body}</g></svg>\n'
 
 
-def keys_of(chart: Bars | Strip | Heat) -> list[str]:
+def keys_of(chart: Chart) -> list[str]:
     """Return the looks that a chart uses, each once, in the order of ``look.LOOKS``."""
-    if isinstance(chart, Heat):
+    if isinstance(chart, Heat | Dots):
         return []
     of: Iterable[Bar | StripCell] = chart.bars if isinstance(chart, Bars) else chart.parts
     used = {_known(segment.key) for one in of for segment in one.segments if segment.value}
@@ -57,11 +61,14 @@ def _known(key: str) -> str:
     return key if key in look.LOOKS else "unknown"
 
 
-def _drawn(chart: Bars | Strip | Heat) -> tuple[str, float, list[str], int]:
+def _drawn(chart: Chart) -> tuple[str, float, list[str], int]:
     keys = keys_of(chart)
+    if isinstance(chart, Dots):
+        return *_dots(chart), keys, WIDE
     if isinstance(chart, Heat):
         return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)
-    legend, top = _legend(keys) if len(keys) > 1 else ("", 4.0)
+    labelled = isinstance(chart, Bars) and all(len(bar.segments) <= 1 for bar in chart.bars)
+    legend, top = _legend(keys) if len(keys) > 1 and not labelled else ("", 4.0)
     body, high = _bars(chart, top) if isinstance(chart, Bars) else _strip(chart, top)
     return legend + body, high, keys, WIDE
 
@@ -91,33 +98,53 @@ def _shortened(text: str) -> str:
 def _bars(chart: Bars, top: float) -> tuple[str, float]:
     labels = [_shortened(bar.label) for bar in chart.bars]
     left = max((len(label) for label in labels), default=0) * _LETTER + 10
-    right = max((len(bar.note) for bar in chart.bars), default=0) * _LETTER + 10
-    longest = max((sum(one.value for one in bar.segments) for bar in chart.bars), default=0) or 1
-    scale = (WIDE - left - right) / longest
+    room = max((len(bar.note) for bar in chart.bars), default=0) * _LETTER + 10
+    ends = [_ends(bar) for bar in chart.bars]
+    low, high = min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
+    before = room if low < 0 else 0.0
+    scale = (WIDE - left - before - room) / ((high - low) or 1)
+    zero = left + before - low * scale
     out = []
-    for k, (bar, label) in enumerate(zip(chart.bars, labels, strict=True)):
+    for k, (bar, label, (least, most)) in enumerate(zip(chart.bars, labels, ends, strict=True)):
         y = top + k * _PITCH
         out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(label)}</text>')
-        out += _bar(bar, chart.unit, left, y, scale)
-        end = left + sum(one.value for one in bar.segments) * scale + 8
-        out.append(f'<text class="c-dim num" x="{end:.1f}" y="{y + 14:g}">{xml(bar.note)}</text>')
-    return "".join(out), top + len(chart.bars) * _PITCH + 2
+        out += _bar(bar, chart.unit, zero, y, scale)
+        end, side = (zero + least * scale - 8, " end") if least < 0 else (zero + most * scale + 8, "")
+        out.append(f'<text class="c-dim num{side}" x="{end:.1f}" y="{y + 14:g}">{xml(bar.note)}</text>')
+    under = top + len(chart.bars) * _PITCH + 2
+    axis = f'<path class="c-edge" d="M{zero:.1f} {top - 3:g}V{under - 6:g}"/>' if low < 0 else ""
+    return "".join(out) + axis, under
 
 
-def _bar(bar: Bar, unit: str, left: float, y: float, scale: float) -> Iterator[str]:
-    x, whole = left, sum(one.value for one in bar.segments)
+def _ends(bar: Bar) -> tuple[float, float]:
+    """Return what a bar takes to the left and to the right of zero."""
+    values = [one.value for one in bar.segments]
+    return sum(value for value in values if value < 0), sum(value for value in values if value > 0)
+
+
+def _bar(bar: Bar, unit: str, zero: float, y: float, scale: float) -> Iterator[str]:
+    left = right = zero
+    whole = sum(abs(one.value) for one in bar.segments)
     for one in bar.segments:
-        wide = one.value * scale
+        wide = abs(one.value) * scale
         if wide <= 0:
             continue
-        key = _known(one.key)
-        words_ = look.LOOKS[key].words
-        tip = f"{bar.label}: {words_}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
+        if one.value < 0:
+            x = left = left - wide
+        else:
+            x, right = right, right + wide
         place = f'x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"'
-        yield f'<rect class="k-{key}" {place}><title>{xml(tip)}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
+        key, tip = _known(one.key), xml(_tip(bar, one, unit, whole))
+        yield f'<rect class="k-{key}" {place}><title>{tip}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
         if len(bar.segments) > 1:
-            yield from _inside(f"{words_} {percent(one.value, whole)}", percent(one.value, whole), x, y, wide)
-        x += wide
+            share = percent(abs(one.value), whole)
+            yield from _inside(f"{look.LOOKS[key].words} {share}", share, x, y, wide)
+
+
+def _tip(bar: Bar, one: Segment, unit: str, whole: float) -> str:
+    if len(bar.segments) == 1:
+        return f"{bar.label}: {bar.note or _amount(one.value, unit)}"
+    return f"{bar.label}: {look.LOOKS[_known(one.key)].words}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
 
 
 def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[str]:
@@ -154,22 +181,48 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
                 y += high
     out += [f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>' for key, d in shapes.items()]
     y = top + len(chart.lanes) * _LANE
-    return "".join(out) + _axis(chart.length_ns, left, WIDE - left - 2, top, y), y + 20
+    return "".join(out) + _axis(0, chart.length_ns, left, WIDE - left - 2, y), y + 20
 
 
-def _axis(length_ns: float, left: float, wide: float, top: float, y: float) -> str:
+def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> str:
     """Draw ticks at round times below the lanes."""
-    step = _round(length_ns / 8)
-    unit_ns, unit = next(one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if step >= one[0] or one[0] == 1)
+    step = _round((high_ns - low_ns) / 8)
+    unit_ns, unit = next(one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if high_ns >= one[0] or one[0] == 1)
     out = []
-    for k in range(int(length_ns / step + 1e-9) + 1):
-        x = left + k * step / max(length_ns, 1) * wide
-        text = f"{k * step / unit_ns:,.10g}" + (f" {unit}" if k == 0 else "")
-        side = "" if k == 0 and not left else " end" if x > WIDE - 20 else " mid"
+    first, last = ceil(low_ns / step - 1e-9), int(high_ns / step + 1e-9)
+    for k in range(first, last + 1):
+        x = left + (k * step - low_ns) / max(high_ns - low_ns, 1) * wide
+        text = f"{k * step / unit_ns:,.10g}" + (f" {unit}" if k == first else "")
+        side = "" if x < 20 else " end" if x > WIDE - 20 else " mid"
         out.append(
             f'<path class="c-grid" d="M{x:.1f} {y - 6:g}v4"/><text class="c-dim num small{side}" x="{x:.1f}" y="{y + 11:g}">{text}</text>'
         )
     return "".join(out)
+
+
+def _dots(chart: Dots) -> tuple[str, float]:
+    """Draw each row with its first time on top; a line at its mean."""
+    notes = ["" if row.mean_ns is None else f"mean {words.time(row.mean_ns)}" for row in chart.rows]
+    left = max(len(_shortened(row.label)) for row in chart.rows) * _LETTER + 14
+    wide = WIDE - left - max(map(len, notes)) * _LETTER - 18
+    times = [ns for row in chart.rows for ns in row.values]
+    margin = 0.02 * ((max(times, default=1) - min(times, default=0)) or 1)
+    low, high = min(times, default=0) - margin, max(times, default=1) + margin
+    out = []
+    for k, (row, note) in enumerate(zip(chart.rows, notes, strict=True)):
+        y = 4.0 + k * (_DOTS + 12)
+        out.append(f'<rect class="c-lane" x="{left:g}" y="{y:g}" width="{wide:g}" height="{_DOTS}"/>')
+        out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + _DOTS / 2 + 4:g}">{xml(_shortened(row.label))}</text>')
+        out.append(f'<text class="c-dim num" x="{left + wide + 8:g}" y="{y + _DOTS / 2 + 4:g}">{note}</text>')
+        pitch = (_DOTS - 8) / max(len(row.values) - 1, 1)
+        at = [f"M{left + (ns - low) / (high - low) * wide:.0f} {y + 4 + pitch * n:.0f}h.01" for n, ns in enumerate(row.values)]
+        out.append(f'<path class="dot apart" d="{"".join(at[: row.apart])}"/>' if row.apart else "")
+        out.append(f'<path class="dot" d="{"".join(dict.fromkeys(at[row.apart :]))}"/>')
+        if row.mean_ns is not None:
+            x = left + (row.mean_ns - low) / (high - low) * wide
+            out.append(f'<path class="mean" d="M{x:.1f} {y - 3:g}v{_DOTS + 6}"><title>{note}</title></path>')
+    y = 4 + len(chart.rows) * (_DOTS + 12)
+    return "".join(out) + _axis(low, high, left, wide, y), y + 18
 
 
 def _round(least: float) -> float:
@@ -184,10 +237,9 @@ def _heat_left(chart: Heat) -> int:
 
 def _heat(chart: Heat) -> tuple[str, float]:
     left, known = _heat_left(chart), [value for row in chart.values for value in row if value is not None]
-    most = max(known, default=0)
-    low = 0 if chart.unit == "share" else min([*known, _LIGHTEST * most])
+    low, most = (0.0, max(known, default=0)) if chart.unit == "share" else _span(known)
     wide = min(max((WIDE - left - 4) / max(len(chart.columns), 1), 3), 64)
-    high, classes, top = 18, len(look.HEAT), 26
+    high, classes, top = 18, len(look.HEAT), 38 if chart.unit == "share" else 26
     titles = len(chart.columns) * len(chart.rows) <= _MOST_TITLES
     out = [_scale(chart, low, most)]
     for k, (label, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
@@ -196,7 +248,11 @@ def _heat(chart: Heat) -> tuple[str, float]:
         for j, (column, value) in enumerate(zip(chart.columns, values, strict=True)):
             if value is None:
                 continue
-            step = min(int((value - low) / ((most - low) or 1) * classes), classes - 1)
+            step = (
+                bisect_right(EDGES, value)
+                if chart.unit == "share"
+                else min(int((value - low) / ((most - low) or 1) * classes), classes - 1)
+            )
             tip = f"<title>{xml(f'{chart.across} {column}, {label}: {_amount(value, chart.unit)}')}</title>" if titles else ""
             place = f'x="{left + j * wide:.1f}" y="{y}" width="{wide - 0.6:.1f}" height="{high - 1}"'
             out.append(f'<rect class="h-{step}" {place}>{tip}</rect>' if titles else f'<rect class="h-{step}" {place}/>')
@@ -208,8 +264,17 @@ def _heat(chart: Heat) -> tuple[str, float]:
     return "".join(out), y + 22
 
 
+def _span(known: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the scale of times: wide enough that times which are nearly the same are of one middle shade."""
+    low, high = min(known, default=0), max(known, default=0)
+    middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_SPAN * (low + high) / 2)
+    return middle - half, middle + half
+
+
 def _scale(chart: Heat, low: float, most: float) -> str:
-    """Draw the scale of colours with its two ends."""
+    """Draw the scale of colours with its two ends, of shares with the end of each shade."""
+    if chart.unit == "share":
+        return _share_scale()
     first = _amount(low, chart.unit)
     x = len(first) * _LETTER + 8
     boxes = "".join(f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(look.HEAT)))
@@ -218,3 +283,12 @@ def _scale(chart: Heat, low: float, most: float) -> str:
         f'<text class="c-dim num" x="0" y="13">{first}</text>{boxes}{edge}'
         f'<text class="c-dim num" x="{x + 22 * len(look.HEAT) + 8:g}" y="13">{_amount(most, chart.unit)}</text>'
     )
+
+
+def _share_scale() -> str:
+    wide = 44
+    names = ["0 %", *(f"{edge:.0%}".replace("%", " %") for edge in EDGES)]
+    boxes = "".join(f'<rect class="h-{k}" x="{k * wide + 0.5:g}" y="2" width="{wide}" height="13"/>' for k in range(len(names)))
+    edge = f'<rect class="c-edge" x=".5" y="2" width="{wide * len(names)}" height="13"/>'
+    texts = "".join(f'<text class="c-dim num small" x="{k * wide:g}" y="27">{name}</text>' for k, name in enumerate(names))
+    return f"{boxes}{edge}{texts}"

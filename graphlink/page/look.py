@@ -49,13 +49,18 @@ LOOKS: Final[dict[str, Look]] = {
     "unknown": Look("unknown", HATCH[Cause.UNKNOWN]),
     "wait": Look("waited for other ranks", HATCH[Cause.STRAGGLER_WAIT]),
     "transfer": Look("transfer", HATCH[Cause.EXPOSED_COMMUNICATION]),
+    "other": Look("other", Hatch("M1 1h2M5 5h2", *_GREY, 2)),
+    "change": Look("change", _solid("#57606a", "#9aa4ae")),
     "gain": Look("gain", _solid("#00735c", "#35b597")),
     "launch_starved": Look("launch_starved", HATCH[Cause.LAUNCH_STARVED]),
     "host_sync": Look("host_sync", HATCH[Cause.HOST_SYNC]),
 }
 HEAT: Final = ("#f3f6fa", "#d3e1f1", "#a8c6e5", "#78a7d6", "#4884c0", "#1f5fa0", "#0a3d75")
 DARK_HEAT: Final = ("#1c2128", "#1d3049", "#1f4570", "#2a5f9c", "#4380c4", "#74a8e0", "#b8d6f5")
-_INK: Final = {"light": ("#ffffff", "#1b1f24", "#57606a", "#d0d7de"), "dark": ("#14171a", "#e6edf3", "#9aa4ae", "#3d444d")}
+_INK: Final = {
+    "light": ("#ffffff", "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa"),
+    "dark": ("#14171a", "#e6edf3", "#9aa4ae", "#3d444d", "#1c2128"),
+}
 
 
 def defs(keys: Iterable[str]) -> str:
@@ -82,7 +87,9 @@ def rules(keys: Iterable[str], *, dark: bool, scope: str = "") -> str:
         if tile.path:
             out.append(f"{scope}.l-{key}{{stroke:{line};fill:none}}")
     out += [f"{scope}.h-{step}{{fill:{colour}}}" for step, colour in enumerate(DARK_HEAT if dark else HEAT)]
-    page, ink, dim, grid = _INK["dark" if dark else "light"]
+    page, ink, dim, grid, lane = _INK["dark" if dark else "light"]
+    blue = LOOKS["compute"].tile.dark_tint if dark else LOOKS["compute"].tile.tint
+    out += [f"{scope}.dot{{stroke:{blue}}}", f"{scope}.mean{{stroke:{ink}}}", f"{scope}.c-lane{{fill:{lane}}}"]
     out += [f"{scope}.c-page{{fill:{page}}}", f"{scope}.c-ink{{fill:{ink}}}", f"{scope}.c-dim{{fill:{dim}}}"]
     return "\n".join([*out, f"{scope}.c-grid{{stroke:{grid}}}", f"{scope}.c-edge{{stroke:{ink}}}"])
 

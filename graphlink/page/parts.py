@@ -85,7 +85,8 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Bars(Short, msgspec.Struct, frozen=True, tag="bars"):
-    """Bars of one scale, one below the other, each of segments. ``says``: the chart in a sentence; ``unit``: ns, or 1 for shares."""
+    """Bars of one scale, one below the other, each of segments, those below zero to the left. ``says``: the chart in a sentence;
+    ``unit``: ns, or 1 for shares."""
 
     name: str
     title: str
@@ -113,6 +114,24 @@ class Strip(Short, msgspec.Struct, frozen=True, tag="strip"):
     length_ns: int
     cells: int
     parts: list[StripCell]
+
+
+class DotRow(msgspec.Struct, frozen=True):
+    """Times (ns) in their order; ``apart``: how many of the first do not count in ``mean_ns``."""
+
+    label: str
+    values: list[int]
+    apart: int
+    mean_ns: int | None
+
+
+class Dots(Short, msgspec.Struct, frozen=True, tag="dots"):
+    """A dot for each time, in rows on one scale, which need not begin at zero."""
+
+    name: str
+    title: str
+    says: str
+    rows: list[DotRow]
 
 
 class Heat(Short, msgspec.Struct, frozen=True, tag="heat"):
@@ -157,7 +176,8 @@ class Folded(msgspec.Struct, frozen=True, tag="folded"):
     open: bool = True
 
 
-Part = Sentence | Table | Bars | Strip | Heat | Proposals | Picture | Folded
+Chart = Bars | Strip | Dots | Heat
+Part = Sentence | Table | Bars | Strip | Dots | Heat | Proposals | Picture | Folded
 
 
 class Section(Short, msgspec.Struct, frozen=True):
@@ -189,6 +209,6 @@ def flat(parts: list[Part]) -> list[Part]:
     return [inner for part in parts for inner in (flat(part.parts) if isinstance(part, Folded) else [part])]
 
 
-def charts(parts: list[Part]) -> list[Bars | Strip | Heat]:
+def charts(parts: list[Part]) -> list[Chart]:
     """Return the charts among parts, in order."""
-    return [part for part in flat(parts) if isinstance(part, Bars | Strip | Heat)]
+    return [part for part in flat(parts) if isinstance(part, Chart)]

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from graphlink.page import charts, look
-from graphlink.page.parts import Bars, Heat, Page, Picture, Strip, Table, flat
+from graphlink.page.parts import Chart, Page, Picture, Table, flat
 from graphlink.records import plain
 
 _WRAPS: Final = 30  # characters of a cell that has a line of its own
@@ -73,7 +73,7 @@ def _shown(value: Any) -> Any:
     return plain(value) if type(value) is str else value
 
 
-def _svg(chart: Bars | Strip | Heat) -> Markup:
+def _svg(chart: Chart) -> Markup:
     return Markup(charts.svg(chart))
 
 

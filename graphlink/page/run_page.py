@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.page.found import find
-from graphlink.page.parts import Meaning, Page, Part, Proposals, Section, Sentence, Table, flat
+from graphlink.page.parts import Page
 from graphlink.page.sections.communication import communication
 from graphlink.page.sections.gains import gains
 from graphlink.page.sections.gpu_time import gpu_time
@@ -16,7 +16,7 @@ from graphlink.page.sections.pipeline import pipeline
 from graphlink.page.sections.recording import recording
 from graphlink.page.sections.syncs import syncs
 from graphlink.page.sections.verdict import about, verdict
-from graphlink.page.words import MEANINGS
+from graphlink.page.words import meanings
 from graphlink.report.summary import Summary
 
 _ORDER: Final = (gpu_time, gains, critical_path, operations, syncs, communication, pipeline, recording)
@@ -35,23 +35,5 @@ def run_page(folder: Path, summary: Summary) -> Page:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]
     lead = verdict(found)
     return Page(
-        title="Where the time of this run goes", about=about(found), lead=lead, sections=sections, meanings=_meanings(lead, sections)
+        title="Where the time of this run goes", about=about(found), lead=lead, sections=sections, meanings=meanings(lead, sections)
     )
-
-
-def _meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:
-    """Return what the figures of the page mean, of those that it has."""
-    used = _used([*lead, *(part for section in sections for part in section.parts)])
-    return [Meaning(key, title, text) for key, (title, text) in MEANINGS.items() if key in used]
-
-
-def _used(parts: list[Part]) -> set[str]:
-    used: set[str] = set()
-    for part in flat(parts):
-        if isinstance(part, Table):
-            used |= {column.means for column in part.columns}
-        elif isinstance(part, Sentence):
-            used |= {word.means for word in part.words if not isinstance(word, str)}
-        elif isinstance(part, Proposals):
-            used |= {word.means for item in part.items for word in item.heading if not isinstance(word, str)}
-    return used - {""}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
-from graphlink.page.parts import Cell, Figure
+from graphlink.page.parts import Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Table, flat
 from graphlink.records import percent
 
 _UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+_FEW: Final = 6  # numbers that are shown
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
@@ -16,10 +20,19 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
     "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one, or of a step between its marks."),
     "compute": ("compute", "At least one kernel ran that is no communication, or a memset."),
+    "communication": ("communication", "Time in which any communication ran on the GPU, waiting for other ranks included."),
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
     "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
     "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
     **{cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in CAUSE_MEANING.items()},
+    "utilisation": ("utilisation", "Of the time of the GPU: the share in which kernels, communication or copies ran on it."),
+    "sm_efficiency": (
+        "SM efficiency",
+        "Estimated: of the time of kernels, weighted by how many of the multiprocessors their blocks can fill. Empty where they do "
+        "not tell their grid.",
+    ),
+    "hidden": ("hidden communication", "Of the time in communication: the share in which computation ran beside it."),
+    "memory": ("memory", "As PyTorch's allocator recorded it: the most at a time."),
     "intervals": ("intervals", "How many pieces of idle time have this cause."),
     "evidence": ("evidence", "What in the recording says so, most by time."),
     "gain": (
@@ -67,7 +80,23 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "bubble": ("bubble", "Idle time of a pipeline stage inside the makespan. Communication is no work, the optimizer is outside."),
     "makespan": ("makespan", "From the first start to the last end of the forward and backward ranges of a step."),
     "bubble_rate": ("bubble rate", "The formula stands beside it; docs/bubbles.md compares the definitions."),
-    "change": ("change", "B less A: a minus is time that B does not need. Of a step, or of the run where there are no steps."),
+    "of_a_step": (
+        "time",
+        "Of a step: the mean over the steps without the first, of several ranks over ranks. Where a run has too few steps, of the first "
+        "step or of all that was recorded; the first sentence says which.",
+    ),
+    "change": ("change", "B less A: with + it takes longer in B, with - it takes less."),
+    "factor": ("factor", "B divided by A: 2.00 means twice as much in B. Empty where one of them has none."),
+    "margin": ("margin", "Where the true change lies with the confidence that stands beside it, in per cent of A."),
+    "chance": ("chance", "How often steps that vary as these do would differ by so much or more if nothing had changed."),
+    "score": (
+        "score",
+        "How far two runs compare, from 0 to 100: the share of their work that both have and do as often, less points for other "
+        "differences. Runs below the least score are refused.",
+    ),
+    "points": ("points", "What a difference takes off the score."),
+    "of_step": ("of the step", "The change, in per cent of the time of a step of A."),
+    "came": ("in", "Whether both runs have it: A alone (it went), B alone (it came), more often or less often in B."),
     "stage_work": ("work", "Time of the stage in its ranges, without communication."),
 }
 
@@ -81,6 +110,11 @@ def time(ns: float) -> str:
     """Return a time with three digits and its unit: ``1.23 ms``, ``45.0 us``, ``0 ns``."""
     size, unit = next((one for one in _UNITS if abs(ns) >= 0.9995 * one[0]), _UNITS[-1])
     return f"{ns:.0f} ns" if size == 1 else f"{_three(ns / size)} {unit}"
+
+
+def signed(ns: float) -> str:
+    """Return a difference of times with its sign: ``+1.23 ms``."""
+    return f"+{time(ns)}" if ns > 0 else time(ns)
 
 
 def size(count: float) -> str:
@@ -98,6 +132,11 @@ def share_figure(part: int, whole: int, means: str) -> Figure:
     return Figure(percent(part, whole), part / whole if whole else 0.0, means)
 
 
+def share_of_one(share: float, means: str, at: str) -> Figure:
+    """Return a share of 1 that a file has."""
+    return Figure(percent(share, 1), share, means, at)
+
+
 def name(text: str) -> Figure:
     """Return a name of the recording, for a sentence."""
     return Figure(text)
@@ -108,9 +147,47 @@ def time_cell(ns: int | None, key: str = "") -> Cell:
     return Cell("") if ns is None else Cell(time(ns), ns, key=key)
 
 
+def numbers_cell(numbers: Sequence[int]) -> Cell:
+    """Return the cell of some ranks: the first ones, and all on the pointer."""
+    some = ", ".join(map(str, numbers[:_FEW])) + ", ..." * (len(numbers) > _FEW)
+    return Cell(some, whole=", ".join(map(str, numbers)))
+
+
+def known_share(share: float | UnsetType) -> Cell:
+    """Return the cell of a share of 1; an empty one where it is not known."""
+    return Cell("") if share is UNSET else Cell(percent(share, 1), share)
+
+
+def signed_cell(ns: int) -> Cell:
+    return Cell(signed(ns), ns)
+
+
+def factor_cell(before: int, after: int) -> Cell:
+    """Return by how many times a time is longer; an empty cell where one is nothing."""
+    return Cell(f"{after / before:,.2f} x", after / before) if before > 0 and after > 0 else Cell("")
+
+
 def share_cell(part: int, whole: int) -> Cell:
     return Cell(percent(part, whole), part / whole if whole else 0.0)
 
 
 def count_cell(number: int) -> Cell:
     return Cell(f"{number:,}", number)
+
+
+def meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:
+    """Return what the figures of a page mean, of those that it has."""
+    used = _used([*lead, *(part for section in sections for part in section.parts)])
+    return [Meaning(key, title, text) for key, (title, text) in MEANINGS.items() if key in used]
+
+
+def _used(parts: list[Part]) -> set[str]:
+    used: set[str] = set()
+    for part in flat(parts):
+        if isinstance(part, Table):
+            used |= {column.means for column in part.columns}
+        elif isinstance(part, Sentence):
+            used |= {word.means for word in part.words if not isinstance(word, str)}
+        elif isinstance(part, Proposals):
+            used |= {word.means for item in part.items for word in item.heading if not isinstance(word, str)}
+    return used - {""}

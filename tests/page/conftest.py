@@ -11,6 +11,8 @@ import pytest
 
 import graphlink
 from graphlink.cli import main
+from graphlink.diff.records import DiffReport
+from graphlink.page.diff_page import diff_page
 from graphlink.page.parts import Page
 from graphlink.page.render import html
 from graphlink.testing.cluster import ClusterTraining, cluster_run
@@ -18,6 +20,7 @@ from graphlink.testing.paddle import write_paddle
 from tests.logs.megatron_variants import BLOCK, THREE
 from tests.logs.smi_variants import CSV
 from tests.paddle_runs import equal_times, one_f_one_b, simulate
+from tests.page.diffs import DIFFS
 from tests.page.hostile import hostile_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +32,15 @@ class Shown:
     """A run, its page, and the page as HTML."""
 
     folder: Path
+    page: Page
+    html: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two runs compared, the page of that, and the page as HTML."""
+
+    report: DiffReport
     page: Page
     html: str
 
@@ -88,3 +100,18 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Shown]:
         return made[name]
 
     return show
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Compared]:
+    """Gives one of ``DIFFS``."""
+    made: dict[str, Compared] = {}
+
+    def compare(name: str) -> Compared:
+        if name not in made:
+            report = DIFFS[name](tmp_path_factory.mktemp(name))
+            page = diff_page(report)
+            made[name] = Compared(report, page, html(page))
+        return made[name]
+
+    return compare

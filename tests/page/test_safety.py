@@ -15,7 +15,10 @@ from graphlink.page.parts import (
     Bar,
     Bars,
     Cell,
+    Chart,
     Column,
+    DotRow,
+    Dots,
     Figure,
     Heat,
     Meaning,
@@ -121,9 +124,11 @@ def test_hostile_names_are_text(shown: Show) -> None:
     assert HEBREW in of.html
 
 
-def drawn(name: str) -> list[Bars | Strip | Heat]:
+def drawn(name: str) -> list[Chart]:
     return [
         Bars("bars", name, name, [Bar(name, [Segment("compute", 3), Segment("python", 4)], name)]),
+        Bars("signed", name, name, [Bar(name, [Segment("compute", -3)], name), Bar(name, [Segment("python", 4)])]),
+        Dots("dots", name, name, [DotRow(name, [3, 4], 1, 4), DotRow(name, [5], 0, None)]),
         Strip("strip", name, name, [name, name], 100, 10, [StripCell(0, 0, 10, [Segment("host", 10)])]),
         Heat("heat", name, name, [name], [name, name], name, [[1, None]]),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from graphlink.operations.records import Operations
-from graphlink.page.parts import Heat, Part, Sentence, Table, flat
+from graphlink.page.charts import svg
+from graphlink.page.parts import Bar, Bars, Heat, Part, Segment, Sentence, Table, flat
 from graphlink.page.render import html
 from graphlink.page.run_page import run_page
 from graphlink.page.sections.operations import MOST_ROWS
@@ -168,3 +170,38 @@ def test_pages_of_public_recordings_are_small(name: str, tmp_path: Path) -> None
     assert main([str(TRACES / name), "--out", str(tmp_path / "out"), "--quiet"]) == 0
     assert main(["report", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "report.html").stat().st_size < 1_500_000
+
+
+def _shades(chart: Heat) -> list[str]:
+    return re.findall(r'class="h-(\d)" x="[\d.]+" y="(?!2")', svg(chart))
+
+
+def test_times_that_are_nearly_the_same_have_one_middle_shade() -> None:
+    near = Heat("near", "t", "s", ["step"], ["0", "1", "2"], "rank", [[1_000_000, 1_001_000, 1_002_000]])
+    far = Heat("far", "t", "s", ["step"], ["0", "1", "2"], "rank", [[1_000_000, 1_500_000, 2_000_000]])
+    assert (_shades(near), _shades(far)) == (["3", "3", "3"], ["0", "3", "6"])
+
+
+def test_small_shares_that_differ_have_shades_of_their_own() -> None:
+    shares = [0.0, 0.015, 0.04, 0.09, 0.2, 0.4, 0.9]
+    chart = Heat("shares", "t", "s", ["idle"], [str(k) for k in range(7)], "rank", [list(shares)], "share")
+    assert _shades(chart) == ["0", "1", "2", "3", "4", "5", "6"]
+
+
+def test_bars_to_the_left_of_zero_begin_where_those_to_the_right_do() -> None:
+    bars = Bars("b", "t", "s", [Bar("a", [Segment("compute", -300)], "-300 ns"), Bar("b", [Segment("compute", 600)], "+600 ns")])
+    boxes = re.findall(r'class="k-compute" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg(bars))
+    (left, wide), (right, double) = [tuple(map(float, box)) for box in boxes]
+    assert abs(left + wide - right) < 0.02 and abs(double - 2 * wide) < 0.02
+
+
+def test_figures_of_gpus_are_where_they_belong(shown: Show) -> None:
+    of = shown("many")
+    tables = {part.name: part for name in ("gpu", "communication") for part in parts(of, name) if isinstance(part, Table)}
+    assert "hidden comm" in {column.name for column in tables["gpus"].columns}
+    assert len(tables["hidden"].rows) >= 24
+    assert "The GPU worked for " in said(of, "gpu")
+
+
+def test_no_advice_for_gpus_where_there_are_none(shown: Show) -> None:
+    assert "device ops begin late" not in shown("pipeline").html

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import UNSET
+
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Cell, Column, Heat, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import count_cell, share_figure, size, time, time_cell, time_figure
+from graphlink.page.words import count_cell, numbers_cell, share_cell, share_figure, size, time, time_cell, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, matched_lines
 from graphlink.records import counted, shortened
 
@@ -18,15 +20,16 @@ MOST_ROWS: Final = 200
 def communication(found: Found) -> Section:
     """Return the section; of a rank alone only how much of its communication is hidden."""
     title, run = "Communication", found.summary.run
+    hidden = _hidden(found)
     if run is None:
-        return Section("communication", title, _alone(found))
+        return Section("communication", title, [*_alone(found), *hidden])
     parts: list[Part] = []
     stands_out = run.straggler or run.suspect
     if run.groups:
         parts.append(Sentence([f"Stragglers: {stands_out.evidence if stands_out else NOBODY}."]))
     parts += [_waits(run.waits)] if any(one.wait_ns or one.transfer_ns for one in run.waits) else []
     parts += [_groups(run.groups)] if run.groups else [Sentence(["No communication between the ranks was found."], note=True)]
-    parts += [_ranks(run)] if run.waits else []
+    parts += [*([_ranks(run)] if run.waits else []), *hidden]
     parts += [_apart(run)] if run.set_apart else []
     return Section("communication", title, [*parts, *(Sentence([line], note=True) for line in matched_lines(run))])
 
@@ -103,6 +106,29 @@ def _ranks(run: Run) -> Table:
         *(Column("transfer", "number", "transfer", "transfer_ns"), Column("came last", "number", "last", "last")),
     ]
     return Table("waits", "Ranks in communication, those that came last most often first", columns, rows, "summary.json#/run/waits")
+
+
+def _hidden(found: Found) -> list[Part]:
+    """Return the communication of each GPU by group, with how much of it is hidden, the most exposed first."""
+    rows = []
+    for k, rank in enumerate(found.ranks):
+        for j, gpu in enumerate(rank.gpu):
+            for i, one in enumerate(gpu.by_group if gpu.by_group is not UNSET else ()):
+                cells = [Cell(str(rank.rank), rank.rank), Cell(str(gpu.device), gpu.device), Cell(shortened(one.name), whole=one.name)]
+                cells += [numbers_cell(one.ranks), time_cell(one.comm_ns), time_cell(one.exposed_ns)]
+                rows.append(Row([*cells, share_cell(one.comm_ns - one.exposed_ns, one.comm_ns)], f"/{k}/gpu/{j}/by_group/{i}"))
+    rows.sort(key=lambda row: -(row.cells[5].value or 0))
+    columns = [
+        *(Column("rank", "number"), Column("GPU", "number"), Column("group"), Column("its ranks")),
+        *(
+            Column("communication", "number", "communication", "comm_ns"),
+            Column("exposed", "number", "exposed_communication", "exposed_ns"),
+        ),
+        Column("hidden", "number", "hidden"),
+    ]
+    more = f"{counted(len(rows) - MOST_ROWS, 'more row')} in summary.json." if len(rows) > MOST_ROWS else ""
+    caption = "Communication of each GPU by group, the most exposed first"
+    return [Table("hidden", caption, columns, rows[:MOST_ROWS], "summary.json#/ranks", more)] if rows else []
 
 
 def _apart(run: Run) -> Table:

@@ -21,7 +21,13 @@ def gains(found: Found) -> Section:
     if report is None:
         return Section("gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)])
     one = len(report.ranks) == 1
-    whose = f"rank {report.ranks[0]}" if one else f"all {len(report.ranks):,} ranks together"
+    whose = (
+        f"rank {report.ranks[0]}"
+        if one
+        else "both ranks together"
+        if len(report.ranks) == 2
+        else f"all {len(report.ranks):,} ranks together"
+    )
     replayed = time_figure(report.replayed_ns, "recorded", "advice#/replayed_ns")
     head: Words = [f"Each gain is of one change alone, on {whose} (", replayed, " replayed): gains do not add up."]
     parts: list[Part] = [Sentence(head)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -12,8 +12,8 @@ from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.table import MEANING, RankIdle, late_lines, rank_idle, wait_lines
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
-from graphlink.page.parts import Bar, Bars, Cell, Column, Folded, Heat, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import count_cell, share_cell, time, time_cell
+from graphlink.page.parts import Bar, Bars, Cell, Column, Folded, Heat, Part, Row, Section, Segment, Sentence, Table, Words
+from graphlink.page.words import count_cell, known_share, share_cell, share_of_one, time, time_cell
 from graphlink.records import counted, shortened
 from graphlink.report.summary import Rank
 
@@ -37,10 +37,39 @@ def gpu_time(found: Found) -> Section:
     parts.append(_bars(shown, found, len(devices)))
     if len(devices) > 1:
         parts.append(_devices(found))
+    parts += _phases(found)
     parts += [part for number in found.told for part in _told(found, number)]
     bare = [f"{rank.rank}" for rank in found.ranks if not rank.gpu]
     parts += [Sentence([f"No device ops were recorded on rank {', '.join(bare[:8])}."], note=True)] if bare else []
     return Section("gpu", title, parts)
+
+
+def _phases(found: Found) -> list[Part]:
+    """Return the steps of prefill and decode, of ranks that serve."""
+    rows = []
+    for k, rank in enumerate(found.ranks):
+        for j, one in enumerate(rank.phases if rank.phases is not UNSET else ()):
+            cells = [
+                Cell(str(rank.rank), rank.rank),
+                Cell(one.phase),
+                count_cell(one.steps),
+                time_cell(one.mean_ns),
+                time_cell(one.longest_ns),
+            ]
+            cells += [time_cell(one.gpu_ns), time_cell(one.idle_ns), share_cell(one.idle_ns, one.gpu_ns)]
+            cells += [Cell("") if value is None else Cell(f"{value:,.4g}", value) for value in (one.mean_batch, one.tokens)]
+            rows.append(Row(cells, f"/{k}/phases/{j}"))
+    columns = [
+        *(Column("rank", "number"), Column("phase", field="phase"), Column("steps", "number", field="steps")),
+        *(Column("mean", "number", "step", "mean_ns"), Column("longest", "number", "step", "longest_ns")),
+        *(
+            Column("GPU time", "number", "gpu_time", "gpu_ns"),
+            Column("idle", "number", "idle", "idle_ns"),
+            Column("idle share", "number", "idle"),
+        ),
+        *(Column("requests a step", "number", field="mean_batch"), Column("tokens", "number", field="tokens")),
+    ]
+    return [Table("phases", "Phases of serving", columns, rows[:MOST_ROWS], "summary.json#/ranks")] if rows else []
 
 
 def segments(one: DeviceTime) -> list[Segment]:
@@ -87,21 +116,35 @@ def _steps_heat(ranks: Sequence[Rank]) -> Iterator[Heat]:
     yield Heat("steps-heat", "How long each step took on each rank", says, names, [str(one.rank) for one in ranks], "rank", values)
 
 
+def _busy(devices: Iterable[DeviceTime]) -> dict[str, str]:
+    """Return the sorts of busy time that any of these devices has, and the fields that hold them."""
+    known = list(devices)
+    return {key: field for key, field in BUSY.items() if any(getattr(one, field) for one in known)}
+
+
 def _devices(found: Found) -> Table:
-    rows = []
+    rows, busy = [], _busy(one for rank in found.ranks for one in rank.gpu)
+    filled = any(one.est_sm_efficiency is not UNSET for rank in found.ranks for one in rank.gpu)
+    hidden = any(one.hidden_share is not UNSET for rank in found.ranks for one in rank.gpu)
     for k, rank in enumerate(found.ranks):
         for j, one in enumerate(rank.gpu):
             whole = one.to_ns - one.from_ns
             most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
-            parts = [time_cell(getattr(one, field)) for field in (*BUSY.values(), "idle_ns")]
+            parts = [time_cell(getattr(one, field)) for field in (*busy.values(), "idle_ns")]
             cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device), time_cell(whole), *parts]
-            rows.append(Row([*cells, share_cell(one.idle_ns, whole), Cell(most, key=most)], f"/{k}/gpu/{j}"))
+            cells += [share_cell(one.idle_ns, whole), Cell(most, key=most)]
+            cells += [known_share(one.est_sm_efficiency)] if filled else []
+            cells += [known_share(one.hidden_share)] if hidden else []
+            rows.append(Row(cells, f"/{k}/gpu/{j}"))
     columns = [
         *(Column("rank", "number"), Column("GPU", "number", field="device"), Column("time", "number", "gpu_time")),
-        *(Column(LOOKS[key].words, "number", key, field) for key, field in BUSY.items()),
+        *(Column(LOOKS[key].words, "number", key, field) for key, field in busy.items()),
         *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
+        *([Column("SM efficiency", "number", "sm_efficiency", "est_sm_efficiency")] if filled else []),
+        *([Column("hidden comm", "number", "hidden", "hidden_share")] if hidden else []),
     ]
-    rows.sort(key=lambda row: -(row.cells[-2].value or 0))
+    share = 4 + len(busy)
+    rows.sort(key=lambda row: -(row.cells[share].value or 0))
     return Table("gpus", "All GPUs, the most idle first", columns, rows, "summary.json#/ranks")
 
 
@@ -111,9 +154,29 @@ def _told(found: Found, number: int) -> list[Part]:
     if not told.gpu:
         return []
     why = f" ({found.told[number]})" if found.told[number] else ""
-    parts: list[Part] = [Sentence([line]) for line in _lines(told)]
+    parts: list[Part] = [_utilisation(found, number), *(Sentence([line]) for line in _lines(told))]
     parts += [_causes(found, told), *_steps(found, found.rank(number)), _longest(found, told)]
     return [Folded(f"Rank {number}{why}: why it was idle", parts, open=number == next(iter(found.told)))]
+
+
+def _utilisation(found: Found, number: int) -> Sentence:
+    """Tell how much of its time each GPU of a rank worked, and how much of it its kernels can fill."""
+    out: Words = []
+    gpus = found.rank(number).gpu
+    for k, one in enumerate(gpus):
+        at = f"summary.json#/ranks/{found.at[number]}/gpu/{k}"
+        who = "The GPU" if len(gpus) == 1 else f"GPU {one.device}"
+        if one.utilisation is not UNSET:
+            out += [
+                f"{' ' if out else ''}{who} worked for ",
+                share_of_one(one.utilisation, "utilisation", f"{at}/utilisation"),
+                " of its time",
+            ]
+            if one.est_sm_efficiency is not UNSET:
+                fills = share_of_one(one.est_sm_efficiency, "sm_efficiency", f"{at}/est_sm_efficiency")
+                out += ["; while kernels ran, SM efficiency was ", fills, " (estimated)"]
+            out.append(".")
+    return Sentence(out)
 
 
 def _lines(told: RankIdle) -> list[str]:
@@ -143,6 +206,7 @@ def _causes(found: Found, told: RankIdle) -> Table:
 def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     """Yield the steps of a rank as bars and as a table."""
     steps = [(k, step, j, one) for k, step in enumerate(rank.steps) for j, one in enumerate(step.gpu)]
+    busy = _busy(one for *_, one in steps)
     if not steps:
         yield Sentence(["The recording marks no steps on this rank."], note=True)
         return
@@ -153,10 +217,10 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
     if len(few) > 1:
         yield Bars(f"steps-{rank.rank}-bars", f"Steps of rank {rank.rank}{which}", says, bars)
-    rows = [_step_row(found, rank, *entry) for entry in steps[:MOST_ROWS]]
+    rows = [_step_row(found, rank, k, j, busy) for k, _, j, _ in steps[:MOST_ROWS]]
     columns = [
         *(Column("step"), Column("GPU", "number", field="device"), Column("time", "number", "step")),
-        *(Column(LOOKS[key].words, "number", key, field) for key, field in BUSY.items()),
+        *(Column(LOOKS[key].words, "number", key, field) for key, field in busy.items()),
         *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
         Column("at", "place", "place"),
     ]
@@ -169,11 +233,12 @@ def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
     return step.name if len(rank.gpu) == 1 else f"{step.name}, GPU {one.device}"
 
 
-def _step_row(found: Found, rank: Rank, k: int, step: StepTime, j: int, one: DeviceTime) -> Row:
+def _step_row(found: Found, rank: Rank, k: int, j: int, busy: Mapping[str, str]) -> Row:
+    step, one = rank.steps[k], rank.steps[k].gpu[j]
     whole = one.to_ns - one.from_ns
     most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
     cells = [Cell(shortened(step.name), whole=step.name), Cell(str(one.device), one.device), time_cell(whole)]
-    cells += [time_cell(getattr(one, field)) for field in (*BUSY.values(), "idle_ns")]
+    cells += [time_cell(getattr(one, field)) for field in (*busy.values(), "idle_ns")]
     cells += [share_cell(one.idle_ns, whole), Cell(most, key=most), place_cell(found, rank.rank, step.start_ns)]
     return Row(cells, f"/{k}/gpu/{j}")
 

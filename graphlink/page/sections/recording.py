@@ -11,7 +11,7 @@ from graphlink.logs.table import logs_table
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, time_cell
+from graphlink.page.words import count_cell, share_cell, size, time_cell
 from graphlink.records import Table as TextTable
 from graphlink.records import counted, shortened
 from graphlink.report.summary import Rank, alike, all_stood, explained, lost, machine_line
@@ -24,7 +24,7 @@ def recording(found: Found) -> Section:
     """Return the section."""
     parts: list[Part] = []
     if found.ranks:
-        parts += [_system(found), _standstill(found), *_largest(found)]
+        parts += [_system(found), *_memory(found), _standstill(found), *_largest(found)]
     parts += _warnings(found)
     parts += _of_text(logs_table(found.summary.logs), "logs") if found.summary.logs is not UNSET else []
     lacks = Proposal(["What the recording lacks, what that costs, and the line that records it"], [], "graphlink doctor RECORDINGS")
@@ -52,6 +52,25 @@ def _system(found: Found) -> Table:
     left = len(found.ranks) - len(rows)
     more = f"{counted(left, 'more rank')} in summary.json." if left > 0 else ""
     return Table("system", "System and recordings", columns, rows, "summary.json#/ranks", more)
+
+
+def _memory(found: Found) -> list[Part]:
+    """Return the memory of each GPU, where the allocator was recorded, the fullest first."""
+    rows = []
+    for k, rank in enumerate(found.ranks):
+        for j, one in enumerate(rank.memory if rank.memory is not UNSET else ()):
+            cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device)]
+            cells += [Cell(size(count), count) for count in (one.allocated_bytes, one.reserved_bytes)]
+            total = one.total_bytes
+            cells += [Cell(""), Cell("")] if total is None else [Cell(size(total), total), share_cell(one.reserved_bytes, total)]
+            rows.append(Row(cells, f"/{k}/memory/{j}"))
+    rows.sort(key=lambda row: -(row.cells[3].value or 0))
+    columns = [
+        *(Column("rank", "number"), Column("GPU", "number", field="device")),
+        *(Column("allocated", "number", "memory", "allocated_bytes"), Column("reserved", "number", "memory", "reserved_bytes")),
+        *(Column("of", "number", "memory", "total_bytes"), Column("reserved share", "number", "memory")),
+    ]
+    return [Table("memory", "Memory at its fullest", columns, rows[:MOST_ROWS], "summary.json#/ranks")] if rows else []
 
 
 def _standstill(found: Found) -> Table:

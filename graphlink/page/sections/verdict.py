@@ -80,7 +80,7 @@ def _idle(found: Found) -> Words:
     others: Words = []
     if len(ranks) > MOST_BLOCKS:
         usual = median(idle_percent(rank) for rank in ranks)
-        others = [f" {len(ranks)} ranks are usually idle for ", Figure(f"{usual:.1f} %", usual / 100, "idle"), " (median)."]
+        others = [f" The median of the {len(ranks)} ranks is ", Figure(f"{usual:.1f} %", usual / 100, "idle"), " idle."]
     busy = max(ranks, key=lambda one: (exposed_percent(one), -one.rank))
     exposed, whole = sum(one.exposed_comm_ns for one in busy.gpu), _whole(busy)
     if exposed > sum(one.idle_ns for one in busy.gpu):
