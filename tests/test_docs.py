@@ -18,7 +18,7 @@ from graphlink.records import Table
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-SHOWN = ("tutorial.md", "index.md", "faq.md", "export.md")  # in the order in which they share a folder
+SHOWN = ("tutorial.md", "index.md", "faq.md", "export.md", "bubbles.md")  # in the order in which they share a folder
 BLOCK = re.compile(r"^```\n(\$ .*?)^```", re.MULTILINE | re.DOTALL)
 ASKED = [*("idle out", "ops out", "advice out", "critical-path out", "critical-path pipeline --across", "show -v pipeline")]
 ASKED += ["replay out --list", "replay out --scale host=0.5", "bubbles pipeline", "export out --format csv --out other"]
