@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,13 +12,14 @@ import pytest
 
 from graphlink.operations.records import Operations
 from graphlink.page.charts import svg
-from graphlink.page.parts import Bar, Bars, Heat, Part, Segment, Sentence, Table, flat
+from graphlink.page.parts import Bar, Bars, Heat, Page, Part, Segment, Sentence, Table, flat
 from graphlink.page.render import html
 from graphlink.page.run_page import run_page
 from graphlink.page.sections.operations import MOST_ROWS
 from graphlink.report import summary
 from tests.page.conftest import RUNS, Shown
 from tests.page.read_page import read
+from tests.trace_processor import query
 
 Show = Callable[[str], Shown]
 ALL = ["gpu", "gains", "path", "operations", "syncs", "communication", "recording"]
@@ -126,6 +128,33 @@ def test_places_lead_to_slices_of_the_timeline(shown: Show) -> None:
         for row in part.rows
         for cell in row.cells
     )  # --no-timeline
+
+
+def places_beside_slices(folder: Path, page: Page) -> list[int]:
+    """The places of a page at which nothing of the timeline begins, within what the copied query allows for."""
+    tables = [part for section in page.sections for part in flat(section.parts) if isinstance(part, Table)]
+    places = sorted({cell.place for table in tables for row in table.rows for cell in row.cells if cell.place is not None})
+    assert len(places) > 20
+    (rows,) = query((folder / "timeline.perfetto-trace").read_bytes(), "select distinct ts from slice order by ts")
+    starts = [int(row["ts"]) for row in rows]
+    return [at for at in places if bisect_left(starts, at - 2_000) == bisect_right(starts, at + 2_000)]
+
+
+@pytest.mark.parametrize("name", ["alone", "pipeline", "hostile"])
+def test_every_place_is_the_start_of_a_slice(shown: Show, name: str) -> None:
+    assert places_beside_slices(shown(name).folder, shown(name).page) == []
+
+
+@pytest.mark.long
+def test_every_place_of_a_recording_that_ends_with_a_wait_is_the_start_of_a_slice(tmp_path: Path) -> None:
+    recording = TRACES / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"
+    if not recording.is_file():
+        pytest.skip("the public recordings are not here")
+    from graphlink.cli import main
+
+    assert main([str(recording), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    page = run_page(tmp_path / "out", summary.load(tmp_path / "out" / "summary.json"))
+    assert places_beside_slices(tmp_path / "out", page) == []
 
 
 def graph_epoch(folder: Path) -> int:

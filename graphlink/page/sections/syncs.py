@@ -20,7 +20,8 @@ _LINES: Final = 2
 
 @dataclass(slots=True)
 class _Waits:
-    """Waits of one op in one call for work of one name. ``longest``: rank, and when the longest began."""
+    """Waits of one op in one call for work of one name. ``longest``: rank, and when the device op began that the longest waited
+    for: a wait itself need not be a slice of the timeline."""
 
     count: int = 0
     ns: int = 0
@@ -54,7 +55,7 @@ def syncs(found: Found) -> Section:
         *(
             Column("largest gain of one", "number", "gain"),
             Column("longest", "number", "waited_host"),
-            Column("longest at", "place", "place"),
+            Column("its op began", "place", "place"),
         ),
         *([Column("ranks", "number")] if len(work.ranks) > 1 else []),
     ]
@@ -80,22 +81,23 @@ def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]
     for wait in sync_waits(work):
         op = waiting_ops(wait)[:1]
         target, rank = wait.targets[0], work.rank(wait.targets[0])
-        of = out.setdefault((op[0] if op else "", ", ".join(sorted(wait.names - {*op})), _awaited(work, wait)), _Waits())
+        awaited = _awaited(work, wait)
+        of = out.setdefault((op[0] if op else "", ", ".join(sorted(wait.names - {*op})), work.name(awaited)), _Waits())
         ns = int(blocked[target])
         of.count += 1
         of.ns += ns
         of.ranks.add(rank)
         if ns > of.longest_ns:
-            of.longest_ns, of.longest = ns, (rank, int(start[target]) - ns)
+            of.longest_ns, of.longest = ns, (rank, int(start[awaited]))
         gained = [gain[key] for key in ((rank, work.id(one)) for one in wait.targets) if key in gain]
         of.gain_ns = max([*gained, *([] if of.gain_ns is None else [of.gain_ns])], default=None)
     return out
 
 
-def _awaited(work: Workload, wait: SyncWait) -> str:
-    """Return the name of the device op that ended last of those that were waited for."""
+def _awaited(work: Workload, wait: SyncWait) -> int:
+    """Return the device op that ended last of those that were waited for."""
     ended = work.column("start_ns") + work.column("duration_ns")
-    return work.name(max(wait.sources, key=lambda one: int(ended[one])))
+    return max(wait.sources, key=lambda one: int(ended[one]))
 
 
 def _row(found: Found, op: str, call: str, awaited: str, one: _Waits) -> Row:
