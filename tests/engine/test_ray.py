@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -51,10 +52,14 @@ def cluster() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PATH)
         patch.delenv("RAY_ADDRESS", raising=False)
+        problem = ""
         try:  # it gives its parts a fixed time to start, which a busy machine may not keep
             ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as problem:  # noqa: BLE001
+        except Exception as raised:  # noqa: BLE001
+            problem = repr(raised)
             ray.shutdown()
+        if problem:
+            gc.collect()  # its processes, which Python tells of when it collects them, would be the next test's
             pytest.skip(f"Ray does not start on this machine: {problem}")
         yield ray.get_runtime_context().gcs_address
         ray.shutdown()
