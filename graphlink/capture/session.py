@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from graphlink.capture.files import writable
 from graphlink.capture.hooks import check_names
@@ -20,6 +20,7 @@ from graphlink.capture.window import Window
 
 log = logging.getLogger("graphlink.capture")
 RECORDS = (Phase.RECORD, Phase.LAST)
+_SYNC_S: Final = 60.0
 _windows: dict[Path, int] = {}  # begun in a folder by this process
 
 
@@ -32,8 +33,7 @@ class Capture:
         schedule: Which steps, instead: a ``graphlink.capture.Schedule``, or one of ``torch.profiler.schedule``. Without either all are.
         execution_trace: Without it host ops are slowed down far less, and what only that file has is missing.
         stacks: Python stacks are recorded too, so that lines of the program can be named. Steps get slower.
-        sync: Ranks begin together.
-        sync_timeout_s: How long they wait for each other at most.
+        sync: Ranks begin together, and wait for each other at most 60 s, or as many s as it says; False: they do not.
         hooks: Recorders to start and stop with it, by name; by default those that are there.
 
     Attributes:
@@ -51,15 +51,14 @@ class Capture:
         schedule: Callable[[int], Any] | None = None,
         execution_trace: bool = True,
         stacks: bool = False,
-        sync: bool = True,
-        sync_timeout_s: float = 60.0,
+        sync: bool | float = True,
         hooks: Sequence[str] | None = None,
     ):
         self.folder = Path(folder).absolute()
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
         self._execution_trace, self._stacks = execution_trace, stacks
-        self._sync_timeout_s = sync_timeout_s if sync else None
+        self._sync_timeout_s = _SYNC_S if sync is True else sync or None
         self._hooks = None if hooks is None else check_names(hooks)
         self._on = False
         self._step = 0

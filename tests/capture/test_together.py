@@ -46,7 +46,7 @@ with graphlink.capture(folder + "/both", steps=1) as capture:
         capture.step()
 if rank == 0:
     schedule = graphlink.capture.Schedule(wait=0, warmup=1, active=1, repeat=2)
-    with graphlink.capture(folder + "/one", schedule=schedule, sync_timeout_s=1.0) as capture:
+    with graphlink.capture(folder + "/one", schedule=schedule, sync=1.0) as capture:
         for _ in range(4):
             train()
             capture.step()
