@@ -9,6 +9,7 @@ from typing import Any, Final
 
 MOST: Final = 300  # characters
 _FEW: Final = 40
+_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 IDLE_GPU: Final = "idle GPU stream"  # device delays: launched, not begun, and nothing explains why
 IDLE_HOST: Final = "idle host thread"  # host gaps: nothing was recorded between ops
 _SHARE_WORDS: Final = {
@@ -79,6 +80,17 @@ def joined(blocks: Iterable[Sequence[str | Table]]) -> list[str | Table]:
 def ms(ns: float) -> str:
     """Return a time in ms with three decimals: ``1,234.567``."""
     return f"{ns / 1e6:,.3f}"
+
+
+def three_digits(value: float) -> str:
+    """Return three digits, and no fewer than there are before the point: ``1.23``, ``61.3``, ``1,234``."""
+    return f"{value:,.2f}" if abs(value) < 9.995 else f"{value:,.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def time(ns: float) -> str:
+    """Return a time with three digits and its unit: ``1.23 ms``, ``45.0 us``, ``0 ns``."""
+    size, unit = next((one for one in _UNITS if abs(ns) >= 0.9995 * one[0]), _UNITS[-1])
+    return f"{ns:.0f} ns" if size == 1 else f"{three_digits(ns / size)} {unit}"
 
 
 def percent(part: float, whole: float) -> str:

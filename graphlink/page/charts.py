@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, log10
 from typing import Final
 
-from graphlink.page import look, words
+from graphlink.page import look
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
 from graphlink.pipeline.look import xml
-from graphlink.records import percent
+from graphlink.records import percent, time
 
 WIDE: Final = 960
 _LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
@@ -88,7 +88,7 @@ def _legend(keys: Sequence[str]) -> tuple[str, float]:
 
 
 def _amount(value: float, unit: str) -> str:
-    return words.time(value) if unit == "ns" else percent(value, 1)
+    return time(value) if unit == "ns" else percent(value, 1)
 
 
 def _shortened(text: str) -> str:
@@ -202,7 +202,7 @@ def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> 
 
 def _dots(chart: Dots) -> tuple[str, float]:
     """Draw each row with its first time on top; a line at its mean."""
-    notes = ["" if row.mean_ns is None else f"mean {words.time(row.mean_ns)}" for row in chart.rows]
+    notes = ["" if row.mean_ns is None else f"mean {time(row.mean_ns)}" for row in chart.rows]
     left = max(len(_shortened(row.label)) for row in chart.rows) * _LETTER + 14
     wide = WIDE - left - max(map(len, notes)) * _LETTER - 18
     times = [ns for row in chart.rows for ns in row.values]

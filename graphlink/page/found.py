@@ -22,7 +22,6 @@ from graphlink.graph_model import Metadata
 from graphlink.operations import file as operations_file
 from graphlink.operations.records import Operations
 from graphlink.pipeline import file as bubbles_file
-from graphlink.pipeline import svg
 from graphlink.ranks.records import Line
 from graphlink.replay.across import CriticalAcross, share_gains
 from graphlink.replay.across import load as load_across
@@ -56,7 +55,6 @@ class Found:
     advice: AdviceReport | None
     across: CriticalAcross | None
     bubbles: bubbles_file.Bubbles | None
-    picture: bytes | None
 
     @property
     def ranks(self) -> list[Rank]:
@@ -114,7 +112,6 @@ def find(folder: Path, summary: Summary) -> Found:
         advice=advice,
         across=across,
         bubbles=bubbles_file.load(folder / bubbles_file.NAME) if summary.pipeline else None,
-        picture=(folder / svg.NAME).read_bytes() if summary.pipeline and (folder / svg.NAME).is_file() else None,
     )
 
 

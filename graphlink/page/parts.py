@@ -164,7 +164,6 @@ class Picture(msgspec.Struct, frozen=True, tag="picture"):
 
     name: str
     says: str
-    width: int
     data: str
 
 

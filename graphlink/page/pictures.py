@@ -17,7 +17,7 @@ _SCALE: Final = 2  # pixels of a PNG for one of the chart
 
 
 def pictures(page: Page) -> dict[str, bytes]:
-    """Return the charts of a page as SVG files by name, with ``pipeline.svg`` as it is."""
+    """Return the charts of a page as SVG files by name, with that of a pipeline."""
     parts = [part for section in page.sections for part in section.parts]
     found = {f"{chart.name}.svg": svg(chart, alone=True).encode() for chart in charts(parts)}
     return {**found, **{f"{part.name}.svg": base64.b64decode(part.data) for part in flat(parts) if isinstance(part, Picture)}}

@@ -9,9 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Table, flat
-from graphlink.records import percent
+from graphlink.records import percent, three_digits, time
 
-_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _FEW: Final = 6  # numbers that are shown
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -101,17 +100,6 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-def _three(value: float) -> str:
-    """Return three digits, and no more than there are before the point: ``1.23``, ``61.3``, ``1,234``."""
-    return f"{value:,.2f}" if abs(value) < 9.995 else f"{value:,.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
-
-
-def time(ns: float) -> str:
-    """Return a time with three digits and its unit: ``1.23 ms``, ``45.0 us``, ``0 ns``."""
-    size, unit = next((one for one in _UNITS if abs(ns) >= 0.9995 * one[0]), _UNITS[-1])
-    return f"{ns:.0f} ns" if size == 1 else f"{_three(ns / size)} {unit}"
-
-
 def signed(ns: float) -> str:
     """Return a difference of times with its sign: ``+1.23 ms``."""
     return f"+{time(ns)}" if ns > 0 else time(ns)
@@ -120,7 +108,7 @@ def signed(ns: float) -> str:
 def size(count: float) -> str:
     """Return bytes with three digits and a unit of 1,000: ``227 kB``."""
     step, unit = next((one for one in _BYTES if abs(count) >= 0.9995 * one[0]), _BYTES[-1])
-    return f"{count:.0f} B" if step == 1 else f"{_three(count / step)} {unit}"
+    return f"{count:.0f} B" if step == 1 else f"{three_digits(count / step)} {unit}"
 
 
 def time_figure(ns: int, means: str, at: str = "") -> Figure:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from graphlink import output_names
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
-from graphlink.pipeline.file import CAUSES, summarised
+from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
 from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
 from graphlink.pipeline.panels import Marks, Panel, recorded
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Cause, Pass, Ranges, RunPipeline
+from graphlink.records import time
 from graphlink.tables import take
 
 Pixels = NDArray[np.float64]
@@ -43,9 +44,21 @@ _DIGIT: Final = 0.62  # of the size of a font
 
 def encode(pipeline: RunPipeline) -> bytes:
     """Draw a recorded run."""
-    panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
-    unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
-    return picture(summarised(pipeline), panels, [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else [])
+    ranges = [run.ranges for run in pipeline.runs]
+    panels = recorded(pipeline.ranks, ranges, pipeline.idle, pipeline.steps)
+    return picture(summarised(pipeline), panels, _not_drawn(ranges))
+
+
+def redraw(file: Bubbles, widest: int) -> bytes:
+    """Draw a run from its ``bubbles.json``, its time axis at most ``widest`` pixels."""
+    ranges = ranges_of(file)
+    panels = recorded([stage.rank for stage in file.stages], ranges, idle_of(file), file.steps)
+    return picture(file.pipeline, panels, _not_drawn(ranges), widest)
+
+
+def _not_drawn(ranges: Sequence[Ranges]) -> list[str]:
+    unplaced = sum(int(np.count_nonzero(of_rank.step == NOWHERE)) for of_rank in ranges)
+    return [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else []
 
 
 def _lines(entry: summary.Pipeline) -> list[str]:
@@ -69,25 +82,25 @@ def _causes(entry: summary.Pipeline) -> dict[Cause, int]:
     return causes if entry.optimizer_sync_ns is UNSET else {**causes, Cause.OPTIMIZER_SYNC: entry.optimizer_sync_ns}
 
 
-def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = ()) -> bytes:
+def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = (), widest: int = WIDEST) -> bytes:
     """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals.
 
-    ``entry`` and ``notes`` are the first lines.
+    ``entry`` and ``notes`` are the first lines; ``widest``: pixels of the time axis.
     """
-    frame = _frame(panels)
+    frame = _frame(panels, widest)
     causes_ns, title, words = _causes(entry), xml(summary.shape(entry)), [*_lines(entry), *notes]
     shown = {FIRST_CAUSE + cause for cause, ns in causes_ns.items() if ns or cause == Cause.UNKNOWN}
     looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | shown)
     whole = frame.left + frame.width + _SHARE + _MARGIN
     chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
-    legend, high = _legend(looks, causes_ns, chunks, whole)
+    legend, high = _legend(looks, causes_ns, chunks, min(whole, NARROWEST))
     top = 36 + 16 * len(words)
     y = top + high + 8
     body: list[str] = []
     bands: list[tuple[float, float]] = []
     for panel in panels:
         y += 20
-        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
+        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {time(panel.makespan_ns)}</text>\n')
         bands.append((y, y + frame.pitch * len(panel.labels)))
         body += _rows(panel, frame, y)
         y = bands[-1][1] + 6
@@ -123,7 +136,7 @@ class PlotArea:
         return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
-def _frame(panels: Sequence[Panel]) -> PlotArea:
+def _frame(panels: Sequence[Panel], widest: int) -> PlotArea:
     """Choose the scale: wide enough for the numbers of most boxes, as far as a page can be that wide.
 
     From 3 pixels on a rectangle is an element of its own with a tooltip of its own, or from more if there are too many.
@@ -135,7 +148,7 @@ def _frame(panels: Sequence[Panel]) -> PlotArea:
     last = max([int(ends.max(initial=1)), *(panel.makespan_ns for panel in panels)])
     of_work = lengths[(looks < Pass.OPT) & (lengths > 0)]
     short = float(np.quantile(of_work, 0.25)) if len(of_work) else float(last - first)
-    width = min(max((last - first) / short * _WANTED, NARROWEST), WIDEST)
+    width = min(max((last - first) / short * _WANTED, NARROWEST), widest)
     rows = sum(len(p.labels) for p in panels)
     pitch = min(max(_ROWS_HIGH // max(rows, 1), 8), 26)
     label = max((len(text) for p in panels for text in p.labels), default=0)
@@ -395,4 +408,4 @@ def _legend_text(look: int, causes_ns: dict[Cause, int], inside: int) -> str:
     if ns is None:
         return CAUSES[cause]
     part = f" ({100 * ns / inside:.1f} %)" if inside and cause != Cause.OPTIMIZER_SYNC else ""
-    return f"{CAUSES[cause]} {milliseconds(ns)} ms{part}"
+    return f"{CAUSES[cause]} {time(ns)}{part}"

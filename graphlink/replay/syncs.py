@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import PART, EdgeKind
+from graphlink.graph.families import family_of
+from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
 
@@ -115,7 +116,7 @@ def _calls(work: Workload, edge: int, target: int) -> str:
 
 
 def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
-    names = {work.name(part).removesuffix(PART)}
+    names = {family_of(work.name(part))}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
         inside = slice(int(work.first[part]), int(work.first[part + 1]))
         names = {work.name(i) for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True) if k == EdgeKind.HOST}

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink import records
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
@@ -167,13 +168,13 @@ def test_each_cause_has_its_pattern_and_its_legend_entry() -> None:
     for cause in Cause:
         assert f'id="h{cause.value}"' in text
         assert named[shown.index(name_of(cause))] == cause.name.lower()
-        assert f"{cause.name.lower()} {milliseconds(totals[cause])} ms" in drawn.text
+        assert f"{cause.name.lower()} {records.time(totals[cause])}" in drawn.text
     assert {"p0", "p1", "p4"} <= set(shown)
     assert not {"p2", "p3"} & set(shown)
 
 
 def test_unknown_has_its_entry_even_where_there_is_none() -> None:
-    assert "unknown 0 ms (0.0 %)" in Drawn(encode(simple())).text
+    assert "unknown 0 ns (0.0 %)" in Drawn(encode(simple())).text
 
 
 def test_tooltips_tell_all() -> None:

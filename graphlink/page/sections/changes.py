@@ -6,8 +6,8 @@ from typing import Final
 
 from graphlink.diff.records import Change, DiffReport
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import numbers_cell, signed, signed_cell, time
-from graphlink.records import shortened
+from graphlink.page.words import numbers_cell, signed, signed_cell
+from graphlink.records import shortened, time
 
 MOST_BARS: Final = 12
 MOST_ROWS: Final = 300

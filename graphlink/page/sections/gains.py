@@ -8,8 +8,8 @@ from graphlink.advice.records import Advice
 from graphlink.advice.table import advice_rows
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
-from graphlink.page.words import time, time_figure
-from graphlink.records import counted
+from graphlink.page.words import time_figure
+from graphlink.records import counted, time
 
 MOST: Final = 12
 LEAST_PCT: Final = 0.05  # as the text

@@ -13,8 +13,8 @@ from graphlink.gpu.table import MEANING, RankIdle, late_lines, rank_idle, wait_l
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Column, Folded, Heat, Part, Row, Section, Segment, Sentence, Table, Words
-from graphlink.page.words import count_cell, known_share, share_cell, share_of_one, time, time_cell
-from graphlink.records import counted, shortened
+from graphlink.page.words import count_cell, known_share, share_cell, share_of_one, time_cell
+from graphlink.records import counted, shortened, time
 from graphlink.report.summary import Rank
 
 MOST_BARS: Final = 16

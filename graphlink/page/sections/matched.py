@@ -9,8 +9,8 @@ from graphlink.diff.records import DiffReport, GroupChange, NameChange, Operatio
 from graphlink.operations.table import short_path
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import factor_cell, share_cell, signed_cell, size, time, time_cell
-from graphlink.records import counted, share_word, shortened
+from graphlink.page.words import factor_cell, share_cell, signed_cell, size, time_cell
+from graphlink.records import counted, share_word, shortened, time
 
 MOST_ROWS: Final = 500
 _MORE: Final = "in the file of --json."

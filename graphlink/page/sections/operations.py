@@ -14,8 +14,8 @@ from graphlink.operations.table import core_lines, core_state, short_path
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, time, time_cell
-from graphlink.records import counted, shortened
+from graphlink.page.words import count_cell, share_cell, time_cell
+from graphlink.records import counted, shortened, time
 
 MOST_ROWS: Final = 300  # of a rank; of several ranks fewer each
 _LOOKED_AT: Final = 32  # kernels of a name of which the op is looked at

@@ -15,8 +15,8 @@ from graphlink.model import I64
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Segment, Sentence, Strip, StripCell, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, time, time_cell
-from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened
+from graphlink.page.words import count_cell, share_cell, time_cell
+from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened, time
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.path_words import gap_ns, sentences, stretches
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from typing import Final
 
 from msgspec import UNSET
@@ -11,10 +10,10 @@ from msgspec import UNSET
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Picture, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import share_cell, time, time_cell
-from graphlink.pipeline import summary
+from graphlink.page.words import share_cell, time_cell
+from graphlink.pipeline import summary, svg
 from graphlink.pipeline.file import Bubbles, IdleEntry
-from graphlink.records import counted, shortened
+from graphlink.records import counted, shortened, time
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 50
@@ -26,7 +25,6 @@ PARTS: Final = {
     "communication": "added by transfers between stages",
     "rest": "added by all else: jitter, host, collectives",
 }
-_WIDTH: Final = re.compile(rb'<svg [^>]*?\bwidth="(\d{1,5})')
 
 
 def pipeline(found: Found) -> Section | None:
@@ -37,23 +35,20 @@ def pipeline(found: Found) -> Section | None:
     parts: list[Part] = [Sentence([f"{summary.shape(file.pipeline)}."])]
     if file.pipeline.nearest is not UNSET:
         parts.append(Sentence([f"Nearest schedule: {file.pipeline.nearest}."]))
-    parts += _picture(found.picture, file)
-    parts += [_bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
+    parts += [_picture(file), _bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
     unseen = ", ".join(file.definition.causes_not_seen)
     notes = [f"This recording cannot show, so their time is elsewhere: {unseen}."] if unseen else []
     return Section("pipelines", "Pipeline", [*parts, *(Sentence([note], note=True) for note in [*notes, *file.warnings])])
 
 
-def _picture(data: bytes | None, file: Bubbles) -> list[Part]:
-    if data is None:
-        return []
+def _picture(file: Bubbles) -> Part:
+    """Return the picture no wider than the page: ``pipeline.svg`` is wider where that shows more numbers."""
+    data = svg.redraw(file, svg.NARROWEST)
     if len(data) > MOST_PICTURE:
-        return [
-            Sentence([f"The picture, pipeline.svg, has {len(data) / 1e6:.1f} MB, too much for a page: open the file itself."], note=True)
-        ]
-    wide = _WIDTH.search(data)
-    says = f"The schedule as recorded, a row for each stage: {summary.shape(file.pipeline)}. The tables below have its figures."
-    return [Picture("pipeline", says, int(wide[1]) if wide else 960, base64.b64encode(data).decode("ascii"))]
+        text = f"The picture has {len(data) / 1e6:.1f} MB, too much for a page: open {svg.NAME}."
+        return Sentence([text], note=True)
+    says = f"The schedule as recorded, a row for each stage: {summary.shape(file.pipeline)}. {svg.NAME} may be wider."
+    return Picture("pipeline", says, base64.b64encode(data).decode("ascii"))
 
 
 def _bars(file: Bubbles) -> Bars:

@@ -11,8 +11,8 @@ from graphlink.diff.split import BUSY, HOST, IDLE
 from graphlink.gpu.records import CAUSES
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
 from graphlink.page.sections.gpu_time import BUSY as BUSY_KEYS
-from graphlink.page.words import factor_cell, share_cell, signed, signed_cell, time, time_cell
-from graphlink.records import counted
+from graphlink.page.words import factor_cell, share_cell, signed, signed_cell, time_cell
+from graphlink.records import counted, time
 
 MOST_RANKS: Final = 8  # as bars
 MOST_ROWS: Final = 300

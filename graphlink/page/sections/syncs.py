@@ -9,13 +9,15 @@ from graphlink.advice.kinds import blocked_ns, waiting_lines, waiting_ops
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, time, time_cell
-from graphlink.records import counted, shortened
+from graphlink.page.words import count_cell, time_cell
+from graphlink.records import counted, shortened, time
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Workload
 
 MOST_ROWS: Final = 100
 _LINES: Final = 2
+_ON_DEVICE: Final = "A wait is harmless where the GPU had enough to do meanwhile: look at its gain."
+_ON_RANKS: Final = "Without a wait for another rank the next one is often longer: look at its gain."
 
 
 @dataclass(slots=True)
@@ -68,8 +70,8 @@ def syncs(found: Found) -> Section:
         else ""
     )
     some = f", of {counted(len(work.ranks), 'rank')}" if len(work.ranks) < len(found.ranks) else ""
-    table = Table("syncs-all", f"Waits of host threads for device work{some}", columns, rows, more=more)
-    head = "A wait is harmless where the GPU had enough to do meanwhile: look at its gain."
+    table = Table("syncs-all", f"Waits of host threads for {'device work' if calls else 'other ranks'}{some}", columns, rows, more=more)
+    head = _ON_DEVICE if calls else _ON_RANKS
     bare = "The recording has no Python stacks, so the lines are not known (profile with with_stack=True)."
     return Section("syncs", title, [Sentence([head]), table, *([] if lines else [Sentence([bare], note=True)])])
 
