@@ -93,6 +93,11 @@ def time(ns: float) -> str:
     return f"{ns:.0f} ns" if size == 1 else f"{three_digits(ns / size)} {unit}"
 
 
+def times(factor: float) -> str:
+    """Return how many times as long something takes: ``1.50 x``, ``0.015 x``."""
+    return f"{factor:,.2f} x" if factor >= 0.095 else f"{factor:.2g} x"
+
+
 def percent(part: float, whole: float) -> str:
     """Return ``12.3 %``; 0.0 where the whole is nothing."""
     return f"{100 * part / whole if whole else 0.0:.1f} %"

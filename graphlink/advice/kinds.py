@@ -180,7 +180,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
         mine = run.work.work == sort
         if mine.any():
             changes, arguments = _scaled((sort, "", 0))
-            on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms, on no GPU"
+            on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms on the host (gloo), all ranks added up"
             yield Candidate(
                 kind=kind,  # type: ignore[arg-type]
                 what=what,

@@ -42,7 +42,7 @@ def changes(both: Both, found: Verdict, groups: Sequence[GroupChange], pipeline:
         widest = max(noises, key=lambda noise: (not noise.exact, noise.device.relative))
         if len(both.before.ranks) == len(both.after.ranks):
             merged += communication_changes(groups, widest, matched.repeats, per)
-        merged += run_effects(groups, pipeline, widest, per, both.stragglers)
+        merged += run_effects(both, groups, pipeline, widest, per)
     causes = _causes([one for one in merged if one.tier != "effect"], together=together)
     ordered = [*run_changes(both), *causes, *_by_size(one for one in merged if one.tier == "effect")]
     return [_with_share(one, found.before_ns) for one in ordered]
@@ -70,7 +70,7 @@ def _noise(pair: RankPair, parts: Sequence[Pair], basis: Basis) -> Noise:
 
 
 def _with_share(one: Change, step_ns: int) -> Change:
-    if one.change_ns is None or not step_ns:
+    if one.change_ns is None or not step_ns or one.kind == "bubbles":  # whose time is that of all stages and steps
         return one
     return msgspec.structs.replace(one, change_pct=round(100 * one.change_ns / step_ns, 4))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.diff.facts import Basis, RankFacts, RankPair
 from graphlink.diff.noise import Noise
-from graphlink.diff.pairs import Pair
+from graphlink.diff.pairs import Both, Pair
 from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.diff.structure import place
 from graphlink.diff.student import F64
@@ -64,14 +64,13 @@ def _effect(kind: str, what: str, before: F64, after: F64, per: str, evidence: s
     )
 
 
-def run_effects(
-    found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str, stragglers: tuple[str, str]
-) -> Iterator[Change]:
+def run_effects(both: Both, found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str) -> Iterator[Change]:
     """Yield the effects on the run: waiting for late ranks, and bubbles."""
-    before, after = float(sum(one.wait_before_ns for one in found)), float(sum(one.wait_after_ns for one in found))
+    before = sum(one.wait_before_ns for one in found) / max(len(both.before.ranks), 1)
+    after = sum(one.wait_after_ns for one in found) / max(len(both.after.ranks), 1)
     if noise.beyond(before, after):
-        told = stragglers[1] if after > before else stragglers[0]
-        what = "ranks wait for late ranks in communication, summed over ranks"
+        told = both.stragglers[after > before]
+        what = "ranks wait for late ranks in communication, mean over ranks"
         yield _effect("straggler_wait", what, np.array([before]), np.array([after]), per, told)
     if pipeline and pipeline.bubble_rate_before is not None and pipeline.bubble_rate_after is not None:
         one, other = pipeline.bubble_rate_before, pipeline.bubble_rate_after

@@ -16,7 +16,7 @@ from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.operations.records import Operation
 from graphlink.operations.table import short_path
 from graphlink.ranks.summary import Collectives
-from graphlink.records import counted, ms
+from graphlink.records import counted, ms, times
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
 _SAME: Final = 0.0005  # of a number of collectives or bytes
@@ -231,7 +231,7 @@ def _slower(work: Sequence[tuple[str, float, float]], per: str) -> Change:
     return Change(
         tier="work",
         kind="network",
-        what=f"communication takes {factor:.2f} x as long to transfer the same: {kinds}",
+        what=f"communication takes {times(factor)} as long to transfer the same: {kinds}",
         ranks=[],
         path=[],
         name=kinds,

@@ -48,7 +48,7 @@ def headline(found: Verdict) -> str:
     if found.identical:
         return f"{answer}: the recordings are identical"
     if found.answer in ("better", "worse"):
-        return f"{answer}: {abs(found.change_pct):.1f} % {'slower' if found.change_pct > 0 else 'faster'}"
+        return f"{answer}: {abs(found.change_pct):.1f} % {'more' if found.change_pct > 0 else 'less'} time"
     return f"{answer}: {found.change_pct:+.1f} %"
 
 

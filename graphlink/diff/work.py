@@ -16,7 +16,7 @@ from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import OTHER_THREADS
-from graphlink.records import counted, ms, shortened
+from graphlink.records import counted, ms, shortened, times
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
 _SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communication, host
@@ -100,12 +100,12 @@ def _whole(of: str, whole: str, factor: float, pairs: Sequence[Pair], per: str) 
     """Return that nearly all of a device or host changed by one factor, the median by time."""
     group = Group("all", (), "", tuple(pairs))
     kind = {"kernel": "device_speed", "copy": "copy_speed", "communication": "communication_speed", "host": "host_speed"}[of]
-    made = _change(kind, f"{whole} takes {factor:.2f} x as long in nearly all it does", group, per)
+    made = _change(kind, f"{whole} takes {times(factor)} as long in nearly all it does", group, per)
     return msgspec.structs.replace(made, factor=round(factor, 6))
 
 
 def _factor(group: Group) -> str:
-    return f"{group.after_ns / group.before_ns:.2f} x" if group.before_ns else "new time,"
+    return times(group.after_ns / group.before_ns) if group.before_ns else "new time,"
 
 
 def _group(of: str, group: Group, per: str) -> Change:

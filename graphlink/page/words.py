@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Table, flat
-from graphlink.records import percent, three_digits, time
+from graphlink.records import percent, three_digits, time, times
 
 _FEW: Final = 6  # numbers that are shown
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -37,10 +37,14 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "gain": (
         "gain",
         "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the difference of two "
-        "replays. Gains do not add up.",
+        "replays. Gains do not add up. One may exceed the time of an op: pauses of up to 20 us after it are in its nodes.",
     ),
     "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
     "unexplained": ("unexplained", "Time of the path that no recorded dependency explains: idle GPU streams and idle host threads."),
+    "fixed": (
+        "fixed on the path",
+        "Time of the path that no what-if changes: idle streams and threads, and blocked calls that nothing explains.",
+    ),
     "calls": ("calls", "How often it was called forward; the backward of a call counts with it."),
     "device_time": (
         "device time",
@@ -152,7 +156,7 @@ def signed_cell(ns: int) -> Cell:
 
 def factor_cell(before: int, after: int) -> Cell:
     """Return by how many times a time is longer; an empty cell where one is nothing."""
-    return Cell(f"{after / before:,.2f} x", after / before) if before > 0 and after > 0 else Cell("")
+    return Cell(times(after / before), after / before) if before > 0 and after > 0 else Cell("")
 
 
 def share_cell(part: int, whole: int) -> Cell:

@@ -14,6 +14,7 @@ from graphlink.gpu.file import CAUSES
 from graphlink.page import words
 from graphlink.page.parts import Page, Table, flat
 from graphlink.page.render import html
+from graphlink.records import time
 from graphlink.run.schemas import schemas
 from tests.page.conftest import RUNS, Shown
 from tests.page.read_page import figures, pointed, read
@@ -40,10 +41,10 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
     (rank,) = json.loads((of.folder / "summary.json").read_bytes())["ranks"]
     (gpu,) = rank["gpu"]
     lead = "".join(one if isinstance(one, str) else one.text for sentence in of.page.lead for one in sentence.words)
-    assert f"A step takes {words.time(rank['iterations']['mean_ns'])}" in lead
-    assert f"idle for {100 * gpu['idle_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of {words.time(gpu['to_ns'] - gpu['from_ns'])}" in lead
+    assert f"A step takes {time(rank['iterations']['mean_ns'])}" in lead
+    assert f"idle for {100 * gpu['idle_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of {time(gpu['to_ns'] - gpu['from_ns'])}" in lead
     best = graphlink.open(of.folder).advice().advice[0]
-    assert f"{best.what}. It would end {best.gain_pct:.1f} % ({words.time(best.gain_ns or 0)}) earlier" in lead
+    assert f"{best.what}. The run would end {best.gain_pct:.1f} % ({time(best.gain_ns or 0)}) earlier" in lead
 
 
 @pytest.mark.parametrize("name", ["alone", "many"])
@@ -81,7 +82,7 @@ def test_all_causes_and_shares_have_a_look_and_a_meaning(shown: Show) -> None:
 
 def test_numbers_have_few_digits_and_a_unit() -> None:
     times = (0, 45, 999, 1_000, 45_000, 999_600, 1_234_567, 61_265_384, 999_999_999, 12_345_678_901)
-    assert [words.time(ns) for ns in times] == [
+    assert [time(ns) for ns in times] == [
         *("0 ns", "45 ns", "999 ns", "1.00 us", "45.0 us", "1.00 ms", "1.23 ms", "61.3 ms", "1.00 s", "12.3 s")
     ]
     assert [words.size(count) for count in (12, 227_328, 5e9)] == ["12 B", "227 kB", "5.00 GB"]

@@ -86,7 +86,7 @@ def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) 
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
     bars = [Bar(_label(rank, one), segments(one), time(one.to_ns - one.from_ns)) for rank, one in order]
     some = f", {len(devices)} of {every}" if every > len(devices) else ""
-    says = "From the first to the last op of each GPU, the most idle first. Solid and lined: it was busy; hatched: it was idle, by cause."
+    says = "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: why it was idle."
     return Bars("gpu-by-rank", f"GPU time by rank{some}", says, bars)
 
 

@@ -29,7 +29,7 @@ _IDLE: Final = "idle"
 
 def critical_path(found: Found) -> Section:
     """Return the section: the path over all ranks where there is one, then that of each rank in detail."""
-    title = "Critical path: what held the run when"
+    title = "Critical path: what held the run up, and when"
     if not found.paths:
         return Section("path", title, [Sentence(["Without a graph there is no critical path."], note=True)])
     parts = _across(found.across) if found.across is not None and found.across.nodes.id else []
@@ -193,7 +193,7 @@ def _strip(walk: _Walk) -> Strip:
                 parts[lane, code] = _covered(start, ns, edges)
     says = "From left to right the time of the replay; each part shows what the end of the run hung on then. Mixed parts are stacked."
     cells = _cells(parts, shares)
-    return Strip(f"{walk.name}-strip", f"What held {walk.whose} when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
+    return Strip(f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
 
 
 def _covered(start: I64, ns: I64, edges: Any) -> I64:

@@ -27,7 +27,7 @@ def recording(found: Found) -> Section:
         parts += [_system(found), *_memory(found), _standstill(found), *_largest(found)]
     parts += _warnings(found)
     parts += _of_text(logs_table(found.summary.logs), "logs") if found.summary.logs is not UNSET else []
-    lacks = Proposal(["What the recording lacks, what that costs, and the line that records it"], [], "graphlink doctor RECORDINGS")
+    lacks = Proposal(["What the recording lacks, what that costs, and the line that records it"], [], f"graphlink doctor {found.folder}")
     again = Proposal(["All figures of this page, and more, as text"], [], f"graphlink show {found.folder} -v")
     return Section("recording", "The recording", [*parts, Proposals([lacks, again])])
 
@@ -91,7 +91,7 @@ def _standstill(found: Found) -> Table:
         *(Column("streams", "number", "explained", "standstill/streams/ns"), Column("explained", "number", "explained")),
         *(
             Column("all explained", "number", "explained"),
-            Column("unexplained on the path", "number", "unexplained", "standstill/path/pinned_ns"),
+            Column("fixed on the path", "number", "fixed", "standstill/path/pinned_ns"),
         ),
     ]
     return Table(
@@ -101,7 +101,7 @@ def _standstill(found: Found) -> Table:
 
 def _explained(stood: Stood) -> Cell:
     share = explained(stood)
-    return Cell(f"{share} %", float(share) / 100)
+    return Cell(f"{share} %" if stood.ns else "", float(share) / 100)
 
 
 def _largest(found: Found) -> list[Part]:

@@ -22,7 +22,7 @@ KEYS: Final = {**dict(zip(BUSY, BUSY_KEYS, strict=True)), **dict(zip(IDLE, CAUSE
 def split(report: DiffReport) -> Section:
     """Return the section: A beside B, and the differences."""
     whose = "Mean over ranks, of each its busiest GPU. " if len(report.ranks) > 1 else ""
-    says = f"{whose}Solid and lined: the GPU was busy; hatched: it was idle, by cause. The parts of the table add up to the step exactly."
+    says = f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to the step exactly."
     per = WORDS[report.verdict.per]
     parts: list[Part] = [Bars("split", f"Time {per} by what the GPU did", says, _pair("", report.split)), *_differences(report.split)]
     parts.append(_table(report.split))

@@ -122,23 +122,35 @@ def _gain(found: Found) -> Words:
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
-    return [f"What would gain most{some}: {best.what}. It would end ", share, " (", gain, ") earlier ", best.supposed, "."]
+    return [f"What would gain most{some}: {best.what}. The run would end ", share, " (", gain, ") earlier ", best.supposed, "."]
 
 
 def _trust(found: Found) -> Words:
     ranks = found.ranks
-    error = max(ranks, key=lambda one: abs(one.replay.error_pct))
     least = min(ranks, key=lambda one: float(explained(all_stood(one.standstill))))
-    replay = Figure(
-        f"{error.replay.error_pct:+.3f} %", error.replay.error_pct, "replay", f"summary.json#/ranks/{found.at[error.rank]}/replay/error_pct"
-    )
     share = explained(all_stood(least.standstill))
     stood = Figure(f"{share} %", float(share) / 100, "explained")
     some = "" if len(ranks) == 1 else ", at worst (rank " + f"{least.rank})"
     count = len({text for rank in ranks for text in rank.warnings}) + len(found.summary.warnings)
     noted = f" {counted(count, 'warning')} below {'says' if count == 1 else 'say'} what the recording lacks." if count else ""
-    known = [" of the time that stood still", some, "; gains that hang on the rest are guesses." if float(share) < 95 else "."]
-    return ["How far to trust it: the graph replays ", replay, " from the recording, and explains ", stood, "".join(known), noted]
+    known = [
+        " of the time that calls, threads and streams waited is explained",
+        some,
+        "; gains that hang on the rest are guesses." if float(share) < 95 else ".",
+    ]
+    return ["How far to trust it: ", *_error(found), " ", stood, "".join(known), noted]
+
+
+def _error(found: Found) -> Words:
+    """Tell the error of the replay that the gains are differences of: of all ranks together, where they were replayed so."""
+    run = found.summary.run.replay if found.summary.run else None
+    if run is not None and run.error_pct is not None and found.advice and len(found.advice.ranks) == len(found.ranks):
+        error = Figure(f"{run.error_pct:+.3f} %", run.error_pct, "replay", "summary.json#/run/replay/error_pct")
+        return ["the replay of all ranks together differs by ", error, " from the recording."]
+    worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
+    at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
+    error = Figure(f"{worst.replay.error_pct:+.3f} %", worst.replay.error_pct, "replay", at)
+    return ["the replay differs by ", error, " from the recording."]
 
 
 def about(found: Found) -> str:
