@@ -7,7 +7,7 @@ from typing import Final
 from graphlink.diff.records import Change, DiffReport
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
 from graphlink.page.words import numbers_cell, signed, signed_cell
-from graphlink.records import shortened, time
+from graphlink.records import shortened, time, times
 
 MOST_BARS: Final = 12
 MOST_ROWS: Final = 300
@@ -71,7 +71,7 @@ def _per_cent(share: float | None) -> Cell:
 
 
 def _factor(factor: float | None) -> Cell:
-    return Cell("") if factor is None else Cell(f"{factor:,.2f} x", factor)
+    return Cell("") if factor is None else Cell(times(factor), factor)
 
 
 def _amount(value: float | None, unit: str) -> Cell:

@@ -22,9 +22,15 @@ KEYS: Final = {**dict(zip(BUSY, BUSY_KEYS, strict=True)), **dict(zip(IDLE, CAUSE
 def split(report: DiffReport) -> Section:
     """Return the section: A beside B, and the differences."""
     whose = "Mean over ranks, of each its busiest GPU. " if len(report.ranks) > 1 else ""
-    says = f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to the step exactly."
+    host = all(part.what == HOST for part in report.split.parts)
+    did = "" if host else " by what the GPU did"
+    says = (
+        "No device ops were recorded."
+        if host
+        else f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to the step exactly."
+    )
     per = WORDS[report.verdict.per]
-    parts: list[Part] = [Bars("split", f"Time {per} by what the GPU did", says, _pair("", report.split)), *_differences(report.split)]
+    parts: list[Part] = [Bars("split", f"Time {per}{did}", says, _pair("", report.split)), *_differences(report.split)]
     parts.append(_table(report.split))
     if len(report.ranks) > 1 or len(report.splits) > 1:
         parts += _ranks(report)
