@@ -1,16 +1,17 @@
 """The band of a prediction: what a second run with the changes takes, in 90 of 100 cases (docs/replay.md, "How sure").
 
 Three things keep a prediction from being exact: steps that differ from each other, time that nothing explains and that may change with the
-rest, and communication whose latency may stay. Each is a half width; as they have nothing to do with each other, their squares add up.
+rest, and communication whose latency may stay. The first is jitter, whose half width is known. The others either are so or are not, each as
+likely, so the truth lies at either of two places, with jitter around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import sqrt
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,8 +31,8 @@ from graphlink.tables import begins
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
+_PINNED: Final = (Work.GAP, Work.DELAY)
 _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
-_UNEXPLAINED: Final = (Work.GAP, Work.DELAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,11 @@ def band(work: Workload, changed: Workload, before_ns: int, after: Played, path:
     with its own jitter. So it is as wide as two runs may differ, not as a mean.
     """
     steps = _Steps.of(changed, after, told)
-    pinned_ns = _unexplained_ns(changed, path, told)
+    pinned_ns = _unexplained_ns(work, changed, path, told)
     factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
     unexplained_ns = [pinned_ns * (1 - min(1.0, *factors)), pinned_ns * (max(1.0, *factors) - 1)]
     latency_ns = _latency_ns(work, changed, path)
-    spread, why = _spread(changed, after, path, steps)
+    jitter, why = _jitter(changed, after, path, steps)
     found = Band(
         level_pct=round(100 * LEVEL),
         steps=steps.count,
@@ -69,20 +70,30 @@ def band(work: Workload, changed: Workload, before_ns: int, after: Played, path:
         latency_ns=[round(ns) for ns in latency_ns],
         why=why,
     )
-    if spread is None:
+    if jitter is None:
         return found
     count, some = max(steps.count, 1), len(steps.took_ns)
+    other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
 
-    def span(ns: float, spread_ns: float, share: float) -> Span:
-        below, above = (hypot(spread_ns, *(share * ns for ns in sides)) for sides in zip(unexplained_ns, latency_ns, strict=True))
+    def span(ns: float, runs: float, share: float) -> Span:
+        """Return the ends of so many steps' worth of jitter and this share of what is else uncertain."""
+        below, above = (max(jitter.both * sqrt(runs), share * ns + jitter.one * sqrt(runs)) for ns in other_ns)
         return Span(ns=round(ns), low_ns=max(round(ns - below), 0), high_ns=round(ns + above))
 
     return replace(
         found,
-        run=span(after.total_ns, spread * sqrt(count), 1),
-        step=span(float(steps.took_ns.mean()), spread / sqrt(some), 1 / count) if some > 1 else None,
-        spread_ns=round(spread * sqrt(count)),
+        run=span(after.total_ns, count, 1),
+        step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
+        spread_ns=round(jitter.both * sqrt(count)),
     )
+
+
+class _Jitter(NamedTuple):
+    """By how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more than ``both``, in
+    1 - ``LEVEL`` by more than ``one``."""
+
+    both: float
+    one: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +116,9 @@ class _Steps:
             _step_of(file, starts)[work.position[low:high]]
             for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True)
         ]
-        of_node = np.concatenate(parts)
+        of_node, works = np.concatenate(parts), work.work != Work.GAP
         ended_ns = np.zeros(count, np.int64)
-        np.maximum.at(ended_ns, of_node, played.end_ns)
+        np.maximum.at(ended_ns, of_node[works], played.end_ns[works])
         return _Steps(count, of_node, np.diff(np.maximum.accumulate(ended_ns)))
 
 
@@ -119,8 +130,8 @@ def _step_of(file: Graph, starts_ns: I64) -> I64:
     return step
 
 
-def _spread(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[float | None, str]:
-    """Return by how much a step of two runs may differ, in ns, as jitter has it; or why that is not known.
+def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[_Jitter | None, str]:
+    """Return by how much a step differs, or why that is not known.
 
     The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as ``WEIGHT`` steps, the sum of
     the variances of the nodes on the path, each among its equals: those of its name that come as the k-th in other steps; in one step, all
@@ -137,7 +148,7 @@ def _spread(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
         return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once"
     of_steps = float(steps.took_ns.var(ddof=1)) if free else 0.0
     joined = (weight * of_nodes + free * of_steps) / (weight + free)
-    return quantile((1 + LEVEL) / 2, weight + free) * sqrt(2 * joined), ""
+    return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
 
 
 def _equal(member: I32, family: I64, step: I64) -> I64:
@@ -165,11 +176,17 @@ def _variance(same: I64, value: F64) -> F64:
     return np.where(many > 1, squares / np.maximum(many - 1, 1), np.nan)[same]
 
 
-def _unexplained_ns(work: Workload, path: ReplayPath, told: Mapping[int, Told]) -> float:
-    """Return the time on the path that nothing explains: gaps, delays, and what of ops is in calls that blocked."""
-    pinned = np.isin(work.work[path.node], _UNEXPLAINED)
-    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in work.ranks])[work.member[path.node]]
-    return float(np.where(pinned, path.own_ns, path.fixed_ns + (path.own_ns - path.fixed_ns) * blocked).sum())
+def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, told: Mapping[int, Told]) -> float:
+    """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in calls that blocked; but
+    for gaps and delays that were changed themselves."""
+    node, sort = path.node, changed.work[path.node]
+    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in changed.ranks])[changed.member[node]]
+    late_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
+    pinned_ns = np.where(sort == Work.GAP, path.own_ns, np.minimum(late_ns, path.own_ns))
+    if len(work) == len(changed):
+        pinned_ns = np.where(np.isin(sort, _PINNED) & (work.micros_ns[node] != changed.micros_ns[node]), 0, pinned_ns)
+    ops_ns = np.where(np.isin(sort, _PINNED), 0, path.own_ns - pinned_ns)
+    return float((pinned_ns + ops_ns * blocked).sum())
 
 
 def _factors(work: Workload, changed: Workload) -> list[float]:

@@ -8,14 +8,17 @@ case.truth_ns         # how long the changed program takes in the second run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from random import Random
 from typing import Final
 
+import numpy as np
+
 from graphlink.testing.cluster import ClusterRun, cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
+from graphlink.testing.cluster_records import I64, ClusterTraining
 from graphlink.testing.execution import Execution
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
@@ -24,6 +27,7 @@ from graphlink.testing.programs import Training, training_program
 
 Change = Callable[[Program], Program]
 KINDS: Final = ("kernels", "host faster", "host slower", "communication", "straggler", "syncs", "launches")
+_OF_RANKS: Final = ("communication", "straggler")  # changes that one rank has not
 _SHAPES: Final = ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (4, 1, 1), (2, 2, 2), (4, 2, 1))  # data, tensor, pipeline
 _LONG_NS: Final = 20_000  # of the host, between rows: a gap in the graph
 _SECOND: Final = 1_000_000  # seeds of second runs
@@ -33,7 +37,8 @@ _SECOND: Final = 1_000_000  # seeds of second runs
 class SecondRun:
     """A run that was recorded, a change of it, and the time from the first start to the last end of all ranks without and with it.
 
-    ``recorded_ns`` is of the run that was recorded, ``truth_ns`` of the changed program, run again with other jitter.
+    ``recorded_ns`` is of the run that was recorded, ``truth_ns`` of the changed program, run again with other jitter; ``truth_step_ns`` the
+    mean of its steps after the first, from the end of the work of one to that of the next.
     """
 
     seed: int
@@ -44,6 +49,7 @@ class SecondRun:
     first: Execution | ClusterRun
     recorded_ns: int
     truth_ns: int
+    truth_step_ns: float
 
     def write(self, folder: Path) -> None:
         """Write the recordings of the first run into a folder."""
@@ -54,12 +60,14 @@ class SecondRun:
             write_kineto(self.first, folder / "kineto_0.json", dialect="2024")
 
 
-def second_run(seed: int, kind: str | None = None, steps: int | None = None) -> SecondRun:
-    """Simulate a run and its second, changed one; deterministic by seed. A third of them have one rank, the others 2 to 8."""
+def second_run(seed: int, kind: str | None = None, steps: int | None = None, *, alone: bool | None = None) -> SecondRun:
+    """Simulate a run and its second, changed one; deterministic by seed. A third of them have one rank, the others 2 to 8, but for those
+    that are to be ``alone`` or not."""
     rng = Random(seed)
     kind = rng.choice(KINDS) if kind is None else kind
     steps = rng.randint(2, 20) if steps is None else steps
-    alone = rng.random() < 1 / 3 and kind not in ("communication", "straggler")
+    third = rng.random() < 1 / 3 and kind not in _OF_RANKS
+    alone = third if alone is None else alone
     return _alone(seed, kind, steps, rng) if alone else _together(seed, kind, steps, rng)
 
 
@@ -138,7 +146,7 @@ def _alone(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
     change, arguments = _program_change(kind, rng, "cudaStreamSynchronize")
     first = run(training_program(seed, what))
     second = run(change(training_program(_SECOND + seed, what)))
-    return SecondRun(seed, kind, steps, 1, arguments, first, first.makespan_ns, second.makespan_ns)
+    return SecondRun(seed, kind, steps, 1, arguments, first, first.makespan_ns, second.makespan_ns, _step_ns([_step_ends(second)]))
 
 
 def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
@@ -171,7 +179,13 @@ def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
         change, arguments = _program_change(kind, rng, "cudaDeviceSynchronize")
     first = cluster_run(training)
     again = cluster_run(replace(second, seed=_SECOND + seed), change=change)
-    return SecondRun(seed, kind, steps, training.world, arguments, first, _makespan_ns(first), _makespan_ns(again))
+    step_ns = _step_ns(
+        [
+            np.maximum(_step_ends(again.recordings[rank].execution), _last(steps, np.array([op.step for op in ops]), times.end_ns))
+            for rank, (ops, times) in enumerate(zip(again.ops, again.times, strict=True))
+        ]
+    )
+    return SecondRun(seed, kind, steps, training.world, arguments, first, _makespan_ns(first), _makespan_ns(again), step_ns)
 
 
 def _same(program: Program) -> Program:
@@ -182,3 +196,24 @@ def _makespan_ns(found: ClusterRun) -> int:
     shown = [one.execution for one in found.recordings.values()]
     ended_ns = [int(times.end_ns.max()) for times in found.times]  # of the device, which is behind a host that does not wait for it
     return max(*(one.end_ns for one in shown), *ended_ns) - min(one.start_ns for one in shown)
+
+
+def _step_ends(execution: Execution) -> I64:
+    """Return when the work of each step ended, of host rows and of device ops by the call that launched them."""
+    begun = np.array([row.start_ns for row in execution.host if row.name.startswith("ProfilerStep#")], np.int64)
+    spans = [(row.start_ns, row.end_ns) for row in execution.host]
+    spans += [(execution.calls[op.call].start_ns, op.end_ns) for op in execution.device]
+    start_ns, end_ns = np.array(spans, np.int64).T
+    return _last(len(begun), np.maximum(np.searchsorted(begun, start_ns, side="right") - 1, 0), end_ns)
+
+
+def _last(steps: int, step: I64, end_ns: I64) -> I64:
+    found = np.zeros(steps, np.int64)
+    np.maximum.at(found, step, end_ns)
+    return found
+
+
+def _step_ns(ends_ns: Sequence[I64]) -> float:
+    """Return the mean time of the steps after the first, of the ends of steps on each rank; nan of one step."""
+    ended_ns = np.maximum.accumulate(np.max(ends_ns, axis=0))
+    return float((ended_ns[-1] - ended_ns[0]) / (len(ended_ns) - 1)) if len(ended_ns) > 1 else nan
