@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.records import Table, ms
-from graphlink.replay.band_words import band_words
+from graphlink.replay.band_words import band_head, band_words
 
 
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
@@ -35,7 +35,7 @@ def _gain(one: Advice) -> str:
 def advice_rows(one: Advice) -> list[tuple[str, str]]:
     """Return name and text of what there is to say of an advice."""
     no_gain = one.why_not and f"not computed: {one.why_not}"
-    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("band", _band(one)), ("from", one.command)]
+    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("sure", _band(one)), ("from", one.command)]
     return [(name, text) for name, text in (*rows, ("no gain", no_gain)) if text]
 
 
@@ -43,5 +43,4 @@ def _band(one: Advice) -> str:
     """Return the band of a gain in words; "" where there is none to say."""
     if one.band is None or one.gain_ns is None:
         return ""
-    words = band_words(one.band, one.band.run.ns + one.gain_ns if one.band.run else 0)[0]
-    return f"{one.band.level_pct} %: {words}"
+    return f"{band_head(one.band)}: {band_words(one.band, one.gain_ns + (one.band.run.ns if one.band.run else 0))[0]}"

@@ -9,9 +9,10 @@ from graphlink.replay.records import Band, Span
 
 
 def band_words(band: Band, before_ns: int) -> list[str]:
-    """Return the band in words: of the run, of its steps, and what makes it so wide. ``before_ns``: what the run takes as recorded."""
+    """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none. ``before_ns``: what the run
+    takes as recorded."""
     if band.run is None:
-        return [f"none: {band.why}"]
+        return [f"{band.why}: record more steps"]
     again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
     lines = [f"{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
     if band.step is not None:
@@ -20,6 +21,11 @@ def band_words(band: Band, before_ns: int) -> list[str]:
     lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
     lines += _sides(band.latency_ns, "latency of communication may stay as it is")
     return lines
+
+
+def band_head(band: Band) -> str:
+    """Return what ``band_words`` are about."""
+    return "no band" if band.run is None else f"{band.level_pct} % band"
 
 
 def _span(span: Span) -> str:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from graphlink.cli import main
-from graphlink.cli.replay import replay_options
+from benchmarks.bands import inside, predicted, table
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.band import WEIGHT, Told, band
-from graphlink.replay.band_words import band_words
-from graphlink.replay.folder import graph_files, load_groups
+from graphlink.replay.band_words import band_head, band_words
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
-from graphlink.replay.report import report
 from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.student import quantile
-from graphlink.testing.second_runs import KINDS, SecondRun, second_run
+from graphlink.testing.second_runs import KINDS, second_run
 from tests.replay.hand import GPU, N, load
 
 H, L, S = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.SYNC
@@ -85,7 +80,8 @@ def test_one_step_differs_as_nodes_of_one_name_do() -> None:
 def test_without_anything_that_repeats_there_is_no_band(steps: list[int], why: str) -> None:
     told = found(chain([(10, 20, 30)]), "host=0.5", steps)
     assert told.run is None and told.step is None and told.spread_ns is None
-    assert band_words(told, 60_000) == [f"none: {why}, and most of what takes its time is there once"]
+    assert band_head(told) == "no band"
+    assert band_words(told, 60_000) == [f"{why}, and most of what takes its time is there once: record more steps"]
 
 
 @pytest.mark.parametrize(("scale", "sides"), [("host=2", [0, 120_000]), ("host=0.5", [60_000, 0]), ("gap=2", [0, 0])])
@@ -130,64 +126,16 @@ def test_words_say_the_least_first(low_ms: int, high_ms: int, words: str) -> Non
 # the truth: the changed program, run again
 
 
-@dataclass(frozen=True)
-class Predicted:
-    case: SecondRun
-    band: Band
-
-
-def predicted(case: SecondRun, folder: Path) -> Predicted:
-    """The band of a change, of what the first run recorded."""
-    case.write(folder / "in")
-    recordings = [str(folder / "in")] if case.ranks > 1 else ["--kineto", str(folder / "in" / "kineto_0.json")]
-    assert main([*recordings, "--out", str(folder / "out"), "--sync", "cuda", "--no-timeline", "--quiet"]) == 0
-    parser = argparse.ArgumentParser()
-    replay_options(parser)
-    told = parser.parse_args(["out", *case.arguments])
-    changes = Changes(
-        tuple(map(parse_scale, told.scale)),
-        tuple(told.remove_sync),
-        told.bandwidth and told.bandwidth * 1e9,
-        told.launch_cost and round(told.launch_cost * 1000),
-    )
-    made = report(graph_files(folder / "out"), None, load_groups(folder / "out"), changes)
-    [what_if], [run] = made.what_if, made.runs
-    assert what_if.band is not None and run.measured_ns == case.recorded_ns
-    return Predicted(case, what_if.band)
-
-
-def coverage(made: Sequence[Predicted]) -> Iterator[str]:
-    """How often the truth is inside, and how wide bands are, in all and by kind, ranks and steps."""
-    for name, mine in (
-        ("all", [*made]),
-        *((kind, [p for p in made if p.case.kind == kind]) for kind in KINDS),
-        ("1 rank", [p for p in made if p.case.ranks == 1]),
-        ("2 to 8 ranks", [p for p in made if p.case.ranks > 1]),
-        *((f"{low} to {high} steps", [p for p in made if low <= p.case.steps <= high]) for low, high in ((2, 3), (4, 8), (9, 20))),
-    ):
-        run = [(p.band.run, p.case.truth_ns) for p in mine if p.band.run]
-        step = [(p.band.step, p.case.truth_step_ns) for p in mine if p.band.step]
-        shares = [inside(some) for some in (run, step)]
-        widths = [100 * float(np.median([(s.high_ns - s.low_ns) / s.ns for s, _ in some])) if some else 0.0 for some in (run, step)]
-        yield f"{name:16}{len(mine):5}  run {shares[0]:6.1%} width {widths[0]:5.1f} %  step {shares[1]:6.1%} width {widths[1]:5.1f} %"
-
-
-def inside(told: Sequence[tuple[Span, float]]) -> float:
-    """The share of truths that are in their band."""
-    return float(np.mean([s.low_ns <= truth <= s.high_ns for s, truth in told])) if told else 0.0
-
-
 def test_a_second_run_is_in_its_band(tmp_path: Path) -> None:
     """A sample of single ranks, which are quick; the sweep below has all."""
     kinds = [kind for kind in KINDS if kind not in ("communication", "straggler")]
     made = [predicted(second_run(k, kinds[k % len(kinds)], alone=True), tmp_path / str(k)) for k in range(20)]
-    print("\n", *coverage(made), sep="\n")
-    assert inside([(p.band.run, p.case.truth_ns) for p in made if p.band.run]) >= 0.8
+    print("\n", *table(made), sep="\n")
+    assert inside([one.run for one in made]) >= 0.8
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [0, 10_000])
-def test_90_of_100_second_runs_are_in_their_band(tmp_path: Path, first: int) -> None:
-    made = [predicted(second_run(first + k, KINDS[k % len(KINDS)]), tmp_path / str(k)) for k in range(300)]
-    print("\n", *coverage(made), sep="\n")
-    assert 0.85 <= inside([(p.band.run, p.case.truth_ns) for p in made if p.band.run]) <= 0.95
+def test_90_of_100_second_runs_are_in_their_band(tmp_path: Path) -> None:
+    made = [predicted(second_run(k, KINDS[k % len(KINDS)]), tmp_path / str(k)) for k in range(300)]
+    print("\n", *table(made), sep="\n")
+    assert 0.85 <= inside([one.run for one in made]) <= 0.95
