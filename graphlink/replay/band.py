@@ -30,6 +30,7 @@ from graphlink.tables import begins
 
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
+ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer than that. Measured there too
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
 _PINNED: Final = (Work.GAP, Work.DELAY)
 _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
@@ -138,8 +139,9 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     of its name.
     """
     family, count = work.names()[0], max(steps.count, 1)
-    same = _equal(work.member, family, steps.of_node) if steps.count > 1 else _numbered(work.member, family)
-    variance = _variance(same, (played.end_ns - played.begin_ns).astype(np.float64))[path.node]
+    took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
+    same = _in_each_step(work.member, family, steps.of_node) if steps.count > 1 else _alike(work.member, family, took_ns)
+    variance = _variance(same, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
     of_nodes = float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2  # what nothing repeats differs as much as the rest
@@ -151,7 +153,7 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
 
 
-def _equal(member: I32, family: I64, step: I64) -> I64:
+def _in_each_step(member: I32, family: I64, step: I64) -> I64:
     """Number the nodes so that those of equal number are the k-th of their name in each step of their rank."""
     order = np.lexsort((np.arange(len(step)), step, family, member))
     first = begins(member[order], family[order], step[order])
@@ -159,6 +161,17 @@ def _equal(member: I32, family: I64, step: I64) -> I64:
     turn = np.empty(len(order), np.int64)
     turn[order] = at - np.maximum.accumulate(np.where(first, at, 0))
     return _numbered(member, family, turn)
+
+
+def _alike(member: I32, family: I64, took_ns: F64) -> I64:
+    """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of time, none takes
+    ``ALIKE`` times the one before."""
+    order = np.lexsort((took_ns, family, member))
+    first = begins(member[order], family[order])
+    first[1:] |= took_ns[order[1:]] > ALIKE * took_ns[order[:-1]]
+    same = np.empty(len(order), np.int64)
+    same[order] = np.cumsum(first)
+    return same
 
 
 def _numbered(*keys: I64 | I32) -> I64:
