@@ -10,9 +10,11 @@ from typing import Final
 from graphlink.advice.kinds import Outputs, candidates
 from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
+from graphlink.replay.band import Told, band
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
+from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.report import cannot, usual_machine
 from graphlink.replay.whatif import Changes, fit
@@ -32,7 +34,7 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
     machine = usual_machine(len(run.ranks))
     before = _play(run.work, groups)
     prefix = ["graphlink", "replay", folder, *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))])]
-    found = [_advice(one, run.work, groups, before, prefix) for one in candidates(run)]
+    found = [_advice(one, run, groups, before, prefix) for one in candidates(run)]
     told = [one for one in found if one.gain_ns is None or one.gain_ns > 0]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     return AdviceReport(
@@ -50,7 +52,8 @@ def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:
     return [] if lines or not any(one.kind == "blocking_sync" for one in told) else [_NO_LINES]
 
 
-def _advice(one: Candidate, work: Workload, groups: Groups, before: Played, prefix: list[str]) -> Advice:
+def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix: list[str]) -> Advice:
+    work = run.work
     todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (one.todo, one.why_not))
     told = Advice(kind=one.kind, what=one.what, evidence=one.evidence, todo=todo, why_not=why_not)
     if one.changes is None:
@@ -72,9 +75,19 @@ def _advice(one: Candidate, work: Workload, groups: Groups, before: Played, pref
         todo=told.todo,
         gain_ns=gain_ns,
         gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
+        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), _told(run)) if gain_ns > 0 else None,
         supposed=one.supposed,
         command=shlex.join([*prefix, *one.arguments]),
     )
+
+
+def _told(run: Outputs) -> dict[int, Told]:
+    """Return what the summary tells of each rank beside its graph."""
+    out = {}
+    for one in run.summary.ranks:
+        path, replay = one.standstill.path, one.replay
+        out[one.rank] = Told.of([step.start_ns for step in one.steps], path.ns, path.pinned_ns, replay.gap_share + replay.delay_share)
+    return out
 
 
 def _without_gain(told: Advice, why: str) -> Advice:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from graphlink.records import Short
+from graphlink.replay.records import Band
 from graphlink.replay.whatif import Changes
 
 Kind = Literal[
@@ -47,7 +48,7 @@ class Candidate:
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed`` came true.
 
-    Where no what-if tells, both are None and ``why_not`` says why. ``command`` computes the gain again.
+    Where no what-if tells, these and ``band`` are None and ``why_not`` says why. ``command`` computes the gain again.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     todo: str
     gain_ns: int | None = None
     gain_pct: float | None = None
+    band: Band | None = None
     supposed: str = ""
     command: str = ""
     why_not: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.records import Table, ms
+from graphlink.replay.band_words import band_head, band_words
 
 
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
@@ -32,5 +33,14 @@ def _gain(one: Advice) -> str:
 
 
 def advice_rows(one: Advice) -> list[tuple[str, str]]:
-    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("from", one.command), ("no gain", one.why_not)]
-    return [(name, f"not computed: {text}" if name == "no gain" else text) for name, text in rows if text]
+    """Return name and text of what there is to say of an advice."""
+    no_gain = one.why_not and f"not computed: {one.why_not}"
+    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("sure", _band(one)), ("from", one.command)]
+    return [(name, text) for name, text in (*rows, ("no gain", no_gain)) if text]
+
+
+def _band(one: Advice) -> str:
+    """Return the band of a gain in words; "" where there is none to say."""
+    if one.band is None or one.gain_ns is None:
+        return ""
+    return f"{band_head(one.band)}: {band_words(one.band, one.gain_ns + (one.band.run.ns if one.band.run else 0))[0]}"

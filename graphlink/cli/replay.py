@@ -258,7 +258,20 @@ def _gains(report: Report, what: str) -> list[str | Table]:
             rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
     if len(report.what_if) == 1:
         head += f": {_answer(report.what_if[0])}"
-    return [head, Table(rows, ("", "before", "after", "gain"), "<>>>>"), *(f"  {d}" for d in _done(report))]
+    return [head, Table(rows, ("", "before", "after", "gain"), "<>>>>"), *(f"  {d}" for d in _done(report)), *_sure(report)]
+
+
+def _sure(report: Report) -> list[str | Table]:
+    """Return between which times a second run with the changes is; of several runs, of each."""
+    from graphlink.replay.band_words import band_head, band_words
+
+    rows = []
+    for w in report.what_if:
+        if w.band is not None:
+            head = f"{band_head(w.band)}{'' if len(report.what_if) == 1 else f' of rank {w.ranks[0].rank}'}"
+            lines = band_words(w.band, w.before_ns)
+            rows += [(head if not k else "", line) for k, line in enumerate(lines if len(report.what_if) == 1 else lines[:1])]
+    return [Table(rows)] if rows else []
 
 
 def _answer(w: WhatIf) -> str:

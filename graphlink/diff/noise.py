@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.diff.facts import Basis
 from graphlink.diff.pairs import DEVICE, Pair
-from graphlink.diff.student import F64, paired, welch
+from graphlink.student import F64, paired, welch
 
 CHANCE: Final = 0.01  # of one false change in a comparison
 LEAST_SHARE: Final = 0.001  # of a step: what takes less is not named

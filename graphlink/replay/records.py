@@ -97,13 +97,43 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A prediction, and where the truth is with the level of its band."""
+
+    ns: int
+    low_ns: int
+    high_ns: int
+
+
+class Band(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Where a second run, so changed and of as many steps, ends with ``level_pct`` (docs/replay.md, "How sure").
+
+    ``run``: its time; ``step``: the mean of its steps after the first. Both are None where nothing tells, and ``why`` says why; ``step``
+    also where there are no two such steps. ``steps``: how many the recording has, 0 if nothing marks them. Half widths for the run:
+    ``spread_ns`` of what differs from step to step, ``unexplained_ns`` of time on the path that nothing explains, ``latency_ns`` of
+    communication; the latter two as [below, above].
+    """
+
+    level_pct: int
+    steps: int
+    run: Span | None = None
+    step: Span | None = None
+    spread_ns: int | None = None
+    unexplained_ns: list[int]
+    latency_ns: list[int]
+    why: str = ""
+
+
 class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
+    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks. ``band``: None
+    where a rank does not finish.
+    """
 
     ranks: list[RankEntry]
     before_ns: int
     after_ns: int
     gain_pct: float | None  # None where a rank does not finish, before or after
+    band: Band | None
     path: PathEntry
     done: list[str]
     not_here: list[str]

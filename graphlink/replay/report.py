@@ -16,17 +16,17 @@ from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.graph_model import Graph, NodeType
 from graphlink.records import shortened
+from graphlink.replay.band import Told, band, told_by_summary
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.meetings import Rendezvous, meetings
 from graphlink.replay.names import scalable
-from graphlink.replay.path import by_work, critical_path, families
+from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
-from graphlink.replay.syncs import Changed
 from graphlink.replay.whatif import Changes, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME, Work, Workload, has_times, measured_ns, workload
 
@@ -66,14 +66,20 @@ def report(
 
 def _report(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, together: bool) -> Report:
     found = Report(machine=machine, runs=[], what_if=[], cannot=[])
+    told = told_by_summary(next(iter(files.values())).parent) if changes.any else {}
     batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
-    refused = [([*batch], _replay(found, load(batch), groups, changes, together)) for batch in batches]
+    refused = [([*batch], _replay(found, load(batch), groups, changes, told, together)) for batch in batches]
     refuse_unfit(refused, changes)
     return found
 
 
 def _replay(
-    found: Report, files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], changes: Changes, together: bool
+    found: Report,
+    files: Mapping[int, Graph],
+    groups: Mapping[int, Sequence[int]],
+    changes: Changes,
+    told: Mapping[int, Told],
+    together: bool,
 ) -> dict[str, UsageError]:
     """Replay some ranks and add what was found to ``found``; return the changes that fit nothing there, and why."""
     work = _workload(files)
@@ -82,7 +88,22 @@ def _replay(
     if not changes.any:
         return {}
     changed = fit(work, changes, groups)
-    found.what_if.append(_what_if(played, changed, *_played(changed.work, found.machine, groups, together)))
+    again, after = _played(changed.work, found.machine, groups, together)
+    path = critical_path(changed.work, after)
+    sure = band(work, changed.work, played.total_ns, after, path, told) if played.ran.all() and after.ran.all() else None
+    found.what_if.append(
+        WhatIf(
+            ranks=list(_ranks(changed.work, after, again)),
+            before_ns=played.total_ns,
+            after_ns=after.total_ns,
+            gain_pct=_gain_pct(played, after),
+            band=sure,
+            path=_path(changed.work, path),
+            done=list(changed.done),
+            not_here=list(changed.refused),
+            stuck=stuck(changed.work, after, again),
+        )
+    )
     found.cannot.extend(line for line in cannot(files, found.machine, changes) if line not in found.cannot)
     return changed.refused
 
@@ -125,24 +146,11 @@ def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
         total_ns=played.total_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
-        path=_path(work, played),
+        path=_path(work, critical_path(work, played)),
         drifts=drifts(work, played, TOP_PLACES),
         slot_waits=slot_waits(work, played),
         stuck=stuck(work, played, joined),
         notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(work.files) else []), *_broken(work.files)],
-    )
-
-
-def _what_if(before: Played, changed: Changed, joined: Rendezvous | None, after: Played) -> WhatIf:
-    return WhatIf(
-        ranks=list(_ranks(changed.work, after, joined)),
-        before_ns=before.total_ns,
-        after_ns=after.total_ns,
-        gain_pct=_gain_pct(before, after),
-        path=_path(changed.work, after),
-        done=list(changed.done),
-        not_here=list(changed.refused),
-        stuck=stuck(changed.work, after, joined),
     )
 
 
@@ -240,8 +248,7 @@ def _ranks(work: Workload, played: Played, joined: Rendezvous | None) -> Iterato
         )
 
 
-def _path(work: Workload, played: Played) -> PathEntry:
-    path = critical_path(work, played)
+def _path(work: Workload, path: ReplayPath) -> PathEntry:
     work_ns = by_work(work, path)
     return PathEntry(
         length_ns=path.length_ns,

@@ -8,7 +8,7 @@ run.write("traces", seq=False)               # kineto_0.json, ...
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from graphlink.testing.dialects import EPOCH_NS
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import Variation, write_kineto
 from graphlink.testing.machine import run_together
+from graphlink.testing.program import Program
 
 AFTER_NS = 20_000  # a recording goes on after the last step
 
@@ -86,8 +87,12 @@ class ClusterRun:
         return paths
 
 
-def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> ClusterRun:
+def cluster_run(
+    training: ClusterTraining, faults: Sequence[Fault] = (), change: Callable[[Program], Program] = lambda program: program
+) -> ClusterRun:
     """Simulate a training and its recording; deterministic by seed. Linear in ops but for sorting.
+
+    ``change`` makes another program of that of each rank, action by action.
 
     Raises ValueError for a fault that does not fit the training.
     """
@@ -97,7 +102,8 @@ def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> Clus
     told = [described(ops[rank], groups, of_rank(faults, rank)) for rank in range(training.world)]
     meetings, starts = find_meetings(ops), profiler_starts(training, faults)
     plans = rank_plans(training, ops, meetings, starts, held_up(faults))
-    programs = [rank_program(training, groups, plan, told[plan.rank].ops) for plan in plans]
+    planned = [rank_program(training, groups, plan, told[plan.rank].ops) for plan in plans]
+    programs = [each._replace(program=change(each.program)) for each in planned]
     executions = run_together([each.program for each in programs])
     times = tuple(each.times(execution) for each, execution in zip(programs, executions, strict=True))
     clocks = host_clocks(training)

@@ -107,7 +107,11 @@ def rank_plans(
     """One a rank, of its ops as issued. ``began_ns``: when the program of each goes on; ``held``: of which ranks and steps."""
     rng, host = np.random.default_rng([training.seed, 1]), np.random.default_rng([training.seed, 12])
     kernels = _kernels(training, ops[0])
-    scale = [1 + training.jitter * rng.random(len(mine)) for mine in ops]
+    steps = 1 + training.step_jitter * np.random.default_rng([training.seed, 13]).random((len(ops), training.steps))
+    scale = [
+        (1 + training.jitter * rng.random(len(mine))) * mine_by_step[[op.step for op in mine]]
+        for mine, mine_by_step in zip(ops, steps, strict=True)
+    ]
     late_ns = [rng.integers(0, training.end_jitter_ns, len(mine), endpoint=True).tolist() for mine in ops]
     met: list[list[Meeting | None]] = [[None] * len(mine) for mine in ops]
     length_ns = [_block_ns(training, rank, mine, scale[rank], kernels) for rank, mine in enumerate(ops)]

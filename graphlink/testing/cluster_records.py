@@ -40,7 +40,8 @@ class ClusterTraining:
     A transfer takes ``alpha_ns`` plus its bytes at ``bytes_per_us``; each rank's kernel ends up to ``end_jitter_ns`` later.
     ``host_clock_offset_ns``, ``drift_ppm``: one a host, or one number: each host's by seed, that far off either way at most.
     ``events_per_rank``: so many rows a recorded rank has at least about; compute blocks are then cut into small kernels.
-    ``host_jitter_ns``: the host takes that much longer over an op on average, each time another while.
+    ``host_jitter_ns``: the host takes that much longer over an op on average, each time another while. ``step_jitter``: all compute of a
+    rank takes up to that share longer in a step, each step another.
     ``address_names``: groups are named by an address of each process, not by the number that all ranks share.
     """
 
@@ -58,6 +59,7 @@ class ClusterTraining:
     twin: bool = False
     compute_ns: int = 400_000  # a layer's forward; backward takes twice that
     jitter: float = 0.1
+    step_jitter: float = 0.0
     straggler: tuple[int, float] | None = None
     activation_bytes: int = 4 << 20
     gradient_bytes: int = 8 << 20  # of the first layer; each further one has as much more
@@ -84,7 +86,7 @@ class ClusterTraining:
             raise ValueError(f"no schedule is called {self.schedule!r}: {', '.join(SCHEDULES)}")
         if min(self.activation_bytes, self.gradient_bytes, self.expert_bytes) < 1024:
             raise ValueError("messages have 1,024 bytes or more")
-        if min(self.jitter, self.alpha_ns, self.end_jitter_ns, self.events_per_rank, self.host_jitter_ns) < 0:
+        if min(self.jitter, self.step_jitter, self.alpha_ns, self.end_jitter_ns, self.events_per_rank, self.host_jitter_ns) < 0:
             raise ValueError("nothing takes less than no time")
         if self.straggler is not None and not (0 <= self.straggler[0] < self.world and self.straggler[1] > 0):
             raise ValueError(f"no rank of {self.world} straggles as {self.straggler}")

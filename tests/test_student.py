@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from graphlink.diff.student import goes_together, paired, quantile, tail, welch
+from graphlink.student import goes_together, paired, quantile, tail, welch
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""How often the band of a what-if holds what the changed program takes when it is run again, and how wide it is.
+
+    python benchmarks/bands.py [--changes 300] [--first 0]
+
+Simulated runs with known truth (``graphlink.testing.second_runs``): one is recorded and linked, the change is replayed, and the changed
+program is run with other jitter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphlink.cli import main as graphlink
+from graphlink.cli.replay import replay_options
+from graphlink.replay.folder import graph_files, load_groups
+from graphlink.replay.records import Band, Span
+from graphlink.replay.report import report
+from graphlink.replay.whatif import Changes, parse_scale
+from graphlink.testing.second_runs import KINDS, SecondRun, second_run
+
+STEPS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the band of a change says, and what is true of it."""
+
+    case: SecondRun
+    band: Band
+
+    @property
+    def run(self) -> tuple[Span | None, float]:
+        return self.band.run, self.case.truth_ns
+
+    @property
+    def step(self) -> tuple[Span | None, float]:
+        return self.band.step, self.case.truth_step_ns
+
+
+def predicted(case: SecondRun, folder: Path) -> Predicted:
+    """Link what the first run recorded, and replay the change. Raises ValueError where the replay is of another time than was recorded."""
+    case.write(folder / "in")
+    recordings = [str(folder / "in")] if case.ranks > 1 else ["--kineto", str(folder / "in" / "kineto_0.json")]
+    if graphlink([*recordings, "--out", str(folder / "out"), "--sync", "cuda", "--no-timeline", "--quiet"]):
+        raise ValueError(f"the recordings of {case.seed} cannot be linked")
+    made = report(graph_files(folder / "out"), None, load_groups(folder / "out"), changes(case.arguments))
+    [what_if], [run] = made.what_if, made.runs
+    if what_if.band is None or run.measured_ns != case.recorded_ns:
+        raise ValueError(f"{run.measured_ns} ns replayed of {case.seed}, {case.recorded_ns} recorded")
+    return Predicted(case, what_if.band)
+
+
+def changes(arguments: Sequence[str]) -> Changes:
+    """Return the changes that arguments of ``graphlink replay`` name."""
+    parser = argparse.ArgumentParser()
+    replay_options(parser)
+    told = parser.parse_args(["out", *arguments])
+    return Changes(
+        tuple(map(parse_scale, told.scale)),
+        tuple(told.remove_sync),
+        told.bandwidth and told.bandwidth * 1e9,
+        told.launch_cost and round(told.launch_cost * 1000),
+    )
+
+
+def inside(told: Sequence[tuple[Span | None, float]]) -> float:
+    """Return the share of truths that are in their band, of those that have one."""
+    found = [span.low_ns <= truth <= span.high_ns for span, truth in told if span is not None]
+    return float(np.mean(found)) if found else 0.0
+
+
+def width_pct(told: Sequence[tuple[Span | None, float]]) -> float:
+    """Return the median width of bands in per cent of what is predicted."""
+    found = [100 * (span.high_ns - span.low_ns) / span.ns for span, _ in told if span is not None]
+    return float(np.median(found)) if found else 0.0
+
+
+def table(made: Sequence[Predicted]) -> Iterator[str]:
+    """Yield how often the truth is inside, and how wide bands are, in all and by kind, ranks and steps."""
+    yield f"{'':16}{'changes':>8}{'no band':>9}{'run inside':>12}{'width':>8}{'step inside':>13}{'width':>8}"
+    wanted: list[tuple[str, Callable[[SecondRun], bool]]] = [("all", lambda _: True)]
+    wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in KINDS]
+    wanted += [("1 rank", lambda case: case.ranks == 1), ("2 to 8 ranks", lambda case: case.ranks > 1)]
+    wanted += [(f"{low} to {high} steps", lambda case, low=low, high=high: low <= case.steps <= high) for low, high in STEPS]
+    for name, which in wanted:
+        mine = [one for one in made if which(one.case)]
+        run, step = [one.run for one in mine], [one.step for one in mine]
+        none = sum(span is None for span, _ in run)
+        if mine:
+            widths = f"{inside(run):12.1%}{width_pct(run):6.1f} %{inside(step):13.1%}{width_pct(step):6.1f} %"
+            yield f"{name:16}{len(mine):8}{none:9}{widths}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--changes", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    made = []
+    for seed in range(arguments.first, arguments.first + arguments.changes):
+        with tempfile.TemporaryDirectory() as folder:
+            made.append(predicted(second_run(seed, KINDS[seed % len(KINDS)]), Path(folder)))
+    print("\n".join(table(made)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The band of a prediction: what a second run with the changes takes, in 90 of 100 cases (docs/replay.md, "How sure").
+
+Three things keep a prediction from being exact: steps that differ from each other, time that nothing explains and that may change with the
+rest, and communication whose latency may stay. The first is jitter, whose half width is known. The others either are so or are not, each as
+likely, so the truth lies at either of two places, with jitter around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from graphlink import output_names
+from graphlink.graph_model import Graph
+from graphlink.model import F64, I32, I64, NOWHERE
+from graphlink.read import document
+from graphlink.replay.path import ReplayPath
+from graphlink.replay.played import Played
+from graphlink.replay.records import Band, Span
+from graphlink.replay.workload import Work, Workload
+from graphlink.student import quantile
+from graphlink.tables import begins
+
+LEVEL: Final = 0.9
+WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
+ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer than that. Measured there too
+_LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
+_PINNED: Final = (Work.GAP, Work.DELAY)
+_NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What ``summary.json`` tells of a rank beside its graph: when its steps began, and which share of its path is in calls that blocked
+    for no reason that an edge names."""
+
+    steps_ns: I64
+    blocked_share: float = 0.0
+
+    @staticmethod
+    def of(steps_ns: Sequence[int], path_ns: int, pinned_ns: int, shown_share: float) -> Told:
+        """Make it of the starts of steps, and of a path of ``path_ns``, ``pinned_ns`` of which nothing explains, of all of it
+        ``shown_share`` in gaps and delays."""
+        blocked = pinned_ns / path_ns - shown_share if path_ns > 0 else 0.0
+        return Told(np.array(steps_ns, np.int64), min(max(blocked, 0.0), 1.0))
+
+
+def band(work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, told: Mapping[int, Told]) -> Band:
+    """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log n) in nodes.
+
+    ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the changed program,
+    with its own jitter. So it is as wide as two runs may differ, not as a mean.
+    """
+    steps = _Steps.of(changed, after, told)
+    pinned_ns = _unexplained_ns(work, changed, path, told)
+    factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
+    unexplained_ns = [pinned_ns * (1 - min(1.0, *factors)), pinned_ns * (max(1.0, *factors) - 1)]
+    latency_ns = _latency_ns(work, changed, path)
+    jitter, why = _jitter(changed, after, path, steps)
+    found = Band(
+        level_pct=round(100 * LEVEL),
+        steps=steps.count,
+        unexplained_ns=[round(ns) for ns in unexplained_ns],
+        latency_ns=[round(ns) for ns in latency_ns],
+        why=why,
+    )
+    if jitter is None:
+        return found
+    count, some = max(steps.count, 1), len(steps.took_ns)
+    other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
+
+    def span(ns: float, runs: float, share: float) -> Span:
+        """Return the ends of so many steps' worth of jitter and this share of what is else uncertain."""
+        below, above = (max(jitter.both * sqrt(runs), share * ns + jitter.one * sqrt(runs)) for ns in other_ns)
+        return Span(ns=round(ns), low_ns=max(round(ns - below), 0), high_ns=round(ns + above))
+
+    return replace(
+        found,
+        run=span(after.total_ns, count, 1),
+        step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
+        spread_ns=round(jitter.both * sqrt(count)),
+    )
+
+
+class _Jitter(NamedTuple):
+    """By how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more than ``both``, in
+    1 - ``LEVEL`` by more than ``one``."""
+
+    both: float
+    one: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """``of_node``: the step of each node, all 0 where the ranks have no steps in common. ``took_ns``: from the end of the work of one step
+    to that of the next, of all ranks."""
+
+    count: int
+    of_node: I64
+    took_ns: I64
+
+    @staticmethod
+    def of(work: Workload, played: Played, told: Mapping[int, Told]) -> _Steps:
+        """Find the step of each node: that in which it began on the host, or the op that launched it."""
+        begun = [told[rank].steps_ns if rank in told else np.zeros(0, np.int64) for rank in work.ranks]
+        count = len(begun[0]) if len({len(one) for one in begun}) == 1 else 0
+        if count < 2:
+            return _Steps(count, np.zeros(len(work), np.int64), np.zeros(0, np.int64))
+        parts = [
+            _step_of(file, starts)[work.position[low:high]]
+            for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True)
+        ]
+        of_node, works = np.concatenate(parts), work.work != Work.GAP
+        ended_ns = np.zeros(count, np.int64)
+        np.maximum.at(ended_ns, of_node[works], played.end_ns[works])
+        return _Steps(count, of_node, np.diff(np.maximum.accumulate(ended_ns)))
+
+
+def _step_of(file: Graph, starts_ns: I64) -> I64:
+    """Return the step of each node of a file: what comes before the first belongs to it."""
+    step = np.maximum(np.searchsorted(np.sort(starts_ns), file.start_ns, side="right") - 1, 0)
+    launched = np.flatnonzero(~file.host & (file.caller != NOWHERE))
+    step[launched] = step[file.caller[launched]]
+    return step
+
+
+def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[_Jitter | None, str]:
+    """Return by how much a step differs, or why that is not known.
+
+    The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as ``WEIGHT`` steps, the sum of
+    the variances of the nodes on the path, each among its equals: those of its name that come as the k-th in other steps; in one step, all
+    of its name.
+    """
+    family, count = work.names()[0], max(steps.count, 1)
+    took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
+    same = _in_each_step(work.member, family, steps.of_node) if steps.count > 1 else _alike(work.member, family, took_ns)
+    variance = _variance(same, took_ns)[path.node]
+    repeats = ~np.isnan(variance)
+    known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
+    of_nodes = float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2  # what nothing repeats differs as much as the rest
+    weight, free = WEIGHT if known >= _LEAST_KNOWN else 0, max(len(steps.took_ns) - 1, 0)
+    if not weight + free:
+        return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once"
+    of_steps = float(steps.took_ns.var(ddof=1)) if free else 0.0
+    joined = (weight * of_nodes + free * of_steps) / (weight + free)
+    return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
+
+
+def _in_each_step(member: I32, family: I64, step: I64) -> I64:
+    """Number the nodes so that those of equal number are the k-th of their name in each step of their rank."""
+    order = np.lexsort((np.arange(len(step)), step, family, member))
+    first = begins(member[order], family[order], step[order])
+    at = np.arange(len(order))
+    turn = np.empty(len(order), np.int64)
+    turn[order] = at - np.maximum.accumulate(np.where(first, at, 0))
+    return _numbered(member, family, turn)
+
+
+def _alike(member: I32, family: I64, took_ns: F64) -> I64:
+    """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of time, none takes
+    ``ALIKE`` times the one before."""
+    order = np.lexsort((took_ns, family, member))
+    first = begins(member[order], family[order])
+    first[1:] |= took_ns[order[1:]] > ALIKE * took_ns[order[:-1]]
+    same = np.empty(len(order), np.int64)
+    same[order] = np.cumsum(first)
+    return same
+
+
+def _numbered(*keys: I64 | I32) -> I64:
+    found = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        found = np.unique(found * (int(key.max(initial=0)) + 1) + key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return found
+
+
+def _variance(same: I64, value: F64) -> F64:
+    """Return the variance among the nodes of the number of each; nan of one alone."""
+    many = np.bincount(same)
+    mean = np.bincount(same, value) / many
+    squares = np.bincount(same, (value - mean[same]) ** 2)
+    return np.where(many > 1, squares / np.maximum(many - 1, 1), np.nan)[same]
+
+
+def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, told: Mapping[int, Told]) -> float:
+    """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in calls that blocked; but
+    for gaps and delays that were changed themselves."""
+    node, sort = path.node, changed.work[path.node]
+    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in changed.ranks])[changed.member[node]]
+    late_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
+    pinned_ns = np.where(sort == Work.GAP, path.own_ns, np.minimum(late_ns, path.own_ns))
+    if len(work) == len(changed):
+        pinned_ns = np.where(np.isin(sort, _PINNED) & (work.micros_ns[node] != changed.micros_ns[node]), 0, pinned_ns)
+    ops_ns = np.where(np.isin(sort, _PINNED), 0, path.own_ns - pinned_ns)
+    return float((pinned_ns + ops_ns * blocked).sum())
+
+
+def _factors(work: Workload, changed: Workload) -> list[float]:
+    """Return how much longer each sort of work takes than before, on all ranks; of what is not there, nothing."""
+    out = []
+    for sort in (Work.HOST, Work.KERNEL, Work.COMM, Work.COPY):
+        ns, more_ns = (int(of.micros_ns[of.work == sort].sum()) for of in (work, changed))
+        if ns:
+            out.append(more_ns / ns)
+    return out
+
+
+def _latency_ns(work: Workload, changed: Workload, path: ReplayPath) -> list[float]:
+    """Return by how much less, and by how much more, communication on the path may take if what the quickest one of its rank takes is
+    latency, which a change of its time leaves as it is. Nothing where nodes came or went."""
+    if len(work) != len(changed):
+        return [0.0, 0.0]
+    own_ns, comm = work.cost_ns - work.fixed_ns, work.work == Work.COMM
+    quickest = np.full(len(work.ranks), np.iinfo(np.int64).max)
+    some = np.flatnonzero(comm & (own_ns > 0))
+    np.minimum.at(quickest, work.member[some], own_ns[some])
+    node = path.node[comm[path.node] & (own_ns[path.node] > 0) & (path.own_ns > path.fixed_ns)]
+    stays_ns = -(changed.micros_ns - work.micros_ns)[node] / own_ns[node] * quickest[work.member[node]]
+    return [float(-stays_ns[stays_ns < 0].sum()), float(stays_ns[stays_ns > 0].sum())]
+
+
+class _Step(msgspec.Struct, frozen=True):
+    start_ns: int
+
+
+class _Path(msgspec.Struct, frozen=True):
+    ns: int = 0
+    pinned_ns: int = 0
+
+
+class _Standstill(msgspec.Struct, frozen=True):
+    path: _Path = _Path()
+
+
+class _Replay(msgspec.Struct, frozen=True):
+    gap_share: float = 0.0
+    delay_share: float = 0.0
+
+
+class _Rank(msgspec.Struct, frozen=True):
+    rank: int
+    steps: list[_Step] = []
+    standstill: _Standstill = _Standstill()
+    replay: _Replay = _Replay()
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """What a band needs of ``summary.json``, whose record is of a later stage."""
+
+    ranks: list[_Rank] = []
+
+
+def told_by_summary(folder: Path) -> dict[int, Told]:
+    """Read what ``summary.json`` of a folder tells of each rank; nothing where there is none.
+
+    Raises:
+        InputError: it is there and is none of this version of graphlink.
+    """
+    path = folder / output_names.SUMMARY
+    if not path.exists():
+        return {}
+    found = document.load(path, _Summary, "summary of this version of graphlink", "run graphlink again with --force")
+    return {
+        one.rank: Told.of(
+            [step.start_ns for step in one.steps],
+            one.standstill.path.ns,
+            one.standstill.path.pinned_ns,
+            one.replay.gap_share + one.replay.delay_share,
+        )
+        for one in found.ranks
+    }
