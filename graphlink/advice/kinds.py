@@ -16,7 +16,7 @@ from graphlink.graph_model import EdgeKind
 from graphlink.model import I64
 from graphlink.operations.records import Operations
 from graphlink.patterns import UserPattern
-from graphlink.pipeline.delays import LOADER
+from graphlink.read.ranges import LOADER
 from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.whatif import Changes, Scale, launches

@@ -15,7 +15,7 @@ from graphlink.diff.records import Level
 from graphlink.diff.student import F64
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
-from graphlink.pipeline.delays import LOADER
+from graphlink.read.ranges import LOADER
 
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]
