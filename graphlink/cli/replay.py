@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
+from graphlink.cli.structural import ABOUT, OPTIONS, structural, structural_options
 from graphlink.errors import UsageError
 from graphlink.records import Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 
@@ -28,7 +29,8 @@ _ABOUT: Final = {
     "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
     "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
 }
-_EPILOG: Final = """what-if, all of it combinable:
+_EPILOG: Final = (
+    """what-if, all of it combinable:
   --scale SORT[:REGEX]=FACTOR   SORT is kernel (computation), comm (communication), copy (copies and memsets), host, gap (host gaps)
                                 or delay (device delays and start delays). Start delays and gaps do not scale with kernels or
                                 hosts. Factors of one node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
@@ -44,9 +46,12 @@ _EPILOG: Final = """what-if, all of it combinable:
                                 is no node of its own, so it cannot be set, only changed; an op is never below 0
   --what-if FILE.toml           changes from a file, which can also choose by step, thread, stream, path and Python line, and which has
                                 more kinds of changes: docs/replay.md. The options above add to it.
-
+"""
+    + ABOUT
+    + """
 Errors printed are self-consistency: a graph against the recording that it was made of, no prediction.
 """
+)
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +80,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     change.add_argument("--bandwidth", type=between(1e-6, 1e9, "bandwidth in GB/s"), metavar="GB/S", help="communication at this bandwidth")
     change.add_argument("--what-if", metavar="FILE.toml", help="the changes that a file asks for")
     change.add_argument("--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more")
+    structural_options(parser)
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -100,6 +106,7 @@ def replay(arguments: argparse.Namespace) -> int:
     groups = load_groups(folder)
     changes = Changes() if arguments.what_if is None else load_changes(Path(arguments.what_if))
     changes = changes.joined(changes_of(arguments.scale, arguments.remove_sync, arguments.bandwidth, arguments.launch_cost))
+    changes = changes.joined(structural(arguments))
     if arguments.list is not None:
         sort, top = (None if arguments.list == "all" else arguments.list), MOST_NAMES if arguments.top is None else arguments.top
         names = listed(files, machine, groups, sort, top, together=arguments.together)
@@ -119,7 +126,7 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
     elif (
         arguments.scale
         or arguments.remove_sync
-        or any(one is not None for one in (arguments.what_if, arguments.bandwidth, arguments.launch_cost))
+        or any(getattr(arguments, name) is not None for name in ("what_if", "bandwidth", "launch_cost", *OPTIONS))
     ):
         raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
 

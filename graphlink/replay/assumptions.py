@@ -47,6 +47,11 @@ ASSUMPTIONS: Final = {
         "Nothing that the host does between the old and the new place needs what it waited for.",
         "It cannot know where the program first reads the result.",
     ),
+    "dataloader": Assumption(
+        "A worker takes as long for a batch as was recorded, and other threads take as long as without it.",
+        "It cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the recording has no workers "
+        "(counted as 0).",
+    ),
     "network": Assumption(
         "Communication takes the steps and bytes of ring algorithms, and nothing else uses the network meanwhile.",
         "It cannot know which algorithm the library would choose, nor how much other traffic slows it.",

@@ -24,6 +24,8 @@ from graphlink.replay.workload import Work
 MOST_FACTOR: Final = 1_000_000
 MOST_US: Final = 1e9
 MOST_GB_PER_S: Final = 1e9
+MOST_WORKERS: Final = 4096
+PREFETCH: Final = 2  # batches that each worker is asked for in advance, PyTorch's default
 ALL: Final = "all"
 Sort: TypeAlias = Literal["host", "gap", "kernel", "comm", "copy", "delay"]
 SORT_OF: Final[dict[Work, Sort]] = {
@@ -36,6 +38,7 @@ SORT_OF: Final[dict[Work, Sort]] = {
 }
 SORTS: Final[dict[str, Work]] = {name: work for work, name in SORT_OF.items()}
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 _ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times
 _OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
 _MOST_BYTES: Final = 1 << 20  # of a file
@@ -216,7 +219,44 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"--bandwidth {self.bandwidth_gb_per_s:g}" if plain else f"[[network]] {self.done}"
 
 
-AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange
+class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The batches of each DataLoader made by ``workers``, each asked for ``prefetch`` in advance, on a machine with ``cores`` (None =
+    enough for all). ``recorded``: the number of workers in the recording, None where the main thread makes batches itself.
+    """
+
+    workers: Many
+    recorded: Many | None = None
+    cores: Many | None = None
+    prefetch: Many = PREFETCH
+
+    @property
+    def at_once(self) -> int:
+        """Return how many batches are made at one time: a worker each, on the cores that the main thread leaves."""
+        return self.workers if self.cores is None else max(1, min(self.workers, self.cores - 1))
+
+    @property
+    def ahead(self) -> int:
+        """Return how many batches are asked for and not taken, at most."""
+        return self.workers * self.prefetch
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return "dataloader"
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        cores = "" if self.cores is None else f" on {self.cores} core{'s' * (self.cores != 1)}"
+        return f"DataLoader with {self.workers} worker{'s' * (self.workers != 1)}{cores}"
+
+    @property
+    def title(self) -> str:
+        """Return how the command line asks for it."""
+        return f"--dataloader-workers {'' if self.recorded is None else f'{self.recorded}:'}{self.workers}"
+
+
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | LoaderChange
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,6 +265,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time: tuple[TimeChange, ...] = ()
     wait: tuple[WaitChange, ...] = ()
     network: tuple[NetworkChange, ...] = ()
+    dataloader: tuple[LoaderChange, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -251,8 +292,13 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return replace(Changes(), **{_TABLE[type(one)]: (one,)})
 
 
-_ORDER: Final = ("network", "time", "wait")  # as in ``Changes``: a table of a file
-_TABLE: Final[dict[type[msgspec.Struct], str]] = {NetworkChange: "network", TimeChange: "time", WaitChange: "wait"}
+_ORDER: Final = ("network", "time", "wait", "dataloader")  # as in ``Changes``: a table of a file
+_TABLE: Final[dict[type[msgspec.Struct], str]] = {
+    NetworkChange: "network",
+    TimeChange: "time",
+    WaitChange: "wait",
+    LoaderChange: "dataloader",
+}
 
 
 def _refuse_but_one(change: msgspec.Struct, actions: Sequence[str]) -> None:

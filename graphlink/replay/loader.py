@@ -22,6 +22,7 @@ from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.ranges import LOADER
 from graphlink.records import counted, ms
+from graphlink.replay.changes import LoaderChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
@@ -30,7 +31,6 @@ from graphlink.replay.rewire import NewEdges, Restructured, rewired, skipped
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import spread
 
-PREFETCH: Final = 2  # batches a worker is asked for in advance, PyTorch's default
 SETTLED: Final = 64  # how often all batches that are asked for are replaced before the state counts as that of a long run
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
@@ -39,29 +39,6 @@ _BY_WORKERS: Final = "_MultiProcessing"
 _NAMED: Final = re.compile(rf"\A(?:{LOADER.pattern})\Z", LOADER.flags)
 _PART: Final = re.compile(re.escape(PART) + r"\Z")
 _END: Final = re.compile(r"\Aend\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """How batches are made: by ``workers``, each asked for ``prefetch`` in advance, on a machine with ``cores`` (None = enough for all).
-
-    ``recorded``: the number of workers in the recording, None where the main thread made batches itself, or nobody knows.
-    """
-
-    workers: int
-    recorded: int | None = None
-    cores: int | None = None
-    prefetch: int = PREFETCH
-
-    @property
-    def ahead(self) -> int:
-        """Return how many batches are asked for and not taken, at most."""
-        return self.workers * self.prefetch
-
-    @property
-    def at_once(self) -> int:
-        """Return how many batches are made at one time: a worker each, on the cores that the main thread leaves."""
-        return self.workers if self.cores is None else max(1, min(self.workers, self.cores - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +69,7 @@ class _Found:
     after: I64
 
 
-def with_workers(work: Workload, loader: Loader, groups: Mapping[int, Sequence[int]]) -> Restructured:
+def with_workers(work: Workload, loader: LoaderChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
     """Return ``work`` with the batches of each DataLoader made by workers. Linear, but for a few replays.
 
     Raises:
@@ -101,7 +78,7 @@ def with_workers(work: Workload, loader: Loader, groups: Mapping[int, Sequence[i
     found = _found(work)
     if not found.loaders:
         raise UsageError(
-            "--dataloader-workers: the graph shows no DataLoader",
+            f"{loader.title}: the graph shows no DataLoader",
             todo="it shows one where a range enumerate(DataLoader)#..., batch-generator or dataloader is recorded",
         )
     recorded = _play(work, groups)
@@ -195,7 +172,7 @@ def _play(work: Workload, groups: Mapping[int, Sequence[int]]) -> Played:
     return play_ideal(work)
 
 
-def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Loader) -> I64:
+def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: LoaderChange) -> I64:
     """Return what each batch takes to make.
 
     With workers in the recording, that is how often a batch came, times their number: they were always busy. Where the main thread hardly
@@ -205,25 +182,25 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Load
         return np.array([work.cost_ns[nodes].sum() for nodes in batches.making])
     if loader.recorded is None:
         raise UsageError(
-            f"--dataloader-workers {loader.workers}: the recording has workers already, and does not say how many",
+            f"{loader.title}: the recording has workers already, and does not say how many",
             todo=f"write --dataloader-workers RECORDED:{loader.workers}, with the number of workers in the recording",
         )
     wait = np.array([nodes[0] for nodes in batches.making])
     waited, taken = work.cost_ns[wait], recorded.end_ns[wait]
     if len(taken) < 2:
-        raise UsageError("--dataloader-workers: the recording shows one batch, not how often one comes", todo="record more steps")
+        raise UsageError(f"{loader.title}: the recording shows one batch, not how often one comes", todo="record more steps")
     every_ns = (int(taken[-1]) - int(taken[0])) / (len(taken) - 1)
     busy = waited.mean() >= FULL * every_ns
     if loader.at_once < loader.recorded and not busy:
         raise UsageError(
-            f"--dataloader-workers {loader.recorded}:{loader.workers}: the main thread waits only {waited.mean() / 1e6:.3f} ms a batch, "
+            f"{loader.title}: the main thread waits only {waited.mean() / 1e6:.3f} ms a batch, "
             "so the recording does not show how long a batch takes",
             todo="record with fewer workers, or ask for more",
         )
     return np.full(len(wait), round((every_ns if busy else every_ns - waited.mean()) * loader.recorded))
 
 
-def _apart(work: Workload, found: _Found, loader: Loader) -> Workload:
+def _apart(work: Workload, found: _Found, loader: LoaderChange) -> Workload:
     """Return ``work`` with the nodes that move on threads of the workers."""
     target, moved = work.target, found.moved
     gone = moved[target] | moved[work.source]
@@ -237,7 +214,7 @@ def _apart(work: Workload, found: _Found, loader: Loader) -> Workload:
     return rewired(work, gone, new)
 
 
-def _worker_edges(batches: _Batches, loader: Loader, new: NewEdges) -> None:
+def _worker_edges(batches: _Batches, loader: LoaderChange, new: NewEdges) -> None:
     for k, nodes in enumerate(batches.making):
         begin, end = int(nodes[0]), int(nodes[-1])
         for a, b in zip(nodes[:-1].tolist(), nodes[1:].tolist(), strict=True):
@@ -256,7 +233,7 @@ class _Run:
 
     batches: _Batches
     took_ns: I64
-    loader: Loader
+    loader: LoaderChange
     made: list[int] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     began: list[int] = field(default_factory=lambda: [0])
@@ -365,8 +342,8 @@ def _done(run: _Run, recorded: Played, played: Played) -> str:
     batches, count = run.batches, len(run.took_ns)
     asked, taken = _asked_taken(batches, played)
     was = _asked_taken(batches, recorded)[1]
-    what = f"{batches.name.split('.')[0]} with {counted(run.loader.workers, 'worker')}: {count:,} batches of "
-    what += f"{ms(float(np.median(run.took_ns)))} ms (median), waits {ms(float((taken - asked).mean()))} ms for one"
+    what = f"{batches.name.split('.')[0]}: {count:,} batches of {ms(float(np.median(run.took_ns)))} ms (median), its thread waits "
+    what += f"{ms(float((taken - asked).mean()))} ms for one"
     return what + (f", takes one every {_every(taken)} ms (before: {_every(was)} ms)" if count > 1 else "")
 
 

@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import UsageError
+from graphlink.replay.assumptions import made
 from graphlink.replay.changes import AnyChange, Changes, NetworkChange, TimeChange, WaitChange
+from graphlink.replay.loader import with_workers
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
 from graphlink.replay.selection import NodeOperations, Selection
@@ -32,7 +34,7 @@ class Changed:
 
 
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]], selection: Selection | None = None) -> Changed:
-    """Return ``work`` with ``changes`` made, in the order: network, times, waits. Linear, names matched once each.
+    """Return ``work`` with ``changes`` made, in the order of ``Changes.each``. Linear, names matched once each.
 
     Raises:
         UsageError: a change names nothing that is there.
@@ -47,8 +49,14 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
             done.append(change_times(draft, chooses, change))
     out = draft.workload()
     if changes.wait:
-        out, made = change_waits(out, chooses, changes.wait)
-        done += made
+        out, waits = change_waits(out, chooses, changes.wait)
+        done += waits
+    if len(changes.dataloader) > 1:
+        raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
+    for loader in changes.dataloader:
+        found = with_workers(out, loader, groups)
+        out = found.work
+        done.append(made(loader.kind, f"{loader.done}: {found.what}", found.nodes, found.ns))
     return Changed(out, tuple(done))
 
 
