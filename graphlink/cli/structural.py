@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _WORKERS: Final = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})")
 OPTIONS: Final = ("dataloader_workers", "cores", "prefetch_factor")
-ABOUT: Final = """  --dataloader-workers [WAS:]N  N workers make the batches of each DataLoader. In the recording the main thread made them, or WAS
+ABOUT: Final = """\
+  --dataloader-workers [WAS:]N  N workers make the batches of each DataLoader. In the recording the main thread made them, or WAS
                                 workers. The main thread waits for a batch that is not ready, as in the middle of a long run.
                                 --cores says how many there are, one of them the main thread's (else enough for all),
                                 --prefetch-factor how many batches each worker is asked for in advance (2)

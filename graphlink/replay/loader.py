@@ -21,7 +21,7 @@ from graphlink.errors import UsageError
 from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.ranges import LOADER
-from graphlink.records import counted, ms
+from graphlink.records import ms
 from graphlink.replay.changes import LoaderChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal

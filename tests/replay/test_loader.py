@@ -21,7 +21,6 @@ from graphlink.testing import run
 from graphlink.testing.loading import Loading, loading_program
 from tests.replay.test_what_if import recorded
 
-
 REAL = Path(__file__).parents[2] / "fixtures" / "real"
 
 
