@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from graphlink.records import Short
+from graphlink.replay.changes import Changes
 from graphlink.replay.records import Band
-from graphlink.replay.whatif import Changes
 
 Kind = Literal[
     "data_loading",

@@ -15,7 +15,7 @@ from graphlink.records import Table, joined, ms, plain
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.records import IdleParts, Other, Searched
+    from graphlink.pipeline.records import IdleParts, Other, Searched, StepTime
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
@@ -131,7 +131,27 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
     lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
     lines.append("    of one microbatch in one rank's share of the model")
     lines += [] if offer.searched is UNSET else _searched(offer.searched)
+    lines += [] if offer.step is UNSET else _step(offer.step)
     return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
+
+
+def _step(found: StepTime) -> list[str | Table]:
+    """Return the predicted time of a step, what it is made of on each rank, and what it rests on."""
+    from msgspec import UNSET
+
+    measured = "" if found.measured_ns is UNSET else f"  (measured {ms(found.measured_ns)} ms)"
+    missed = "" if found.missed is UNSET else f", {found.missed:+.2%} of it added, as the recorded steps took longer than computed"
+    if found.missed is not UNSET and found.missed < 0:
+        missed = f", {found.missed:+.2%} of it, as the recorded steps took less than computed"
+    rows = [(str(r.rank), ms(r.work_ns), ms(r.optimizer_ns), ms(r.rest_ns)) for r in found.ranks]
+    return [
+        f"  a step would take {ms(found.step_ns)} ms{measured}: from its first action to that of the next",
+        *([] if found.doubt is UNSET else [f"    not to be relied on: {found.doubt}"]),
+        f"    pipeline {ms(found.pipeline_ns)} ms{missed}; between two steps {ms(found.between_ns)} ms",
+        Table(rows, ("rank", "work ms", "optimizer ms", "idle, loading, host ms"), ">>>>", indent=4),
+        f"    {found.rests_on}",
+        f"    {found.cannot_know}",
+    ]
 
 
 def _searched(found: Searched) -> list[str | Table]:

@@ -13,8 +13,10 @@ from graphlink.errors import OutputError, UsageError
 from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
 from graphlink.pipeline.recognise import recognise
+from graphlink.pipeline.records import Ranges
 from graphlink.pipeline.schedules import AUTO, SEARCHED, Order, default_chunks, named, splits
 from graphlink.pipeline.simulate import Timed, simulate
+from graphlink.pipeline.step_time import step_time
 from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
 
@@ -38,7 +40,7 @@ def offer(
     Raises:
         UsageError: there is no such schedule for these numbers, or a rank would have more than ``MOST_ACTIONS``.
     """
-    measured = _measured(file)
+    ranges, measured = _measured(file)
     microbatches = file.pipeline.microbatches if microbatches is None else microbatches
     try:
         schedule = named(name)
@@ -51,7 +53,8 @@ def offer(
         found = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share, memory=memory)
     except ValueError as problem:
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
-    return found._replace(other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed)))
+    step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
+    return found._replace(other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step))
 
 
 def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory | None:
@@ -69,11 +72,11 @@ def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory 
     return Memory(SEARCHED[schedule] if of_1f1b is None else of_1f1b, KEPT if kept is None else kept)
 
 
-def _measured(file: Bubbles) -> Measured:
-    """Measure the first pipeline of a run, its ranks in the order of their stages."""
+def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
+    """Return the ranges of the first pipeline of a run, its ranks in the order of their stages, and what was measured of them."""
     every = ranges_of(file)
     ranges = [every[i] for i in replica(file)]
-    return measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
+    return ranges, measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
@@ -90,7 +93,7 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
         UsageError, OutputError
     """
     if offered is None:
-        measured = _measured(file)
+        _, measured = _measured(file)
         if not measured.recognised.steps:
             raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
         orders = measured.recognised.steps[0].orders

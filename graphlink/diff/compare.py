@@ -20,7 +20,7 @@ from graphlink.diff.split import rank_splits, run_split
 from graphlink.diff.verdict import fail_on, verdict
 from graphlink.errors import InputError
 from graphlink.operations.records import Operation
-from graphlink.pipeline.delays import LOADER
+from graphlink.read.ranges import LOADER
 
 _SAME: Final = 0.0005  # of a count
 

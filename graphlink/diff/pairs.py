@@ -14,7 +14,7 @@ from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts, named_par
 from graphlink.diff.records import Level
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
-from graphlink.pipeline.delays import LOADER
+from graphlink.read.ranges import LOADER
 from graphlink.student import F64
 
 Path = tuple[str, ...]

@@ -24,9 +24,10 @@ from graphlink.link.call_roles import Role, roles
 from graphlink.link.launch import launched_before
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pipeline import spans
-from graphlink.pipeline.delays import LOADER, MEMORY
+from graphlink.pipeline.delays import MEMORY
 from graphlink.pipeline.records import Spans
 from graphlink.pipeline.waits import LATENCY_NS
+from graphlink.read.ranges import LOADER
 from graphlink.tables import take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)

@@ -25,13 +25,10 @@ from graphlink.pipeline.records import Cause, Delays, Pass, Spans
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import LOADER, STEP_MARK
 from graphlink.tables import concat, take
 
 MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
-LOADER: Final = re.compile(
-    r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
-)
 
 
 def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:

@@ -213,9 +213,37 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
     idle_1f1b: IdleParts
 
 
+class RankStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What the predicted step of a rank is made of; the three add up to it."""
+
+    rank: Number
+    work_ns: Ns
+    optimizer_ns: Ns
+    rest_ns: int  # idle in the pipeline, waiting for the optimizers of others, data loading, the host
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The predicted time of a step, from its first action to that of the next step: ``pipeline_ns`` + ``between_ns``.
+
+    ``measured_ns``: the median of the recording, absent where no two of its steps follow each other. ``missed``: by which share of itself
+    the same computation fell short of the recorded steps, which ``pipeline_ns`` is longer for; absent where their schedule is unknown.
+    ``doubt``: why the prediction is not to be relied on, absent where nothing speaks against it.
+    """
+
+    step_ns: Ns
+    measured_ns: Ns | UnsetType = UNSET
+    pipeline_ns: Ns
+    between_ns: int
+    missed: float | UnsetType = UNSET
+    ranks: list[RankStep]
+    rests_on: str
+    cannot_know: str
+    doubt: str | UnsetType = UNSET
+
+
 class Other(msgspec.Struct, frozen=True, kw_only=True):
     """The result of another schedule on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model. ``searched``: of a schedule that was searched for these times."""
+    rank's share of the model. ``searched``: of a schedule that was searched for these times. ``step``: the predicted time of a step."""
 
     schedule: str
     stages: int
@@ -227,6 +255,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
     bubble_ratio_ideal: float | UnsetType = UNSET
     activations: tuple[float, ...]
     searched: Searched | UnsetType = UNSET
+    step: StepTime | UnsetType = UNSET
     assumed: tuple[str, ...]  # sentences for the user
 
 

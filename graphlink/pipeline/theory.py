@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import IdleParts, Other, PartsNs, Pass, Ranges, Rates, Searched, StepEntry, Theory
 from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
@@ -92,13 +92,14 @@ class Measured:
     """Median times of a run as it was ``recognised``.
 
     ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there. ``home``: the rank of
-    each virtual stage, ``NOWHERE`` if none.
+    each virtual stage, ``NOWHERE`` if none. ``varied``: by phase, what each action took in multiples of the median of its stage.
     """
 
     recognised: Recognised
     times: ActionTimes
     seen: Bool
     home: I64
+    varied: tuple[F64, ...]
 
 
 def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: bool = False) -> Measured:
@@ -120,7 +121,13 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
         home[one.stage] = rank
     medians, there = _medians(seen, count)
     times = ActionTimes(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
-    return Measured(recognised, times, there, home)
+    return Measured(recognised, times, there, home, _varied(seen, medians))
+
+
+def _varied(seen: Ranges, medians: I64) -> tuple[F64, ...]:
+    """Return by phase what each action took in multiples of the median of its stage; where that is 0 none."""
+    median = medians[seen.phase, seen.stage]
+    return tuple(seen.busy_ns[mine] / median[mine] for mine in ((seen.phase == phase) & (median > 0) for phase in range(PHASES)))
 
 
 def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> Ranges:

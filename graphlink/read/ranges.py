@@ -20,6 +20,10 @@ from graphlink.model import I32, I64, Bool
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py, dataloader.py, Work.cpp).
 RANGE: Final = re.compile(r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+")
 STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_\d+|train_step(?:[ _#]?\d+)?")
+# What gets the next batch, as PyTorch, Megatron and users name it.
+LOADER: Final = re.compile(
+    r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
+)
 # Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
 _OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named

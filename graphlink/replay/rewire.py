@@ -1,0 +1,63 @@
+"""Edits the edges of a workload for a what-if; nodes stay where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.replay.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Restructured:
+    """A workload with another structure: ``what`` became of it, of how many ``nodes``, and by how much their times grew, added up."""
+
+    work: Workload
+    what: str
+    nodes: int
+    ns: int
+
+
+@dataclass(slots=True)
+class NewEdges:
+    """Edges to be added: ``target`` begins when ``source`` has ended. Those without a source or target are left out."""
+
+    source: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+
+    def add(self, source: int, target: int, kind: EdgeKind) -> None:
+        if NOWHERE not in (source, target):
+            self.source.append(source)
+            self.target.append(target)
+            self.kind.append(kind)
+
+
+def rewired(work: Workload, gone: Bool, new: NewEdges | None = None) -> Workload:
+    """Return ``work`` without the edges ``gone`` (one entry per edge) and with those of ``new``, whose lags are 0. n log n in edges."""
+    new = new or NewEdges()
+    target = np.concatenate([work.target[~gone], np.array(new.target, np.int64)])
+    source = np.concatenate([work.source[~gone], np.array(new.source, np.int32)])
+    kind = np.concatenate([work.kind[~gone], np.array(new.kind, np.uint8)])
+    order = np.lexsort((source, target))
+    first = np.append(0, np.cumsum(np.bincount(target, minlength=len(work))))
+    lag_ns = None if work.lag_ns is None else np.concatenate([work.lag_ns[~gone], np.zeros(len(new.source), np.int64)])[order]
+    return replace(work, first=first, source=source[order], kind=kind[order], lag_ns=lag_ns)
+
+
+def skipped(beside: I64, gone: Bool) -> I64:
+    """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``); of others itself.
+
+    n log n.
+    """
+    n = len(beside)
+    to = np.append(np.where(gone, np.where(beside == NOWHERE, n, beside), np.arange(n)), n)
+    while True:
+        further = to[to]
+        if np.array_equal(further, to):
+            break
+        to = further
+    return np.where(to[:n] == n, NOWHERE, to[:n])

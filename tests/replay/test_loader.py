@@ -1,0 +1,111 @@
+"""Batches made by workers: what-ifs of a recording without workers, against the simulated truth of a long run with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from graphlink.errors import UsageError
+from graphlink.replay.changes import Changes, LoaderChange
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.loader import with_workers
+from graphlink.replay.rewire import Restructured
+from graphlink.replay.whatif import apply
+from graphlink.replay.workload import Workload, workload
+from graphlink.run.job import Inputs, Options, prepare
+from graphlink.testing import run
+from graphlink.testing.loading import Loading, loading_program
+from tests.replay.test_what_if import recorded
+
+REAL = Path(__file__).parents[2] / "fixtures" / "real"
+
+
+def case(seed: int) -> Loading:
+    random = Random(seed)
+    return Loading(
+        seed=seed,
+        batches=random.randint(3, 8),
+        batch_ns=random.choice([300_000, 1_000_000, 3_000_000, 10_000_000]),
+        kernels=random.randint(4, 20),
+        blocking=random.random() < 0.5,
+    )
+
+
+def true_window_ns(what: Loading, windows: int = 40) -> float:
+    """The time of a window in a long run: the mean of its second half."""
+    execution = run(loading_program(replace(what, windows=windows)))
+    begin = [row.start_ns for row in execution.host if row.name.startswith("ProfilerStep")]
+    return (begin[-what.batches] - begin[(windows // 2) * what.batches]) / (windows - 1 - windows // 2)
+
+
+def graph_of(folder: Path, what: Loading) -> Workload:
+    return recorded(folder, run(loading_program(what)), cuda_sync=True)
+
+
+def changed(work: Workload, loader: LoaderChange) -> Restructured:
+    return with_workers(apply(work, Changes(), {}).work, loader, {})
+
+
+def predicted_ns(work: Workload, loader: LoaderChange) -> int:
+    return play_ideal(changed(work, loader).work).total_ns
+
+
+@pytest.mark.parametrize("seeds", [10, pytest.param(150, marks=pytest.mark.long)])
+def test_a_window_with_workers_takes_what_one_of_a_long_run_takes(tmp_path: Path, seeds: int) -> None:
+    errors = []
+    for seed in range(seeds):
+        random, what = Random(-seed), case(seed)
+        loader = LoaderChange(workers=random.choice([1, 2, 3, 4, 8]), prefetch=random.choice([1, 2, 4]))
+        true_ns = true_window_ns(replace(what, workers=loader.workers, prefetch=loader.prefetch))
+        errors.append(100 * (predicted_ns(graph_of(tmp_path, what), loader) / true_ns - 1))
+    print(f"{seeds} programs: median {np.median(np.abs(errors)):.2f} %, worst {max(errors, key=abs):+.2f} %")
+    assert np.median(np.abs(errors)) <= 0.75
+    assert max(map(abs, errors)) <= 5
+
+
+@pytest.mark.parametrize(("was", "workers"), [(1, 2), (1, 3), (2, 8), (2, 1)])
+def test_a_recording_with_too_few_workers_tells_what_others_take(tmp_path: Path, was: int, workers: int) -> None:
+    """The recording is a window from the middle of a run with workers, in which the main thread waits for each batch."""
+    what = Loading(batches=5, batch_ns=6_000_000, kernels=5)
+    long = run(loading_program(replace(what, workers=was, windows=6)))
+    work = recorded(tmp_path, long, cuda_sync=True)
+    window_ns = predicted_ns(work, LoaderChange(workers=workers, recorded=was)) / 6
+    assert window_ns == pytest.approx(true_window_ns(replace(what, workers=workers)), rel=0.05)
+
+
+def test_fewer_cores_are_fewer_batches_at_a_time(tmp_path: Path) -> None:
+    work = graph_of(tmp_path, Loading(batch_ns=10_000_000))
+    assert predicted_ns(work, LoaderChange(workers=8, cores=3)) == pytest.approx(
+        predicted_ns(work, LoaderChange(workers=2, prefetch=8)), rel=0.01
+    )
+    assert predicted_ns(work, LoaderChange(workers=8, cores=1)) == pytest.approx(
+        predicted_ns(work, LoaderChange(workers=1, prefetch=16)), rel=0.01
+    )
+
+
+def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="shows no DataLoader"):
+        changed(recorded(tmp_path, run(loading_program(Loading(name="next(batches)"))), cuda_sync=True), LoaderChange(workers=2))
+    work = graph_of(tmp_path, Loading(workers=4, batch_ns=300_000, kernels=20))
+    with pytest.raises(UsageError, match="does not say how many"):
+        changed(work, LoaderChange(workers=2))
+    with pytest.raises(UsageError, match="does not show how long a batch takes"):
+        changed(work, LoaderChange(workers=2, recorded=4))
+
+
+def real(name: str) -> Workload:
+    prepared = prepare(Inputs(kineto=REAL / name / "kineto_0.json.gz"), Options(sync="cuda"))
+    return workload({0: prepared.built.graph})
+
+
+def test_the_second_recording_of_the_tutorial_is_predicted_from_the_first() -> None:
+    """One worker in the first, eight in the second, recorded a minute later; the difference is noise of the machine and what workers cost
+    the main thread."""
+    first, second = real("dataloader"), real("dataloader-8-workers")
+    predicted = predicted_ns(first, LoaderChange(workers=8, recorded=1, prefetch=1))
+    assert predicted == pytest.approx(play_ideal(second).total_ns, rel=0.05)
+    assert predicted_ns(first, LoaderChange(workers=1, recorded=1, prefetch=1)) == pytest.approx(play_ideal(first).total_ns, rel=0.05)
