@@ -70,10 +70,16 @@ def test_two_steps_differ_as_their_nodes_do() -> None:
     assert told.spread_ns == round(half_width(8 + 2, WEIGHT, 2)) and told.step is None
 
 
-def test_one_step_differs_as_nodes_of_one_name_do() -> None:
-    told = found(chain([(10, 20, 12)], name="op"), "host=1", [0])
-    assert told.spread_ns == round(half_width(3 * np.var([10, 20, 12], ddof=1), WEIGHT, 1))
+def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
+    """40 is more than 1.5 times 13, so it is work of another size."""
+    told = found(chain([(10, 40, 13, 44, 12)], name="op"), "host=1", [0])
+    assert told.spread_ns == round(half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1))
     assert "nodes of one name differ" in " ".join(band_words(told, 42_000))
+
+
+def test_what_is_there_once_differs_as_the_rest() -> None:
+    alike, once = (found(chain([(10, 12, *more)], name="op"), "host=1", [0]) for more in ((), (20,)))
+    assert alike.spread_ns is not None and once.spread_ns == pytest.approx(alike.spread_ns * 42 / 22, abs=1)
 
 
 @pytest.mark.parametrize(("steps", "why"), [([0], "one step"), ([], "no steps are marked")])
