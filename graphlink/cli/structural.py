@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from graphlink.replay.changes import Changes, LoaderChange
 
 _WORKERS: Final = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})")
-OPTIONS: Final = ("dataloader_workers", "cores", "prefetch_factor")
+OPTIONS: Final = ("cuda_graph", "dataloader_workers", "cores", "prefetch_factor")
 ABOUT: Final = """\
+  --cuda-graph REGEX            each op or range in whose name REGEX is found becomes one launch of a CUDA graph: the host does not run
+                                its ops, the device work keeps its order. Repeatable. What a graph cannot hold is refused: waiting
+                                for the device, copies from or to pageable memory, loading data, communication on the host
   --dataloader-workers [WAS:]N  N workers make the batches of each DataLoader. In the recording the main thread made them, or WAS
                                 workers. The main thread waits for a batch that is not ready, as in the middle of a long run.
                                 --cores says how many there are, one of them the main thread's (else enough for all),
@@ -24,6 +27,7 @@ ABOUT: Final = """\
 
 def structural_options(parser: argparse.ArgumentParser) -> None:
     change = parser.add_argument_group("what if, of another structure")
+    change.add_argument("--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable")
     change.add_argument("--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did")
     change.add_argument("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores")
     change.add_argument(
@@ -37,9 +41,11 @@ def structural(arguments: argparse.Namespace) -> Changes:
     Raises:
         UsageError: a number is out of range, or an option lacks the one that it is for.
     """
-    from graphlink.replay.changes import Changes
+    from graphlink.patterns import UserPattern
+    from graphlink.replay.changes import Changes, GraphChange
 
-    return Changes(dataloader=_loader(arguments))
+    graphs = tuple(GraphChange(name=UserPattern(text, "--cuda-graph")) for text in arguments.cuda_graph or ())
+    return Changes(cuda_graph=graphs, dataloader=_loader(arguments))
 
 
 def _loader(arguments: argparse.Namespace) -> tuple[LoaderChange, ...]:

@@ -47,6 +47,10 @@ ASSUMPTIONS: Final = {
         "Nothing that the host does between the old and the new place needs what it waited for.",
         "It cannot know where the program first reads the result.",
     ),
+    "cuda_graph": Assumption(
+        "Each part does the same work whenever it runs, and its device ops take as long as when they are launched one by one.",
+        "It cannot know whether sizes or decisions of the host change from one time to the next, which a graph cannot follow.",
+    ),
     "dataloader": Assumption(
         "A worker takes as long for a batch as was recorded, and other threads take as long as without it.",
         "It cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the recording has no workers "

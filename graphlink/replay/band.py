@@ -170,7 +170,7 @@ def _alike(member: I32, family: I64, took_ns: F64) -> I64:
     first = begins(member[order], family[order])
     first[1:] |= took_ns[order[1:]] > ALIKE * took_ns[order[:-1]]
     same = np.empty(len(order), np.int64)
-    same[order] = np.cumsum(first)
+    same[order] = np.cumsum(first) - 1
     return same
 
 

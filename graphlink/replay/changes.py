@@ -219,6 +219,40 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"--bandwidth {self.bandwidth_gb_per_s:g}" if plain else f"[[network]] {self.done}"
 
 
+class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each op or range that is chosen as one launch of a CUDA graph, which takes ``launch_us``; from one of its device ops to the next the
+    device takes ``gap_us`` (None = as the recording shows it).
+    """
+
+    launch_us: float | None = None
+    gap_us: float | None = None
+
+    def __post_init__(self) -> None:
+        Selector.__post_init__(self)
+        if self.name is None and self.path is None and self.line is None:
+            raise ValueError("wants name, path or line, of the ops or ranges that become graphs")
+        for name in ("launch_us", "gap_us"):
+            us = getattr(self, name)
+            if us is not None and not 0 <= us < MOST_US:
+                raise ValueError(f"{name} {us} is no time in us")
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return "cuda_graph"
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        return f"{self.what} as CUDA graphs"
+
+    @property
+    def title(self) -> str:
+        """Return how the command line, or else a file, asks for it."""
+        plain = self.of_option and self.sort is None and self.rank is None and self.launch_us is None and self.gap_us is None
+        return f"--cuda-graph {self.what}" if plain else f"[[cuda_graph]] {self.done}"
+
+
 class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The batches of each DataLoader made by ``workers``, each asked for ``prefetch`` in advance, on a machine with ``cores`` (None =
     enough for all). ``recorded``: the number of workers in the recording, None where the main thread makes batches itself.
@@ -256,7 +290,7 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return f"--dataloader-workers {'' if self.recorded is None else f'{self.recorded}:'}{self.workers}"
 
 
-AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | LoaderChange
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | GraphChange | LoaderChange
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,6 +299,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time: tuple[TimeChange, ...] = ()
     wait: tuple[WaitChange, ...] = ()
     network: tuple[NetworkChange, ...] = ()
+    cuda_graph: tuple[GraphChange, ...] = ()
     dataloader: tuple[LoaderChange, ...] = ()
 
     @property
@@ -275,7 +310,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def of_operations(self) -> bool:
         """Tell whether a change chooses paths or lines, for which the operations of nodes are wanted."""
-        return any(one.path is not None or one.line is not None for one in (*self.time, *self.wait))
+        return any(one.path is not None or one.line is not None for one in (*self.time, *self.wait, *self.cuda_graph))
 
     def each(self) -> Iterator[AnyChange]:
         """Yield every change, in the order in which they are made."""
@@ -292,11 +327,12 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return replace(Changes(), **{_TABLE[type(one)]: (one,)})
 
 
-_ORDER: Final = ("network", "time", "wait", "dataloader")  # as in ``Changes``: a table of a file
+_ORDER: Final = ("network", "time", "wait", "cuda_graph", "dataloader")  # as in ``Changes``: a table of a file
 _TABLE: Final[dict[type[msgspec.Struct], str]] = {
     NetworkChange: "network",
     TimeChange: "time",
     WaitChange: "wait",
+    GraphChange: "cuda_graph",
     LoaderChange: "dataloader",
 }
 

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import PART, EdgeKind
+from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.ranges import LOADER
 from graphlink.records import ms
@@ -27,9 +27,8 @@ from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
 from graphlink.replay.played import Played
-from graphlink.replay.rewire import NewEdges, Restructured, rewired, skipped
+from graphlink.replay.rewire import NewEdges, Restructured, outermost, rewired, skipped
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import spread
 
 SETTLED: Final = 64  # how often all batches that are asked for are replaced before the state counts as that of a long run
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
@@ -37,7 +36,6 @@ FULL: Final = 0.1  # share of the window that the main thread waits, from which 
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
 _BY_WORKERS: Final = "_MultiProcessing"
 _NAMED: Final = re.compile(rf"\A(?:{LOADER.pattern})\Z", LOADER.flags)
-_PART: Final = re.compile(re.escape(PART) + r"\Z")
 _END: Final = re.compile(r"\Aend\Z")
 
 
@@ -125,15 +123,7 @@ def _owners(work: Workload) -> tuple[I64, Bool]:
     own = named & names_found(work, _OWN)
     thread = np.unique(np.stack([work.member, tid]), axis=1, return_inverse=True)[1].reshape(-1)
     named &= own | ~np.isin(thread, thread[own])
-    head = named & ~names_found(work, _PART, families=False)
-    caller = work.column("caller")
-    for low, high in work.bounds:
-        at = np.append(spread(high - low, work.position[low:high], np.arange(low, high)), NOWHERE)
-        caller[low:high] = at[caller[low:high]]
-    inside = (caller != NOWHERE) & host & (tid == tid[caller])
-    top = skipped(np.where(inside, caller, NOWHERE), ~head)
-    nested = head & inside & (top[caller] != NOWHERE)
-    return skipped(np.where(inside, caller, NOWHERE), ~(head & ~nested)), named
+    return outermost(work, named & ~work.is_part), named
 
 
 def _last(work: Workload, tid: I64, member: int, thread: int) -> int:
@@ -148,7 +138,7 @@ def _crossing(work: Workload) -> Bool:
     What a thread waited for before it asks for a batch goes to where it has it, so such a wait is no hindrance.
     """
     across = work.kind != EdgeKind.HOST
-    part = names_found(work, _PART, families=False)
+    part = work.is_part
     out = np.zeros(len(work), np.bool_)
     out[work.source[across]] = True
     out[work.target[across & part[work.target]]] = True

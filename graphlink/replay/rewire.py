@@ -8,7 +8,8 @@ import numpy as np
 
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.replay.workload import Workload
+from graphlink.replay.selection import Selection
+from graphlink.replay.workload import Work, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +62,13 @@ def skipped(beside: I64, gone: Bool) -> I64:
             break
         to = further
     return np.where(to[:n] == n, NOWHERE, to[:n])
+
+
+def outermost(work: Workload, head: Bool) -> I64:
+    """Return for every host node the outermost of the nodes ``head`` that called it on its thread, itself included; ``NOWHERE`` without
+    one. n log n."""
+    tid, caller = work.column("tid"), Selection(work).callers
+    inside = (caller != NOWHERE) & (work.work == Work.HOST) & (tid == tid[caller])
+    above = np.where(inside, caller, NOWHERE)
+    nested = head & inside & (skipped(above, ~head)[caller] != NOWHERE)
+    return skipped(above, ~(head & ~nested))

@@ -14,6 +14,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import AnyChange, Changes, NetworkChange, TimeChange, WaitChange
+from graphlink.replay.cuda_graph import as_graphs
 from graphlink.replay.loader import with_workers
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
@@ -51,6 +52,10 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
     if changes.wait:
         out, waits = change_waits(out, chooses, changes.wait)
         done += waits
+    for graph in changes.cuda_graph:
+        found = as_graphs(out, chooses, graph)
+        out = found.work
+        done.append(made(graph.kind, f"{graph.done}: {found.what}", found.nodes, found.ns))
     if len(changes.dataloader) > 1:
         raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
     for loader in changes.dataloader:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from benchmarks.bands import inside, predicted, table
+from graphlink.cli import main
+from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
-from graphlink.replay.band import WEIGHT, Told, band
+from graphlink.replay.band import WEIGHT, Told, band, told_by_summary
 from graphlink.replay.band_words import band_head, band_words
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
@@ -70,10 +74,16 @@ def test_two_steps_differ_as_their_nodes_do() -> None:
     assert told.spread_ns == round(half_width(8 + 2, WEIGHT, 2)) and told.step is None
 
 
-def test_one_step_differs_as_nodes_of_one_name_do() -> None:
-    told = found(chain([(10, 20, 12)], name="op"), "host=1", [0])
-    assert told.spread_ns == round(half_width(3 * np.var([10, 20, 12], ddof=1), WEIGHT, 1))
+def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
+    """40 is more than 1.5 times 13, so it is work of another size."""
+    told = found(chain([(10, 40, 13, 44, 12)], name="op"), "host=1", [0])
+    assert told.spread_ns == round(half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1))
     assert "nodes of one name differ" in " ".join(band_words(told, 42_000))
+
+
+def test_what_is_there_once_differs_as_the_rest() -> None:
+    alike, once = (found(chain([(10, 12, *more)], name="op"), "host=1", [0]) for more in ((), (20,)))
+    assert alike.spread_ns is not None and once.spread_ns == pytest.approx(alike.spread_ns * 42 / 22, abs=1)
 
 
 @pytest.mark.parametrize(("steps", "why"), [([0], "one step"), ([], "no steps are marked")])
@@ -121,6 +131,46 @@ def test_words_say_the_least_first(low_ms: int, high_ms: int, words: str) -> Non
     run = Span(ns=5_000_000, low_ns=low_ms * 10**6, high_ns=high_ms * 10**6)
     told = Band(level_pct=90, steps=3, run=run, spread_ns=1, unexplained_ns=[0, 0], latency_ns=[0, 0])
     assert band_words(told, 10**7)[0] == f"a second run of 3 steps, so changed, takes {low_ms}.000 to {high_ms}.000 ms: {words}"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    recordings = Path(__file__).parents[2] / "fixtures" / "demo"
+    given = ["--kineto", str(recordings / "kineto_0.json"), "--et", str(recordings / "et_0.json")]
+    assert main([*given, "--out", str(folder), "--sync", "cuda", "--no-timeline", "--quiet"]) == 0
+    return folder
+
+
+def test_text_and_data_say_the_same(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(out), "--scale", "kernel=0.5", "--json", str(tmp_path / "r.json")]) == 0
+    [what_if] = json.loads((tmp_path / "r.json").read_bytes())["what_if"]
+    told = msgspec.convert(what_if["band"], Band)
+    assert told.steps == 3 and told.run is not None and told.run.low_ns < what_if["after_ns"] == told.run.ns < told.run.high_ns
+    assert all(line in capsys.readouterr().out for line in band_words(told, what_if["before_ns"])[:1])
+
+
+def test_each_gain_of_advice_has_its_band(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advice", str(out), "--json", str(tmp_path / "a.json")]) == 0
+    found = json.loads((tmp_path / "a.json").read_bytes())
+    gaining = [one for one in found["advice"] if one["gain_ns"]]
+    assert gaining and all(one["band"]["run"]["ns"] == found["replayed_ns"] - one["gain_ns"] for one in gaining)
+    assert "sure  90 % band: a second run of 3 steps, so changed, takes " in capsys.readouterr().out
+
+
+def test_a_folder_tells_its_steps_and_what_is_blocked(out: Path, tmp_path: Path) -> None:
+    assert len(told_by_summary(out)[0].steps_ns) == 3 and told_by_summary(tmp_path) == {}
+    told = {
+        "rank": 2,
+        "steps": [{"start_ns": 5}],
+        "standstill": {"path": {"ns": 100, "pinned_ns": 50}},
+        "replay": {"gap_share": 0.2, "delay_share": 0.1},
+    }
+    (tmp_path / "summary.json").write_text(json.dumps({"ranks": [told]}))
+    assert told_by_summary(tmp_path)[2].blocked_share == pytest.approx(0.2)
+    (tmp_path / "summary.json").write_text('{"ranks": 3}')
+    with pytest.raises(InputError, match="is no summary of this version"):
+        told_by_summary(tmp_path)
 
 
 # the truth: the changed program, run again

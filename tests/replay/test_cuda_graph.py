@@ -1,0 +1,135 @@
+"""Parts as CUDA graphs: what-ifs of a recording that launches one by one, against the simulated truth of the program with graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from graphlink.errors import UsageError
+from graphlink.patterns import UserPattern
+from graphlink.replay.changes import Changes, GraphChange
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.whatif import Changed, apply
+from graphlink.replay.workload import Workload
+from graphlink.testing import Api, Call, Program, ThreadBuilder, run
+from graphlink.testing.program import Action, Begin, End
+from tests.replay.test_what_if import recorded
+
+PART = "## part ##"
+
+
+def program(seed: int) -> Program:
+    """Steps of ops before, in and after a part, each with a kernel on one stream, and a wait at their end."""
+    random = Random(seed)
+    main, longest = ThreadBuilder("python", random), random.choice([6_000, 15_000, 60_000])
+
+    def ops(count: int, longest: int = 150_000) -> None:
+        for _ in range(count):
+            with main.op("aten::linear"), main.op("aten::addmm"):
+                main.launch(7, main.between(2_000, longest))
+
+    for step in range(4):
+        with main.op(f"ProfilerStep#{step}", annotation=True):
+            ops(random.randint(3, 6))
+            with main.op(PART, annotation=True):
+                ops(random.randint(10, 60), longest)
+            ops(random.randint(3, 6))
+            with main.op("aten::item"):
+                main.stream_sync(7)
+    return Program((main.thread(),), seed=seed)
+
+
+def with_graphs(recorded: Program) -> Program:
+    """The program with one launch in each part."""
+    thread = recorded.threads[0]
+    out: list[Action] = []
+    inside: list[Action] | None = None
+    depth = 0
+    for action in thread.actions:
+        if inside is None:
+            out.append(action)
+            if isinstance(action, Begin) and action.name == PART:
+                inside, depth = [], 1
+            continue
+        depth += isinstance(action, Begin) - isinstance(action, End)
+        inside.append(action)
+        if not depth:
+            work = tuple(work for one in inside if isinstance(one, Call) for work in one.work)
+            out += [Call(Api.LAUNCH, "cudaGraphLaunch", 8_000, stream=7, work=work), action]
+            inside = None
+    return Program((type(thread)(thread.name, tuple(out)),), seed=recorded.seed)
+
+
+def changed(work: Workload, name: str = PART, launch_us: float | None = None) -> Changed:
+    return apply(work, Changes(cuda_graph=(GraphChange(name=UserPattern(name, "name"), launch_us=launch_us),)), {})
+
+
+@pytest.mark.parametrize("seeds", [6, pytest.param(100, marks=pytest.mark.long)])
+def test_a_part_takes_what_it_takes_as_a_graph(tmp_path: Path, seeds: int) -> None:
+    errors, gains = [], []
+    for seed in range(seeds):
+        before = program(seed)
+        execution = run(before)
+        true_ns = run(with_graphs(before)).makespan_ns
+        work = recorded(tmp_path, execution, cuda_sync=True)
+        errors.append(100 * (play_ideal(changed(work).work).total_ns / true_ns - 1))
+        gains.append(100 * (1 - true_ns / execution.makespan_ns))
+    print(f"{seeds} programs: median {np.median(np.abs(errors)):.2f} %, worst {max(errors, key=abs):+.2f} %; gain {np.median(gains):.0f} %")
+    assert np.median(np.abs(errors)) <= 1
+    assert max(map(abs, errors)) <= 4
+    assert np.median(gains) > 5
+
+
+def small(tmp_path: Path, inside: Sequence[str]) -> Workload:
+    """A part with a kernel, and what is named."""
+    main = ThreadBuilder("python", Random(1))
+    with main.op(PART, annotation=True):
+        with main.op("aten::mm"):
+            main.launch(7, 500_000)
+        if "sync" in inside:
+            with main.op("aten::item"):
+                main.stream_sync(7)
+        if "copy" in inside:
+            with main.op("aten::copy_"):
+                main.launch(7, 40_000, kind="gpu_memcpy", name="Memcpy DtoH (Device -> Pageable)")
+        if "loader" in inside:
+            with main.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", annotation=True):
+                main.host(50_000)
+        with main.op("aten::relu"):
+            main.launch(7, 30_000)
+    with main.op("aten::add"):
+        main.stream_sync(7)
+    with main.op("aten::sum"):
+        main.host(5_000)
+    return recorded(tmp_path, run(Program((main.thread(),))), cuda_sync=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("sync", "waits for the device in aten::item"), ("copy", "pageable memory, which blocks"), ("loader", "loads data in enumerate")],
+)
+def test_what_no_graph_can_hold_is_refused_by_name(tmp_path: Path, what: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        changed(small(tmp_path, [what]))
+
+
+def test_a_part_that_is_not_there_or_launches_nothing_is_refused(tmp_path: Path) -> None:
+    work = small(tmp_path, [])
+    with pytest.raises(UsageError, match="no such op or range"):
+        changed(work, "## other ##")
+    with pytest.raises(UsageError, match="launches no device work"):
+        changed(work, "aten::sum")
+
+
+def test_the_launch_of_a_graph_takes_what_is_given_and_is_said(tmp_path: Path) -> None:
+    work = small(tmp_path, [])
+    given = changed(work, launch_us=25)
+    assert "1 launches of 2 device ops, 25 us each (given)" in given.done[0].what
+    assert "whenever it runs" in given.done[0].rests_on
+    head = next(n for n in range(len(work)) if work.name(n) == PART)
+    assert given.work.cost_ns[head] == 25_000
+    assert "no launch of a graph" in changed(work).done[0].what
