@@ -18,10 +18,10 @@ import numpy as np
 
 from graphlink.cli import main as graphlink
 from graphlink.cli.replay import replay_options
+from graphlink.replay.changes import Changes, changes_of
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.records import Band, Span
 from graphlink.replay.report import report
-from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.testing.second_runs import KINDS, SecondRun, second_run
 
 STEPS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20))
@@ -61,12 +61,7 @@ def changes(arguments: Sequence[str]) -> Changes:
     parser = argparse.ArgumentParser()
     replay_options(parser)
     told = parser.parse_args(["out", *arguments])
-    return Changes(
-        tuple(map(parse_scale, told.scale)),
-        tuple(told.remove_sync),
-        told.bandwidth and told.bandwidth * 1e9,
-        told.launch_cost and round(told.launch_cost * 1000),
-    )
+    return changes_of(told.scale, told.remove_sync, told.bandwidth, told.launch_cost)
 
 
 def inside(told: Sequence[tuple[Span | None, float]]) -> float:

@@ -16,10 +16,11 @@ from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.band import WEIGHT, Told, band, told_by_summary
 from graphlink.replay.band_words import band_head, band_words
+from graphlink.replay.changes import changes_of
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
-from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.whatif import apply
 from graphlink.student import quantile
 from graphlink.testing.second_runs import KINDS, second_run
 from tests.replay.hand import GPU, N, load
@@ -40,7 +41,7 @@ def chain(steps_us: Sequence[Sequence[int]], name: str = "op{}") -> list[N]:
 
 def found(nodes: Sequence[N], scale: str, steps_us: Sequence[int] = (), blocked: float = 0.0) -> Band:
     work = load(nodes)
-    changed = apply(work, Changes((parse_scale(scale),)), {}).work
+    changed = apply(work, changes_of([scale]), {}).work
     after = play_ideal(changed)
     told = {0: Told(np.array(steps_us, np.int64) * 1000, blocked)}
     return band(work, changed, play_ideal(work).total_ns, after, critical_path(changed, after), told)
@@ -113,7 +114,7 @@ def test_latency_of_communication_may_stay() -> None:
     """Of each it may be as much as the quickest one takes."""
     nodes = [N(k, GPU, us=us, name="ncclKernel", deps=((k - 1, EdgeKind.STREAM),) if k else ()) for k, us in enumerate([40, 10, 40, 10])]
     work = load([n._replace(sort="coll") for n in nodes])
-    changed = apply(work, Changes((parse_scale("comm=0.5"),)), {}).work
+    changed = apply(work, changes_of(["comm=0.5"]), {}).work
     after = play_ideal(changed)
     told = band(work, changed, 100_000, after, critical_path(changed, after), {})
     assert (told.latency_ns, told.unexplained_ns) == ([0, 20_000], [0, 0])
