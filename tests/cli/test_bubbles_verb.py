@@ -171,7 +171,7 @@ def test_the_picture_has_the_computed_schedule_above(tmp_path: Path) -> None:
     text = (tmp_path / "both.svg").read_text()
     lanes = [r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if r.get("class") == "lane"]
     assert len(lanes) == 2 * 3
-    captions = ["ZB-H1 on the measured times, 4 microbatches, computed, 15 ms", "step 0, 27 ms", "step 1, 27 ms"]
+    captions = ["ZB-H1 on the measured times, 4 microbatches, computed, 15.0 ms", "step 0, 27.0 ms", "step 1, 27.0 ms"]
     assert [text.index(f">{c}<") for c in captions] == sorted(text.index(f">{c}<") for c in captions)
 
 
@@ -240,7 +240,7 @@ def test_zero_bubble_on_these_times(graphlink: Run, tmp_path: Path) -> None:
     ran = graphlink("bubbles", out, "--schedule", "ZB-H1", "--input-share", "0.5", "--compare", tmp_path / "both.svg")
     assert re.search(r"makespan +27\.000 ms  \(measured 33\.000 ms\)", ran.out)
     assert re.search(r"bubble_rate_makespan +0\.1111  \(measured 0\.2727\)", ran.out)
-    assert "ZB-H1 on the measured times, 8 microbatches, computed, 27 ms" in (tmp_path / "both.svg").read_text()
+    assert "ZB-H1 on the measured times, 8 microbatches, computed, 27.0 ms" in (tmp_path / "both.svg").read_text()
 
 
 def test_a_schedule_that_is_searched(graphlink: Run, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
     out = folder(tmp_path / "out", simple(4, 8, transfer_ns=400_000))
     ran = graphlink("bubbles", out, "--compare", tmp_path / "both.svg")
     assert ran.out.endswith(f"wrote {tmp_path / 'both.svg'}\n")
-    assert "1F1B itself: all stages at their mean times, no transfers, 33 ms" in (tmp_path / "both.svg").read_text()
+    assert "1F1B itself: all stages at their mean times, no transfers, 33.0 ms" in (tmp_path / "both.svg").read_text()
 
 
 def side_by_side() -> RunPipeline:
@@ -318,7 +318,7 @@ def test_of_several_pipelines_side_by_side_one_counts(graphlink: Run, tmp_path: 
     assert re.search(r"makespan +15\.000 ms", ran.out)  # (4 + 1) microbatches of 3 ms
     assert "assumed: times are those of one pipeline of 2 side by side: ranks 2, 0, in the order of their stages" in ran.out
     assert graphlink("bubbles", out, "--compare", tmp_path / "own.svg").status == 0
-    for name, caption in (("own", "no transfers, one pipeline of 2, 15 ms"), ("other", "computed, one pipeline of 2, 15 ms")):
+    for name, caption in (("own", "no transfers, one pipeline of 2, 15.0 ms"), ("other", "computed, one pipeline of 2, 15.0 ms")):
         text = (tmp_path / f"{name}.svg").read_text()
         assert f"{caption}<" in text
         assert [int(k) for k in re.findall(r">rank (\d)<", text)][:2] == [2, 0]
