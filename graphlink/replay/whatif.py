@@ -13,6 +13,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.replay.assumptions import made
+from graphlink.replay.buckets import with_buckets
 from graphlink.replay.changes import AnyChange, Changes, NetworkChange, TimeChange, WaitChange
 from graphlink.replay.cuda_graph import as_graphs
 from graphlink.replay.loader import with_workers
@@ -56,6 +57,10 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
         found = as_graphs(out, chooses, graph)
         out = found.work
         done.append(made(graph.kind, f"{graph.done}: {found.what}", found.nodes, found.ns))
+    for bucket in changes.buckets:
+        found = with_buckets(out, bucket, groups)
+        out = found.work
+        done.append(made(bucket.kind, f"{bucket.done}: {found.what}", found.nodes, found.ns))
     if len(changes.dataloader) > 1:
         raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
     for loader in changes.dataloader:
