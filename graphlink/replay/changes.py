@@ -183,8 +183,8 @@ class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Communication, of one ``group`` (its id in ``comm_group.json`` or its description) or of all, at another bandwidth: it takes what
-    its bytes take on the wire, and ``latency_us`` for each step of a ring; without a latency no less than the quickest recorded.
+    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of a ring; without a
+    latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json`` or, as a text, its recorded name.
     """
 
     group: Count | str | None = None

@@ -13,12 +13,13 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.replay.changes import AnyChange, Changes, NetworkChange, TimeChange, WaitChange
+from graphlink.replay.draft import Draft
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.syncs import NUMBER, waiting_ranks
-from graphlink.replay.times import Draft, change_times
-from graphlink.replay.waits import change_waits
+from graphlink.replay.times import change_times
+from graphlink.replay.waits import change_wait
 from graphlink.replay.workload import Workload
 
 
@@ -38,18 +39,17 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
         UsageError: a change names nothing that is there.
     """
     chooses = Selection(work) if selection is None else selection
-    draft = Draft.of(work)
-    done: list[Made] = []
-    for change in changes.each():
-        if isinstance(change, NetworkChange):
-            done.append(change_network(draft, change, groups))
-        elif isinstance(change, TimeChange):
-            done.append(change_times(draft, chooses, change))
-    out = draft.workload()
-    if changes.wait:
-        out, made = change_waits(out, chooses, changes.wait)
-        done += made
-    return Changed(out, tuple(done))
+    draft = Draft.of(work, chooses.waits)
+    done = tuple(_make(draft, chooses, change, groups) for change in changes.each())
+    return Changed(draft.workload(), done)
+
+
+def _make(draft: Draft, selection: Selection, change: AnyChange, groups: Mapping[int, Sequence[int]]) -> Made:
+    if isinstance(change, NetworkChange):
+        return change_network(draft, change, groups)
+    if isinstance(change, TimeChange):
+        return change_times(draft, selection, change)
+    return change_wait(draft, selection, change)
 
 
 def fit(
