@@ -187,8 +187,8 @@ class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Communication, of one ``group`` (its id in ``comm_group.json`` or its description) or of all, at another bandwidth: it takes what
-    its bytes take on the wire, and ``latency_us`` for each step of a ring; without a latency no less than the quickest recorded.
+    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of a ring; without a
+    latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json`` or, as a text, its recorded name.
     """
 
     group: Count | str | None = None
@@ -327,7 +327,8 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return f"--dataloader-workers {'' if self.recorded is None else f'{self.recorded}:'}{self.workers}"
 
 
-AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | GraphChange | BucketChange | LoaderChange
+StructureChange: TypeAlias = GraphChange | BucketChange | LoaderChange
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | StructureChange
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,8 +13,8 @@ from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange
+from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
-from graphlink.replay.times import Draft
 from graphlink.replay.workload import MOST_NS, Slot, Workload
 
 _ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
@@ -69,7 +69,7 @@ def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]])
 
 
 def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
-    """Return the nodes of the group that is changed: its id, or its description in the graphs.
+    """Return the nodes of the group that is changed: its id, or its recorded name.
 
     Raises:
         UsageError: there is none.
