@@ -6,18 +6,21 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import count
+from graphlink.cli.numbers import between, count
 from graphlink.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphlink.replay.changes import Changes, LoaderChange
+    from graphlink.replay.changes import BucketChange, Changes, LoaderChange
 
 _WORKERS: Final = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})")
-OPTIONS: Final = ("cuda_graph", "dataloader_workers", "cores", "prefetch_factor")
+OPTIONS: Final = ("cuda_graph", "buckets", "bucket_bandwidth", "dataloader_workers", "cores", "prefetch_factor")
 ABOUT: Final = """\
   --cuda-graph REGEX            each op or range in whose name REGEX is found becomes one launch of a CUDA graph: the host does not run
                                 its ops, the device work keeps its order. Repeatable. What a graph cannot hold is refused: waiting
                                 for the device, copies from or to pageable memory, loading data, communication on the host
+  --buckets MB                  all-reduces (reduce-scatters) of gradients of one group and step are joined or divided to MB each (2**20
+                                bytes, as bucket_cap_mb of DDP). What they take is fitted on those of the recording; where all
+                                have one size, --bucket-bandwidth GB/S has to say it
   --dataloader-workers [WAS:]N  N workers make the batches of each DataLoader. In the recording the main thread made them, or WAS
                                 workers. The main thread waits for a batch that is not ready, as in the middle of a long run.
                                 --cores says how many there are, one of them the main thread's (else enough for all),
@@ -28,6 +31,9 @@ ABOUT: Final = """\
 def structural_options(parser: argparse.ArgumentParser) -> None:
     change = parser.add_argument_group("what if, of another structure")
     change.add_argument("--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable")
+    change.add_argument("--buckets", type=between(1e-3, 1e6, "size in MB"), metavar="MB", help="gradients reduced in buckets of this size")
+    bandwidth = between(1e-6, 1e9, "bandwidth in GB/s")
+    change.add_argument("--bucket-bandwidth", type=bandwidth, metavar="GB/S", help="with --buckets: at this bandwidth")
     change.add_argument("--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did")
     change.add_argument("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores")
     change.add_argument(
@@ -45,7 +51,17 @@ def structural(arguments: argparse.Namespace) -> Changes:
     from graphlink.replay.changes import Changes, GraphChange
 
     graphs = tuple(GraphChange(name=UserPattern(text, "--cuda-graph")) for text in arguments.cuda_graph or ())
-    return Changes(cuda_graph=graphs, dataloader=_loader(arguments))
+    return Changes(cuda_graph=graphs, buckets=_buckets(arguments), dataloader=_loader(arguments))
+
+
+def _buckets(arguments: argparse.Namespace) -> tuple[BucketChange, ...]:
+    from graphlink.replay.changes import BucketChange
+
+    if arguments.buckets is None:
+        if arguments.bucket_bandwidth is not None:
+            raise UsageError("--bucket-bandwidth is for --buckets")
+        return ()
+    return (BucketChange(size_mb=arguments.buckets, bandwidth_gb_per_s=arguments.bucket_bandwidth),)
 
 
 def _loader(arguments: argparse.Namespace) -> tuple[LoaderChange, ...]:

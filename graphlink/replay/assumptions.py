@@ -51,6 +51,11 @@ ASSUMPTIONS: Final = {
         "Each part does the same work whenever it runs, and its device ops take as long as when they are launched one by one.",
         "It cannot know whether sizes or decisions of the host change from one time to the next, which a graph cannot follow.",
     ),
+    "buckets": Assumption(
+        "A collective takes a latency and its bytes over a bandwidth, as those of its group in the recording. Gradients of a divided one "
+        "come evenly over the time since the one before.",
+        "It cannot know in which order another division would take the gradients, nor what copying them together costs.",
+    ),
     "dataloader": Assumption(
         "A worker takes as long for a batch as was recorded, and other threads take as long as without it.",
         "It cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the recording has no workers "

@@ -24,6 +24,7 @@ from graphlink.replay.workload import Work
 MOST_FACTOR: Final = 1_000_000
 MOST_US: Final = 1e9
 MOST_GB_PER_S: Final = 1e9
+LEAST_MB: Final = 1e-3
 MOST_WORKERS: Final = 4096
 PREFETCH: Final = 2  # batches that each worker is asked for in advance, PyTorch's default
 ALL: Final = "all"
@@ -186,8 +187,8 @@ class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Communication, of one ``group`` (its id in ``comm_group.json`` or its description) or of all, at another bandwidth: it takes what
-    its bytes take on the wire, and ``latency_us`` for each step of a ring; without a latency no less than the quickest recorded.
+    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of a ring; without a
+    latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json`` or, as a text, its recorded name.
     """
 
     group: Count | str | None = None
@@ -253,6 +254,42 @@ class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return f"--cuda-graph {self.what}" if plain else f"[[cuda_graph]] {self.done}"
 
 
+class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The all-reduces or reduce-scatters of gradients of a step joined or divided to ``size_mb`` each (of 2**20 bytes), or every
+    ``join`` of them joined; of one ``group``, as in ``NetworkChange``, or of all that have several in a step. ``bandwidth_gb_per_s``: of
+    their bytes on the wire, None = as the recording shows it.
+    """
+
+    size_mb: float | None = None
+    join: Annotated[int, msgspec.Meta(ge=2, le=MOST_FACTOR)] | None = None
+    group: Count | str | None = None
+    bandwidth_gb_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_but_one(self, ("size_mb", "join"))
+        if self.size_mb is not None and not LEAST_MB <= self.size_mb <= MOST_FACTOR:
+            raise ValueError(f"size_mb {self.size_mb} is no size from {LEAST_MB:g} to {MOST_FACTOR:,} MB")
+        if self.bandwidth_gb_per_s is not None and not 0 < self.bandwidth_gb_per_s < MOST_GB_PER_S:
+            raise ValueError(f"bandwidth_gb_per_s {self.bandwidth_gb_per_s} is no bandwidth in GB/s")
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return "buckets"
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        of = "" if self.group is None else f" in group {self.group}"
+        return (f"buckets of {self.size_mb:g} MB" if self.size_mb is not None else f"every {self.join} buckets joined") + of
+
+    @property
+    def title(self) -> str:
+        """Return how the command line, or else a file, asks for it."""
+        plain = self.size_mb is not None and self.group is None
+        return f"--buckets {self.size_mb:g}" if plain else f"[[buckets]] {self.done}"
+
+
 class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The batches of each DataLoader made by ``workers``, each asked for ``prefetch`` in advance, on a machine with ``cores`` (None =
     enough for all). ``recorded``: the number of workers in the recording, None where the main thread makes batches itself.
@@ -290,7 +327,8 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return f"--dataloader-workers {'' if self.recorded is None else f'{self.recorded}:'}{self.workers}"
 
 
-AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | GraphChange | LoaderChange
+StructureChange: TypeAlias = GraphChange | BucketChange | LoaderChange
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | StructureChange
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -300,6 +338,7 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait: tuple[WaitChange, ...] = ()
     network: tuple[NetworkChange, ...] = ()
     cuda_graph: tuple[GraphChange, ...] = ()
+    buckets: tuple[BucketChange, ...] = ()
     dataloader: tuple[LoaderChange, ...] = ()
 
     @property
@@ -327,12 +366,13 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return replace(Changes(), **{_TABLE[type(one)]: (one,)})
 
 
-_ORDER: Final = ("network", "time", "wait", "cuda_graph", "dataloader")  # as in ``Changes``: a table of a file
+_ORDER: Final = ("network", "time", "wait", "cuda_graph", "buckets", "dataloader")  # as in ``Changes``: a table of a file
 _TABLE: Final[dict[type[msgspec.Struct], str]] = {
     NetworkChange: "network",
     TimeChange: "time",
     WaitChange: "wait",
     GraphChange: "cuda_graph",
+    BucketChange: "buckets",
     LoaderChange: "dataloader",
 }
 

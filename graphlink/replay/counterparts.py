@@ -1,6 +1,6 @@
 """What the same nodes take elsewhere: in another run, or on the other ranks of this one.
 
-Nodes are the same if sort of work, path and name are; the k-th of a rank is the k-th of the other where both have as many.
+Nodes are the same if sort of work, path and name are; the k-th called of a rank is the k-th of the other where both have as many.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ def in_other_run(selection: Selection, mine: Bool, folder: str) -> Counterparts:
     code: _Code = {}
     ours, theirs = _keys(selection, code, paths=True), _keys(other, code, paths=True)
     our_names, their_names = _keys(selection, code, paths=False), _keys(other, code, paths=False)
+    our_turn, their_turn = _turns(selection), _turns(other)
     own_ns, exact = np.full(len(ours), NOWHERE, np.int64), np.zeros(len(ours), np.bool_)
     for rank, (low, high) in zip(selection.work.ranks, selection.work.bounds, strict=True):
         if rank in other.work.ranks:
             there = slice(*other.work.bounds[other.work.ranks.index(rank)])
             time_ns = (other.work.cost_ns - other.work.fixed_ns)[there]
-            by_path, same = _matched(ours[low:high], theirs[there], time_ns)
-            by_name, _ = _matched(our_names[low:high], their_names[there], time_ns)
+            turns = our_turn[low:high], their_turn[there]
+            by_path, same = _matched(ours[low:high], theirs[there], turns, time_ns)
+            by_name, _ = _matched(our_names[low:high], their_names[there], turns, time_ns)
             own_ns[low:high] = np.where(by_path == NOWHERE, by_name, by_path)
             exact[low:high] = same
     return Counterparts(np.where(mine, own_ns, NOWHERE), int(np.count_nonzero(mine & (own_ns != NOWHERE) & ~exact)))
@@ -68,7 +70,7 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
     Raises:
         UsageError: there is no such rank.
     """
-    work, key = selection.work, _keys(selection, {}, paths=True)
+    work, key, turn = selection.work, _keys(selection, {}, paths=True), _turns(selection)
     even = np.unique(work.member[mine])
     others = [i for i in range(len(work.ranks)) if i not in even]
     if not others:
@@ -78,7 +80,7 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
     for low, high in (work.bounds[i] for i in even.tolist()):
         found = np.full((len(others), high - low), np.nan)
         for row, (a, b) in zip(found, (work.bounds[i] for i in others), strict=True):
-            ns, same = _matched(key[low:high], key[a:b], time_ns[a:b])
+            ns, same = _matched(key[low:high], key[a:b], (turn[low:high], turn[a:b]), time_ns[a:b])
             row[ns != NOWHERE] = ns[ns != NOWHERE]
             exact[low:high] |= same
         some = ~np.isnan(found).all(axis=0)
@@ -102,14 +104,23 @@ def _keys(selection: Selection, code: _Code, *, paths: bool) -> I64:
     return np.array(number, np.int64)[which.reshape(-1)]
 
 
-def _matched(ours: I64, theirs: I64, time_ns: I64) -> tuple[I64, Bool]:
+def _turns(selection: Selection) -> I64:
+    """Return the place of each node in the order of calls: streams may run at another pace, calls come in their order."""
+    work, by = selection.work, selection.launched_by
+    start = work.column("start_ns")
+    called = np.where(by == NOWHERE, start, start[by])
+    order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
+    return np.asarray(spread(len(work), order, np.arange(len(work))), np.int64)
+
+
+def _matched(ours: I64, theirs: I64, turns: tuple[I64, I64], time_ns: I64) -> tuple[I64, Bool]:
     """Return for each key of ``ours`` the time of its counterpart in ``theirs``, ``NOWHERE`` for none; and which of them are the k-th of as
-    many, not a median."""
-    in_turn, by_time = np.argsort(theirs, kind="stable"), np.lexsort((time_ns, theirs))
+    many, not a median. ``turns``: places in the order of calls, of both."""
+    in_turn, by_time = np.lexsort((turns[1], theirs)), np.lexsort((time_ns, theirs))
     keys = theirs[in_turn]
     low = np.searchsorted(keys, ours, "left")
     count = np.searchsorted(keys, ours, "right") - low
-    order = np.argsort(ours, kind="stable")
+    order = np.lexsort((turns[0], ours))
     at = np.arange(len(ours))
     first = np.maximum.accumulate(np.where(begins(ours[order]), at, 0)) if len(ours) else at
     turn = np.asarray(spread(len(ours), order, at - first), np.int64)

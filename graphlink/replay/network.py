@@ -12,9 +12,9 @@ from graphlink.graph_model import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
-from graphlink.replay.changes import NetworkChange
+from graphlink.replay.changes import BucketChange, NetworkChange
+from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
-from graphlink.replay.times import Draft
 from graphlink.replay.workload import MOST_NS, Slot, Workload
 
 _ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
@@ -36,12 +36,10 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     work, cost = draft.work, draft.cost
     kind = work.column("type")
     comm = np.isin(kind, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot != Slot.CPU)
-    nodes = np.flatnonzero(comm & _in_group(work, change, groups))
+    nodes = np.flatnonzero(comm & in_group(work, change))
     member, own = work.member[nodes], (cost - draft.fixed)[nodes]
     size = work.column("comm_size")[nodes]
-    worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
-    group = work.column("group")[nodes].tolist()
-    members = np.array([len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, member.tolist(), strict=True)], np.float64)
+    members = group_sizes(work, nodes, groups)
     comm_type = np.where(kind == NodeType.COMM_COLL, work.column("comm_type"), NOWHERE)[nodes]
     wire_ns = size * wire_share(comm_type, members) / change.bandwidth_gb_per_s
     some = own > 0  # gloo's sends cost nothing: their receives do
@@ -63,8 +61,15 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     return made(change.kind, what, sized, int(cost.sum()) - before)
 
 
-def _in_group(work: Workload, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Bool:
-    """Return the nodes of the group that is changed: its id, or its description in the graphs.
+def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]]) -> _F64:
+    """Return how many ranks the group of each of ``nodes`` has."""
+    worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
+    group = work.column("group")[nodes].tolist()
+    return np.array([len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, work.member[nodes].tolist(), strict=True)], np.float64)
+
+
+def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
+    """Return the nodes of the group that is changed: its id, or its recorded name.
 
     Raises:
         UsageError: there is none.

@@ -24,28 +24,31 @@ class Restructured:
 
 @dataclass(slots=True)
 class NewEdges:
-    """Edges to be added: ``target`` begins when ``source`` has ended. Those without a source or target are left out."""
+    """Edges to be added: ``target`` begins ``lag_ns`` after ``source`` has ended. Those without a source or target are left out."""
 
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     kind: list[int] = field(default_factory=list)
+    lag_ns: list[int] = field(default_factory=list)
 
-    def add(self, source: int, target: int, kind: EdgeKind) -> None:
+    def add(self, source: int, target: int, kind: EdgeKind, lag_ns: int = 0) -> None:
         if NOWHERE not in (source, target):
             self.source.append(source)
             self.target.append(target)
             self.kind.append(kind)
+            self.lag_ns.append(lag_ns)
 
 
 def rewired(work: Workload, gone: Bool, new: NewEdges | None = None) -> Workload:
-    """Return ``work`` without the edges ``gone`` (one entry per edge) and with those of ``new``, whose lags are 0. n log n in edges."""
+    """Return ``work`` without the edges ``gone`` (one entry per edge) and with those of ``new``. n log n in edges."""
     new = new or NewEdges()
     target = np.concatenate([work.target[~gone], np.array(new.target, np.int64)])
     source = np.concatenate([work.source[~gone], np.array(new.source, np.int32)])
     kind = np.concatenate([work.kind[~gone], np.array(new.kind, np.uint8)])
     order = np.lexsort((source, target))
     first = np.append(0, np.cumsum(np.bincount(target, minlength=len(work))))
-    lag_ns = None if work.lag_ns is None else np.concatenate([work.lag_ns[~gone], np.zeros(len(new.source), np.int64)])[order]
+    lags = np.concatenate([work.lags()[~gone], np.array(new.lag_ns, np.int64)])[order]
+    lag_ns = None if work.lag_ns is None and not lags.any() else lags
     return replace(work, first=first, source=source[order], kind=kind[order], lag_ns=lag_ns)
 
 

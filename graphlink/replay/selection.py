@@ -16,6 +16,7 @@ from graphlink.link.step_cut import MARK, Steps
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.replay.changes import SORTS, Selector
+from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import spread
 
@@ -99,6 +100,11 @@ class Selection:
             caller = file.caller[work.position[low:high]]
             parts.append(np.where(caller == NOWHERE, NOWHERE, self._place(low, high)[caller]))
         return np.concatenate(parts)
+
+    @cached_property
+    def waits(self) -> list[SyncWait]:
+        """Return the waits of the workload."""
+        return sync_waits(self.work)
 
     def delays_of(self, nodes: Bool) -> Bool:
         """Return the delay nodes whose delayed op is one of ``nodes``."""

@@ -1,124 +1,26 @@
-"""Other times of nodes: what each change of times of a what-if makes of costs, delays and the time to wake up."""
+"""Other times of nodes: what each change of times of a what-if does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph.latency import lag_ns
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.records import shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import SORTS, Selector, TimeChange
 from graphlink.replay.counterparts import Counterparts, as_others, in_other_run
+from graphlink.replay.draft import Draft
 from graphlink.replay.names import closest
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
-from graphlink.replay.syncs import edges_of, sync_waits
-from graphlink.replay.workload import MOST_NS, Work, Workload, delays
+from graphlink.replay.workload import Work, Workload
 
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
-
-
-@dataclass
-class Draft:
-    """The times of a workload that is being changed, an entry per node, edited in place.
-
-    ``cost``, ``fixed``, as in ``Workload``; ``wake``: what of the cost is only spent because a call had to wait; ``launch``, ``stream``,
-    ``explained``: as ``Delayed``. ``gone``: nodes that meet nobody any more; ``no_wait``: edges of waits that are gone with their op.
-    """
-
-    work: Workload
-    cost: I64
-    fixed: I64
-    wake: I64
-    launch: I64
-    stream: I64
-    explained: I64
-    gone: Bool
-    no_wait: Bool
-
-    @staticmethod
-    def of(work: Workload) -> Draft:
-        """Return the times as recorded."""
-        start = work.column("start_ns")
-        split = delays(work, start + work.column("duration_ns"), start - work.fixed_ns)
-        wake = np.where(work.cost_ns > 0, work.column("wake_ns"), 0)
-        none = np.zeros(len(work), np.bool_)
-        parts = (split.launch_ns, split.stream_ns, split.explained_ns)
-        return Draft(work, work.cost_ns.copy(), work.fixed_ns.copy(), wake, *parts, none, np.zeros(len(work.kind), np.bool_))
-
-    def workload(self) -> Workload:
-        """Return the workload with these times.
-
-        What a call took to wake up can now go, and launch latency runs in parallel with what else an op waits for: both are as recorded
-        in the recording, so only a what-if tells them from the rest.
-
-        Raises:
-            UsageError: the times add up to more than int64 ns can be sure to hold.
-        """
-        if float(np.abs(self.cost, dtype=np.float64).sum()) > MOST_NS:
-            raise UsageError("the changed times add up to more than 36 years", todo="choose smaller ones")
-        work, kept = self.work, ~self.no_wait
-        explained = np.minimum(self.explained, self.cost)
-        wake = np.minimum(self.wake, self.cost - explained)
-        lags = lag_ns(work.first, work.kind, self.launch, self.stream, wake)
-        return replace(
-            work,
-            cost_ns=self.cost - wake - explained,
-            micros_ns=np.maximum(work.micros_ns + self.cost - work.cost_ns, 0),
-            fixed_ns=np.maximum(self.fixed - explained, 0),
-            first=np.append(0, np.cumsum(np.bincount(work.target[kept], minlength=len(work)))),
-            source=work.source[kept],
-            kind=work.kind[kept],
-            lag_ns=lags[kept],
-            gone=self.gone if self.gone.any() else None,
-        )
-
-    def scale(self, nodes: Bool, factor: float) -> None:
-        """Multiply the time of nodes, but for start delays."""
-        self.cost[nodes] = times(self.cost[nodes] - self.fixed[nodes], factor) + self.fixed[nodes]
-        self.wake[nodes] = times(self.wake[nodes], factor)
-
-    def scale_delays(self, nodes: Bool, factor: float) -> None:
-        """Multiply what launch and stream explain of the delays of nodes."""
-        for ns in (self.launch, self.stream, self.explained):
-            ns[nodes] = times(ns[nodes], factor)
-
-    def scale_start_delays(self, nodes: Bool, factor: float) -> None:
-        """Multiply the start delays of nodes."""
-        less = times(self.fixed[nodes], factor)
-        self.cost[nodes] += less - self.fixed[nodes]
-        self.fixed[nodes] = less
-
-    def set_own(self, nodes: I64, own_ns: I64) -> None:
-        """Set the time of nodes, but for start delays; what they take to wake up becomes no more than that."""
-        self.cost[nodes] = own_ns + self.fixed[nodes]
-        self.wake[nodes] = np.minimum(self.wake[nodes], own_ns)
-
-    def remove(self, nodes: Bool) -> None:
-        """Let nodes take no time, wait for nothing and meet nobody."""
-        for ns in (self.cost, self.fixed, self.wake, self.launch, self.stream, self.explained):
-            ns[nodes] = 0
-        self.gone |= nodes
-
-
-def times(ns: I64, factor: float) -> I64:
-    """Multiply times.
-
-    Raises:
-        UsageError: one gets beyond 2**60 ns.
-    """
-    scaled = np.rint(ns * factor)
-    if np.abs(scaled).max(initial=0) >= MOST_NS:
-        raise UsageError(f"a time x {factor:g} is beyond 2**60 ns", todo="give a smaller factor, or check the graph with graphlink check")
-    out: I64 = scaled.astype(np.int64)
-    return out
 
 
 def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made:
@@ -179,10 +81,9 @@ def _add(draft: Draft, mine: Bool, ns: int) -> tuple[Bool, str]:
 def _remove(draft: Draft, selection: Selection, mine: Bool) -> tuple[Bool, str]:
     """Remove nodes, the delays of device ops among them, and the waits in host ops among them."""
     mine = mine | selection.delays_of(mine)
-    waits = sync_waits(draft.work)
-    inside = np.array([bool(mine[wait.targets[0]]) for wait in waits], np.bool_)
+    inside = np.array([bool(mine[wait.targets[0]]) for wait in draft.waits], np.bool_)
     draft.remove(mine)
-    draft.no_wait |= edges_of(draft.work, waits, inside)
+    draft.remove_waits(inside)
     return mine, f", {np.count_nonzero(inside):,} waits" if inside.any() else ""
 
 

@@ -4,61 +4,60 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
+from graphlink.link.call_roles import Role, role_of
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import ALL, Selector, WaitChange
+from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
-from graphlink.replay.syncs import NUMBER, SyncWait, edges_of, sync_waits
-from graphlink.replay.workload import Workload, names_found
-from graphlink.tables import begins
+from graphlink.replay.syncs import NUMBER, SyncWait, edges_of
+from graphlink.replay.workload import Work, Workload, names_found
 
 _OF_THE_WAITING: Final = ("rank", "step", "thread", "path", "line")
 _OF_THE_AWAITED: Final = ("stream", "sort")
 
 
-def change_waits(work: Workload, selection: Selection, changes: Sequence[WaitChange]) -> tuple[Workload, tuple[Made, ...]]:
-    """Return ``work`` without the waits that are removed, and with those that are moved at their new place; and what each change did.
-    A wait that several changes choose is changed by the first.
+def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
+    """Remove or move waits in ``draft``.
 
     Raises:
-        UsageError: a change chooses no wait.
+        UsageError: it chooses no wait.
     """
-    waits, done = sync_waits(work), []
+    waits = draft.waits
     if not waits:
         raise UsageError("--remove-sync: the host waits for nothing in this graph (no sync edges but those that close it)")
-    gone = np.zeros(len(waits), np.bool_)
-    edges = np.zeros(len(work.kind), np.bool_)
-    added: list[tuple[int, int, int]] = []  # target, source, lag
-    for change in changes:
-        named = _chosen(selection, waits, change)
-        if not named.any():
-            at_most = ", ".join(_examples(waits))
-            what = f"{change.title}: no wait of that id or name among {len(waits)}"
-            raise UsageError(what, todo=f"the most frequent are {at_most}; or {ALL}")
-        mine, note = named & ~gone, ""
-        if not change.remove:
-            places = _places(selection, waits, np.flatnonzero(mine), change)
-            some = np.flatnonzero(mine)
-            mine[some[places == NOWHERE]] = False
-            stay = int(np.count_nonzero(places == NOWHERE))
-            note = f"; {stay:,} stay, as there is no such place behind them" if stay else ""
-            for i, place in zip(some.tolist(), places.tolist(), strict=True):
-                added += [] if place == NOWHERE else _edges(work, waits[i], place)
-        gone |= mine
-        now = edges_of(work, waits, gone)
-        count = int(np.count_nonzero(now & ~edges))
-        shown = int(np.count_nonzero(named)) if change.remove else int(np.count_nonzero(mine))
-        done.append(made(change.kind, f"{change.done}: {shown:,} waits, {count:,} edges{note}", shown, 0))
-        edges = now
-    return _with_edges(work, ~edges, added), tuple(done)
+    named = _chosen(selection, waits, change)
+    if not named.any():
+        what = f"{change.title}: no wait of that id or name among {len(waits)}"
+        raise UsageError(what, todo=f"the most frequent are {', '.join(_examples(waits))}; or {ALL}")
+    if not change.remove:
+        named &= ~draft.removed_waits
+    before = edges_of(draft.work, waits, draft.no_wait)
+    stay = 0 if change.remove else _move(draft, selection, named, change)
+    if change.remove:
+        draft.remove_waits(named)
+    edges = int(np.count_nonzero(edges_of(draft.work, waits, draft.no_wait) & ~before))
+    count = int(np.count_nonzero(named)) - stay
+    note = f"; {stay:,} stay, as there is no such place behind them" if stay else ""
+    return made(change.kind, f"{change.done}: {count:,} waits, {edges:,} edges{note}", count, 0)
+
+
+def _move(draft: Draft, selection: Selection, named: Bool, change: WaitChange) -> int:
+    """Move the waits ``named``; return how many stay, as there is no such place behind them."""
+    which, streams = np.flatnonzero(named), _streams(draft.work)
+    places = _places(selection, draft.waits, which, change)
+    for i, place in zip(which.tolist(), places.tolist(), strict=True):
+        if place != NOWHERE:
+            draft.move_wait(i, place, _awaited(draft.waits[i], place, streams))
+    return int(np.count_nonzero(places == NOWHERE))
 
 
 def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange) -> Bool:
@@ -113,21 +112,55 @@ def _end_of_step(selection: Selection, node: int) -> int:
     return min((end for _, start, end in marks if start <= at_ns < end), default=NOWHERE)
 
 
-def _edges(work: Workload, wait: SyncWait, place: int) -> list[tuple[int, int, int]]:
-    """Return (target, source, lag) of the edges of a wait at its new place."""
-    lags = work.lags()
-    late_ns = max(int(lags[edge]) for edge in wait.edges)
-    return [(place, source, late_ns) for source in wait.sources]
+_StreamKey = tuple[int, int, int]  # member, device, stream
 
 
-def _with_edges(work: Workload, kept: Bool, added: Sequence[tuple[int, int, int]]) -> Workload:
-    """Return ``work`` with the edges ``kept``, and ``sync`` edges added."""
-    new = np.array(added, np.int64).reshape(-1, 3)
-    target = np.concatenate([work.target[kept], new[:, 0]])
-    source = np.concatenate([work.source[kept], new[:, 1].astype(np.int32)]).astype(np.int32)
-    kind = np.concatenate([work.kind[kept], np.full(len(new), EdgeKind.SYNC, np.uint8)])
-    lag = np.concatenate([work.lags()[kept], new[:, 2]])
-    order = np.lexsort((-lag, source, target)) if len(new) else np.arange(len(target))
-    order = order[begins(source[order], target[order])] if len(new) else order
-    first = np.append(0, np.cumsum(np.bincount(target[order], minlength=len(work))))
-    return replace(work, first=first, source=source[order], kind=kind[order], lag_ns=None if work.lag_ns is None else lag[order])
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """What is on each stream, in the order of launches: ``of`` has when each op was launched, and the ops; ``key``: a row for each node."""
+
+    work: Workload
+    of: dict[_StreamKey, tuple[I64, I64]]
+    key: I64
+    launched_ns: I64  # of each node; far in the future for what was not launched
+
+    def before(self, key: _StreamKey, at_ns: int) -> list[int]:
+        """Return what a synchronisation of a stream awaits at a moment: the last op launched before, and what an event makes the next one
+        wait for, if it was launched before as well: streams are told to wait when that is recorded, mostly long before the next launch.
+        """
+        launched_ns, node = self.of.get(key, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+        at = int(np.searchsorted(launched_ns, at_ns))
+        out = [*map(int, node[max(at - 1, 0) : at])]
+        if at < len(node):
+            edges = slice(int(self.work.first[node[at]]), int(self.work.first[node[at] + 1]))
+            told = self.work.source[edges][self.work.kind[edges] == EdgeKind.EVENT]
+            out += [*map(int, told[self.launched_ns[told] < at_ns])]
+        return out
+
+
+def _streams(work: Workload) -> _Streams:
+    key = np.stack([work.member.astype(np.int64), work.column("device"), work.column("stream")], axis=1)
+    edge = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
+    edge = edge[work.work[work.target[edge]] != Work.DELAY]
+    node, launched_ns = work.target[edge], work.column("start_ns")[work.source[edge]]
+    of_node = np.full(len(work), np.iinfo(np.int64).max)
+    of_node[node] = launched_ns
+    order = np.lexsort((node, launched_ns))
+    node, launched_ns = node[order], launched_ns[order]
+    rows, which = np.unique(key[node], axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    of = {(a, b, c): (launched_ns[which == i], node[which == i]) for i, (a, b, c) in enumerate(rows.tolist())}
+    return _Streams(work, of, key, of_node)
+
+
+def _awaited(wait: SyncWait, place: int, streams: _Streams) -> list[int]:
+    """Return what a call awaits at another place: a stream or device synchronisation what is on the stream, or on all, by then; all others
+    what they awaited. So does one that awaited several streams, of which the graph does not tell which it names."""
+    roles = {role_of(name) for name in wait.names}
+    keys: set[_StreamKey] = {(a, b, c) for a, b, c in streams.key[[*wait.sources]].tolist()}
+    if Role.DEVICE_SYNC in roles:
+        keys = {key for key in streams.of if any(key[:2] == one[:2] for one in keys)}
+    elif roles & {Role.EVENT_SYNC, Role.EVENT_QUERY, Role.COPY} or len(keys) > 1:
+        return [*wait.sources]
+    at_ns = int(streams.work.column("start_ns")[place])
+    return sorted({*wait.sources, *(op for key in keys for op in streams.before(key, at_ns))})

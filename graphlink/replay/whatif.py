@@ -13,15 +13,27 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.replay.assumptions import made
-from graphlink.replay.changes import AnyChange, Changes, NetworkChange, TimeChange, WaitChange
+from graphlink.replay.buckets import with_buckets
+from graphlink.replay.changes import (
+    AnyChange,
+    BucketChange,
+    Changes,
+    GraphChange,
+    NetworkChange,
+    StructureChange,
+    TimeChange,
+    WaitChange,
+)
 from graphlink.replay.cuda_graph import as_graphs
+from graphlink.replay.draft import Draft
 from graphlink.replay.loader import with_workers
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
+from graphlink.replay.rewire import Restructured
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.syncs import NUMBER, waiting_ranks
-from graphlink.replay.times import Draft, change_times
-from graphlink.replay.waits import change_waits
+from graphlink.replay.times import change_times
+from graphlink.replay.waits import change_wait
 from graphlink.replay.workload import Workload
 
 
@@ -40,29 +52,36 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
     Raises:
         UsageError: a change names nothing that is there.
     """
-    chooses = Selection(work) if selection is None else selection
-    draft = Draft.of(work)
-    done: list[Made] = []
-    for change in changes.each():
-        if isinstance(change, NetworkChange):
-            done.append(change_network(draft, change, groups))
-        elif isinstance(change, TimeChange):
-            done.append(change_times(draft, chooses, change))
-    out = draft.workload()
-    if changes.wait:
-        out, waits = change_waits(out, chooses, changes.wait)
-        done += waits
-    for graph in changes.cuda_graph:
-        found = as_graphs(out, chooses, graph)
-        out = found.work
-        done.append(made(graph.kind, f"{graph.done}: {found.what}", found.nodes, found.ns))
     if len(changes.dataloader) > 1:
         raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
-    for loader in changes.dataloader:
-        found = with_workers(out, loader, groups)
-        out = found.work
-        done.append(made(loader.kind, f"{loader.done}: {found.what}", found.nodes, found.ns))
+    chooses = Selection(work) if selection is None else selection
+    draft, done = Draft.of(work, chooses.waits), list[Made]()
+    for change in changes.each():
+        if not isinstance(change, StructureChange):
+            done.append(_make(draft, chooses, change, groups))
+    out = draft.workload()
+    for change in changes.each():
+        if isinstance(change, StructureChange):
+            found = _restructured(out, chooses, change, groups)
+            out = found.work
+            done.append(made(change.kind, f"{change.done}: {found.what}", found.nodes, found.ns))
     return Changed(out, tuple(done))
+
+
+def _make(draft: Draft, selection: Selection, change: NetworkChange | TimeChange | WaitChange, groups: Mapping[int, Sequence[int]]) -> Made:
+    if isinstance(change, NetworkChange):
+        return change_network(draft, change, groups)
+    if isinstance(change, TimeChange):
+        return change_times(draft, selection, change)
+    return change_wait(draft, selection, change)
+
+
+def _restructured(work: Workload, selection: Selection, change: StructureChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
+    if isinstance(change, GraphChange):
+        return as_graphs(work, selection, change)
+    if isinstance(change, BucketChange):
+        return with_buckets(work, change, groups)
+    return with_workers(work, change, groups)
 
 
 def fit(

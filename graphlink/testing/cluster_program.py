@@ -174,14 +174,17 @@ class _Builder:
         self.message(RECV, -1)
         for layer in reversed(range(self.training.layers)):
             self.layer(2)
-            if last:
+            if last and layer % self.training.bucket_layers == 0:
                 self.gradient(layer)
         self.message(SEND, -1)
 
     def gradient(self, layer: int) -> None:
-        sort, factor = "data", layer + 1
+        """Reduce the gradients of a layer, and of those above it in its bucket."""
+        bucket = range(layer, min(layer + self.training.bucket_layers, self.training.layers))
+        growth = self.training.gradient_growth
+        sort, factor = "data", sum(1 + growth * one for one in bucket)
         if self.training.twin:  # data group and twin do the same, in turns
-            sort, factor = ("twin" if layer % 2 else "data"), layer // 2 + 1
+            sort, factor = ("twin" if layer % 2 else "data"), 1 + growth * (layer // 2)
         self.collective(sort, ALL_REDUCE, self.training.gradient_bytes // 4 * 4 * factor, elem_bytes=4, blocks=False)
 
     def layer(self, weight: int) -> None:

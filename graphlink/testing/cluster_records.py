@@ -34,6 +34,7 @@ GroupKey = tuple[tuple[int, ...], str]  # members (global ranks), recorded name
 class ClusterTraining:
     """A training run of ``data * tensor * pipeline`` ranks; rank = tensor index + tensor * (data index + data * stage), as Megatron has it.
 
+    ``bucket_layers``: of the ``layers`` of a stage, those whose gradients are reduced at once, without ``twin``.
     ``layers``: a stage. ``expert``: ranks of an expert group, a part of a data group. ``sequence_parallel``: ALL_GATHER and
     REDUCE_SCATTER in place of the tensor groups' ALL_REDUCE. ``twin``: a second communicator of the same ranks as the data group takes
     every other gradient. ``straggler``: (rank, factor on its compute). ``jitter``: a compute block takes up to that share longer.
@@ -62,7 +63,9 @@ class ClusterTraining:
     step_jitter: float = 0.0
     straggler: tuple[int, float] | None = None
     activation_bytes: int = 4 << 20
-    gradient_bytes: int = 8 << 20  # of the first layer; each further one has as much more
+    gradient_bytes: int = 8 << 20  # of the first layer; each further one has ``gradient_growth`` times as much more
+    gradient_growth: int = 1
+    bucket_layers: int = 1
     expert_bytes: int = 2 << 20
     alpha_ns: int = 10_000
     bytes_per_us: int = 100_000
@@ -75,7 +78,7 @@ class ClusterTraining:
 
     def __post_init__(self) -> None:
         counts = ("data", "tensor", "pipeline", "expert", "steps", "layers", "microbatches", "ranks_per_host", "compute_ns", "bytes_per_us")
-        for name in counts:
+        for name in (*counts, "bucket_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, not 1 or more")
         if self.world < 2:

@@ -24,7 +24,7 @@ OPTIONS = {
     "join": f"--strict --force {JOINING} {RUNNING}",
     "show": "--node -v --verbose",
     "replay": """--machine --rank -v --verbose --list --top --together --scale --remove-sync --bandwidth --launch-cost --what-if
-    --cuda-graph --dataloader-workers --cores --prefetch-factor""",
+    --cuda-graph --buckets --bucket-bandwidth --dataloader-workers --cores --prefetch-factor""",
     "critical-path": "--across --rank --top",
     "bubbles": "--top --compare --schedule --microbatches --chunks --input-share --memory --weight-memory --et",
     "check": "--groups",

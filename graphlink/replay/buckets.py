@@ -1,0 +1,299 @@
+"""Buckets of gradients of another size, as a what-if: collectives of one group and step joined or divided.
+
+Which collectives reduce gradients is seen from who waits for them: nobody does before the last of the step is on its way. Such a series is
+joined in its order up to the size that is asked for; what is larger is divided.
+
+A joined one is launched where its last part was; who waited for a part waits for it. Of a divided one the pieces follow each other on
+its stream, and each begins once its gradients are there: those come evenly over the device work since the collective before. The node of
+the recording stands for its last piece. The pieces before are lags of its edges, as the last one ends so much later than each may begin.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import UsageError
+from graphlink.graph_model import EdgeKind, NodeType
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.records import counted
+from graphlink.replay.changes import BucketChange
+from graphlink.replay.network import group_sizes, in_group, wire_share
+from graphlink.replay.rewire import NewEdges, Restructured, rewired
+from graphlink.replay.workload import Work, Workload
+
+MB: Final = 1 << 20
+_REDUCING: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK)
+_Key = tuple[int, int]  # group, type
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Collectives ``first`` to ``last`` of a group (by turn), of a ``series`` of them, as one in so many ``pieces``."""
+
+    series: range
+    first: int
+    last: int
+    size_bytes: int
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a collective takes: ``latency_ns`` + its bytes x ``ns_per_byte``."""
+
+    latency_ns: float
+    ns_per_byte: float
+
+    def of(self, size_bytes: float) -> int:
+        return max(1, round(self.latency_ns + self.ns_per_byte * size_bytes))
+
+
+def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
+    """Return ``work`` with other buckets. n log n in edges.
+
+    Raises:
+        UsageError: no group has gradients in several collectives of a step, all are of that size, or what another size takes is not known.
+    """
+    turns = _turns(work, change)
+    if not turns:
+        raise UsageError(
+            f"{change.title}: no group reduces gradients in several collectives that nobody waits for before the last",
+            todo="with one bucket a step, or one rank of a group that is waited for at once, there is nothing to join or divide",
+        )
+    edit, notes = _Edit.of(work, change), []
+    for (group, kind), by_rank in turns.items():
+        buckets = list(_planned(work, by_rank, change))
+        changed = [b for b in buckets if b.first < b.last or b.pieces > 1]
+        if not changed:
+            continue
+        cost = _cost(work, by_rank, kind, change, groups)
+        for nodes in by_rank.values():
+            for bucket in changed:
+                if bucket.last < len(nodes):
+                    edit.make(nodes, bucket, cost)
+        before, after = sum(b.last - b.first + 1 for b in buckets), sum(b.pieces for b in buckets)
+        name = "all ranks" if group <= 0 else f"group {group}"
+        notes.append(
+            f"{counted(before, CollectiveType(kind).name)} of {name} become {after:,}, "
+            f"{cost.latency_ns / 1e3:,.1f} us + {1 / cost.ns_per_byte if cost.ns_per_byte else 0:,.1f} GB/s of data"
+        )
+    if not notes:
+        raise UsageError(f"{change.title}: the buckets are of that size", todo="choose another size")
+    out = edit.workload()
+    return Restructured(out, "; ".join(notes), edit.changed, int((out.cost_ns - work.cost_ns).sum()))
+
+
+def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
+    """Return by group and type the collectives of each rank (position), in their order, where several are under way in a step."""
+    kind = work.column("comm_type")
+    mine = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
+    mine &= in_group(work, change)
+    group = work.column("group")
+    out: dict[_Key, dict[int, I64]] = defaultdict(dict)
+    for member in range(len(work.ranks)):
+        of_rank = np.flatnonzero(mine & (work.member == member))
+        for key in sorted(set(zip(group[of_rank].tolist(), kind[of_rank].tolist(), strict=True))):
+            out[key][member] = of_rank[(group[of_rank] == key[0]) & (kind[of_rank] == key[1])]
+    return {key: by_rank for key, by_rank in out.items() if change.group is not None or any(len(s) > 1 for s in _series(work, by_rank))}
+
+
+def _series(work: Workload, by_rank: Mapping[int, I64]) -> list[range]:
+    """Return the turns of a group in series: a new one begins where on some rank something waited for the collective before."""
+    count = max(map(len, by_rank.values()))
+    begins = np.zeros(count, np.bool_)
+    begins[0] = True
+    start = work.column("start_ns")
+    for nodes in by_rank.values():
+        first = _first_waiting_ns(work, nodes)
+        begins[1 : len(nodes)] |= first[:-1] <= start[nodes[1:]]
+    edges = [*np.flatnonzero(begins).tolist(), count]
+    return [range(a, b) for a, b in pairwise(edges)]
+
+
+def _first_waiting_ns(work: Workload, nodes: I64) -> I64:
+    """Return when the first node begins that waits for each collective, but for later ones and for delays of its stream."""
+    of = np.full(len(work), NOWHERE)
+    of[nodes] = np.arange(len(nodes))
+    target, stream = work.target, work.column("stream")
+    waits = (of[work.source] != NOWHERE) & (of[target] == NOWHERE)
+    waits &= ~((work.work[target] == Work.DELAY) & (stream[target] == stream[work.source]))
+    out = np.full(len(nodes), np.iinfo(np.int64).max)
+    np.minimum.at(out, of[work.source[waits]], work.column("start_ns")[target[waits]])
+    return out
+
+
+def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -> Iterator[_Bucket]:
+    """Yield the new buckets of a group, in their order."""
+    longest = max(by_rank.values(), key=len)
+    size = work.column("comm_size")[longest].tolist()
+    for turns in _series(work, by_rank):
+        first, total = turns.start, 0
+        for turn in turns:
+            full = turn - first == change.join if change.size_mb is None else total > 0 and total + size[turn] > change.size_mb * MB
+            if full:
+                yield _bucket(turns, first, turn - 1, total, change)
+                first, total = turn, 0
+            total += size[turn]
+        yield _bucket(turns, first, turns.stop - 1, total, change)
+
+
+def _bucket(series: range, first: int, last: int, size_bytes: int, change: BucketChange) -> _Bucket:
+    pieces = 1 if change.size_mb is None or first < last else max(1, round(size_bytes / (change.size_mb * MB)))
+    return _Bucket(series, first, last, size_bytes, pieces)
+
+
+def _cost(work: Workload, by_rank: Mapping[int, I64], kind: int, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> _Cost:
+    """Fit what collectives of a group take, on those of the recording: of each the shortest of its ranks, which waited for nobody.
+
+    Raises:
+        UsageError: they do not show how their time grows with their size.
+    """
+    count = min(map(len, by_rank.values()))
+    took = np.min([(work.cost_ns - work.fixed_ns)[nodes[:count]] for nodes in by_rank.values()], axis=0)
+    nodes = next(iter(by_rank.values()))[:count]
+    size = work.column("comm_size")[nodes]
+    sizes = np.unique(size)
+    usual = np.array([np.median(took[size == one]) for one in sizes])
+    if change.bandwidth_gb_per_s is not None:
+        share = wire_share(np.array([kind]), group_sizes(work, nodes[:1], groups))[0]
+        slope = float(share) / change.bandwidth_gb_per_s
+        return _Cost(max(0.0, float(np.median(took - slope * size))), slope)
+    if len(sizes) < 2:
+        raise UsageError(
+            f"{change.title}: all {count:,} collectives have {int(sizes[0]):,} bytes, which does not show how their time grows with size",
+            todo="give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file",
+        )
+    slope, latency = np.polyfit(sizes.astype(np.float64), usual, 1)
+    if latency < 0:
+        slope, latency = float((usual * sizes).sum() / (sizes.astype(np.float64) ** 2).sum()), 0.0
+    if slope <= 0:
+        raise UsageError(
+            f"{change.title}: in the recording larger collectives do not take longer",
+            todo="give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file",
+        )
+    return _Cost(float(latency), float(slope))
+
+
+@dataclass
+class _Edit:
+    """A workload that is being changed: entries per node and per edge, edited in place; edges by their source."""
+
+    work: Workload
+    change: BucketChange
+    cost: I64
+    gone: Bool
+    source: I64
+    lags: I64
+    after: I64  # edges by source
+    after_first: I64
+    new: NewEdges
+    changed: int = 0
+
+    @staticmethod
+    def of(work: Workload, change: BucketChange) -> _Edit:
+        """Return the workload as it is."""
+        gone = np.zeros(len(work), np.bool_) if work.gone is None else work.gone.copy()
+        after = np.argsort(work.source, kind="stable")
+        first = np.append(0, np.cumsum(np.bincount(work.source, minlength=len(work))))
+        return _Edit(work, change, work.cost_ns.copy(), gone, work.source.astype(np.int64), work.lags().copy(), after, first, NewEdges())
+
+    def workload(self) -> Workload:
+        """Return the workload with the changes."""
+        work, none = self.work, np.zeros(len(self.work.kind), np.bool_)
+        micros = np.maximum(work.micros_ns + self.cost - work.cost_ns, 0)
+        fixed = np.where(self.gone, 0, work.fixed_ns)
+        out = replace(work, cost_ns=self.cost, micros_ns=micros, fixed_ns=fixed, gone=self.gone if self.gone.any() else None)
+        return rewired(replace(out, source=self.source.astype(np.int32), lag_ns=self.lags), none, self.new)
+
+    def make(self, nodes: I64, bucket: _Bucket, cost: _Cost) -> None:
+        """Make a bucket of the collectives ``nodes`` of a rank."""
+        last = int(nodes[bucket.last])
+        self.changed += bucket.last - bucket.first + 1
+        if bucket.first < bucket.last:
+            self._join(nodes[bucket.first : bucket.last].tolist(), last)
+            self.cost[last] = self.work.fixed_ns[last] + cost.of(bucket.size_bytes)
+        else:
+            self._divide(nodes, bucket, cost.of(bucket.size_bytes / bucket.pieces))
+
+    def _join(self, parts: Sequence[int], last: int) -> None:
+        target = self.work.target
+        for part in parts:
+            self.cost[part] = 0
+            self.gone[part] = True
+            edges = self.after[self.after_first[part] : self.after_first[part + 1]]
+            self.source[edges[target[edges] > last]] = last
+            self.new.add(part, last, EdgeKind.COLLECTIVE)
+
+    def _divide(self, nodes: I64, bucket: _Bucket, piece_ns: int) -> None:
+        """Let a collective be the last of several pieces: of the others only how much later it may begin than they might."""
+        work, node, pieces = self.work, int(nodes[bucket.last]), bucket.pieces
+        if work.column("device")[node] == NOWHERE:
+            raise UsageError(f"{self.change.title}: communication on the host can be joined, not divided", todo="ask for larger buckets")
+        whole_ns = (pieces - 1) * piece_ns
+        inside = range(int(work.first[node]), int(work.first[node + 1]))
+        anchors = self._anchors(nodes, bucket)
+        for edge in inside:
+            own = anchors and work.source[edge] not in nodes
+            self.lags[edge] += 0 if own else whole_ns
+        if bucket.last:
+            self.new.add(int(nodes[bucket.last - 1]), node, EdgeKind.STREAM, whole_ns)
+        launch_ns = max((int(work.lags()[edge]) for edge in inside if work.kind[edge] == EdgeKind.LAUNCH), default=0)
+        for left, op in enumerate(reversed(anchors), 1):
+            self.new.add(op, node, EdgeKind.EVENT, left * piece_ns)
+            self.new.add(_from(work, op, (EdgeKind.LAUNCH,)), node, EdgeKind.LAUNCH, launch_ns + left * piece_ns)
+        self.cost[node] = work.fixed_ns[node] + piece_ns
+
+    def _anchors(self, nodes: I64, bucket: _Bucket) -> list[int]:
+        """Return after which device op the gradients of each piece but the last are there; empty where the graph does not show it."""
+        turn, size = bucket.last, self.work.column("comm_size")
+        here = self._awaited(int(nodes[turn]))
+        ops = self._ops_beside(here)
+        if here == NOWHERE:
+            return []
+        until = int(np.searchsorted(ops, here))
+        ns = np.cumsum(self.work.cost_ns[ops])
+        if turn > bucket.series.start:
+            since = int(np.searchsorted(ops, self._awaited(int(nodes[turn - 1]))))
+        elif turn + 1 < bucket.series.stop:  # as fast as up to the next one
+            then = int(np.searchsorted(ops, self._awaited(int(nodes[turn + 1]))))
+            span_ns = (ns[min(then, len(ns) - 1)] - ns[until]) * size[nodes[turn]] / size[nodes[turn + 1]]
+            since = int(np.searchsorted(ns, ns[until] - span_ns))
+        else:
+            return []
+        if not 0 <= since < until:
+            return []
+        at_ns = ns[since] + (ns[until] - ns[since]) * np.arange(1, bucket.pieces) / bucket.pieces
+        return [int(op) for op in ops[np.minimum(np.searchsorted(ns, at_ns), until)].tolist()]
+
+    def _awaited(self, node: int) -> int:
+        """Return the last computation that a collective, or the delay before it, waits for."""
+        work = self.work
+        kinds = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
+        sources = [int(s) for s in work.source[work.first[node] : work.first[node + 1]] if work.work[s] == Work.DELAY]
+        found = [_from(work, one, kinds, Work.KERNEL) for one in (node, *sources)]
+        return max(found)
+
+    def _ops_beside(self, node: int) -> I64:
+        """Return the computation of the stream of a node."""
+        work = self.work
+        if node == NOWHERE:
+            return np.zeros(0, np.int64)
+        device, stream = work.column("device"), work.column("stream")
+        mine = (work.work == Work.KERNEL) & (work.member == work.member[node])
+        return np.flatnonzero(mine & (device == device[node]) & (stream == stream[node]))
+
+
+def _from(work: Workload, node: int, kinds: Sequence[EdgeKind], sort: Work | None = None) -> int:
+    """Return the last source of edges of these kinds into a node, of a sort of work; ``NOWHERE`` without one."""
+    inside = slice(int(work.first[node]), int(work.first[node + 1]))
+    mine = np.isin(work.kind[inside], kinds)
+    if sort is not None:
+        mine &= work.work[work.source[inside]] == sort
+    return int(work.source[inside][mine].max(initial=NOWHERE))
