@@ -9,11 +9,12 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import Final
-
-import regex
+from typing import TYPE_CHECKING, Final
 
 from graphlink.errors import UsageError
+
+if TYPE_CHECKING:
+    import regex
 
 MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
 MOST_CHARACTERS: Final = 10_000
@@ -30,6 +31,8 @@ class UserPattern:
         Raises:
             UsageError: it is no regular expression, or too large a one.
         """
+        import regex
+
         self.pattern, self._option = text, option
         self._left_s = MOST_SECONDS
         what = f"{option} {text!r}"

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -104,7 +104,7 @@ def _temporaries(folder: Path) -> list[Path]:
 
 
 def _host() -> str:
-    return socket.gethostname().replace("-", "_")
+    return platform.node().replace("-", "_")
 
 
 def _lives(pid: str, started: str) -> bool:

@@ -44,6 +44,7 @@ def _run(argv: Sequence[str]) -> int:
     if not argv:
         complain(SHORT_HELP)
         return WRONG_USAGE  # as of a command that names nothing: a script whose list of files is empty must not go on
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for linear algebra, of which there is none
     arguments = parse(argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -174,7 +174,7 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
         InputError: what is there already cannot be read.
     """
     from graphlink.output_names import is_own
-    from graphlink.pipeline.paddle.logs import is_worker_log
+    from graphlink.pipeline.paddle.names import is_worker_log
     from graphlink.publish import HIDDEN
     from graphlink.read.looks import looks_like
 

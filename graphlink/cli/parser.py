@@ -6,7 +6,6 @@ import argparse
 import glob
 import os
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 from graphlink.cli.link import USAGE, refuse_urls
@@ -100,6 +99,8 @@ def _refuse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Non
 
 def _refuse_like(word: str, known: Iterable[str], what: str, todo: str) -> None:
     """Raise UsageError with the one of ``known`` that is most like ``word``; if none is, this only refuses options."""
+    from difflib import get_close_matches
+
     like = get_close_matches(word.lower(), list(known), 1, _ALIKE)
     if like or what == "option":
         raise UsageError(f"{word}: there is no such {what}", todo=f"did you mean {like[0]}? {todo}" if like else todo)

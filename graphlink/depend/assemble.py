@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.depend.device import DeviceSide, collective_order
@@ -18,8 +17,7 @@ from graphlink.tables import marked, spread
 from graphlink.version import __version__
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(msgspec.Struct, frozen=True):
     """The parts of a graph, and provisional node numbers.
 
     Host nodes come first, then asynchronous rows, host-side communication from ``comm_at``, device ops, delays, and the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.assemble import assemble
@@ -83,8 +84,7 @@ class BuildOptions:
                 raise bad_value(name, value, f"a whole number from 0 to {most:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundWaits:
+class FoundWaits(msgspec.Struct, frozen=True):
     cuda: CudaWaits
     dependencies: Dependencies
     enqueued: Enqueued | None  # None: nothing is inferred

@@ -23,10 +23,10 @@ waits and works come out even: every wait found a work open, and none is left.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
@@ -51,8 +51,7 @@ class _Trust(IntEnum):
 _Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before, after and of the target, name of the op around the call
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWait:
+class StreamWait(msgspec.Struct, frozen=True):
     """A wait of a stream: from ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
 
     With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one ``group`` is believed or
@@ -94,12 +93,11 @@ def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWa
     return [r for r in read if r.group not in wrong]
 
 
-@dataclass(slots=True)
-class _Works:
+class _Works(msgspec.Struct):
     """Communication that was launched and not waited for yet, oldest first, by stream."""
 
-    of_stream: dict[int, deque[int]] = field(default_factory=dict)
-    open: dict[int, int] = field(default_factory=dict)  # stream of each
+    of_stream: dict[int, deque[int]] = msgspec.field(default_factory=dict)
+    open: dict[int, int] = msgspec.field(default_factory=dict)  # stream of each
     surplus: int = 0  # waits that found none
 
     @property
@@ -137,8 +135,7 @@ def _around(call: I64, asked: I64, tid: I64, rank: I64) -> tuple[I64, I64]:
     return padded[near.before(tid[asked], rank[asked])], padded[near.since(tid[asked], rank[asked])]
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitCall:
+class _WaitCall(msgspec.Struct, frozen=True):
     """A cudaStreamWaitEvent in its place. Streams are those of the thread's launches before and after it, communication aside.
 
     ``launch``: the communication op launched next, by the op that makes the wait, else NOWHERE; ``behind``: NCCL's own, after the launch.

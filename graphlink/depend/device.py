@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.depend.devicetime import LATE_NS, DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
@@ -15,8 +14,7 @@ from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
 from graphlink.tables import concat, spread, take
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSide:
+class DeviceSide(msgspec.Struct, frozen=True):
     """``events``: waits of device ops, the recorded ones, then those inferred from late starts.
 
     ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching host node it begins

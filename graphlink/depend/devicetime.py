@@ -8,8 +8,8 @@ is ``start_delay_ns`` of the op up to ``gap_ns``, else a ``device delay`` node b
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import waits_of
@@ -26,8 +26,7 @@ AT_ONCE_TIMES = 3
 _Piece = tuple[int, int, int, int, int]  # of a delay: op, start, end, piece before, whether it begins with the op's dependencies
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOrder:
+class StreamOrder(msgspec.Struct, frozen=True):
     """Stream order. ``before``: the op before each on its stream, NOWHERE for the first. ``end_ns``: recorded end less overlap."""
 
     before: I32
@@ -35,8 +34,7 @@ class StreamOrder:
     overlap_ns: I64
 
 
-@dataclass(frozen=True, slots=True)
-class DelayNodes:
+class DelayNodes(msgspec.Struct, frozen=True):
     """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before it, if they touch.
 
     ``releases``: for each device row the delay that ends where it starts, NOWHERE without one. ``heads``: the delay begins with the

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
@@ -12,8 +11,7 @@ from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.tables import spread, successive
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(msgspec.Struct, frozen=True):
     """Places in the order of calls (``CudaWaits.call_rank``): of each device row's launch, of the next launch on its stream, and of the
     cudaEventRecord and cudaStreamWaitEvent calls, ascending. Without any record in the recording, records may be anywhere.
 

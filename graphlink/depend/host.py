@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
@@ -25,8 +25,7 @@ FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the reco
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
-@dataclass(frozen=True, slots=True)
-class HostSide:
+class HostSide(msgspec.Struct, frozen=True):
     """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all done, and behind
     which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.depend.points import Blocked
@@ -17,8 +16,7 @@ WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """The origin of each host row: the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``).
 
     ``start_ns``: of its nodes, as recorded, but for rows that gloo's threads took up before one that was asked for earlier: that one
@@ -52,8 +50,7 @@ def asked(linked: Linked) -> Asked:
     return Asked(tid, at_ns, op != NOWHERE, start_ns, behind, start_ns - free_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class HostCommWaits:
+class HostCommWaits(msgspec.Struct, frozen=True):
     """``comm`` (position in ``Communication.host_row``) was waited for over each stretch of ``blocked``.
 
     ``late``: receives and collectives that would be waits, had the next row not begun too late; they were pending for ``late_ns`` in all.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.depend.points import Blocked, Cuts, Points, points
@@ -14,8 +13,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.tables import spread
 
 
-@dataclass(frozen=True, slots=True)
-class HostNodes:
+class HostNodes(msgspec.Struct, frozen=True):
     """Host nodes in chain order, thread by thread.
 
     A node carries one unbroken stretch of its thread, from ``start_ns`` to ``until_ns``. ``element``: whose node or part it is, NOWHERE

@@ -27,10 +27,10 @@ Windows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
@@ -47,8 +47,7 @@ SYNC_SYMBOL = {
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class TraceWindow:
+class TraceWindow(msgspec.Struct, frozen=True):
     """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that start in it."""
 
     name: str
@@ -97,8 +96,7 @@ def sync_calls(trace: Trace) -> tuple[I32, I32]:
     return call, np.where(syncs.record_known, record, NOWHERE).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFeed:
+class DeviceFeed(msgspec.Struct, frozen=True):
     """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over all five rank
     columns."""
 

@@ -22,8 +22,7 @@ mode that is wider than usual there is none wherever another ended in the mode, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,8 +98,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
     return waits_of([(source, call, NOWHERE, FoundBy.INFERRED) for source, call in found]), unexplained
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     start_ns: int
     end_ns: int
     rank: int
@@ -110,8 +108,7 @@ class _Call:
     last: int  # position of the last op by end that ended inside it
 
 
-@dataclass(frozen=True, slots=True)
-class _OpsByEnd:
+class _OpsByEnd(msgspec.Struct, frozen=True):
     """Device rows by end; ``ends`` and ``row`` are lists as the search touches few of them, one by one."""
 
     ends: list[int]

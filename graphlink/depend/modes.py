@@ -8,9 +8,9 @@ spread over the time between two ends of device ops; the right one, time and aga
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ REAL: Final = 0.75  # so many of a band's lags at least lie there for a reason,
 BY_CHANCE: Final = 1e-3  # and so many would by chance in less than this part of recordings
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(msgspec.Struct, frozen=True):
     """Lags lie in [``least_ns``, ``most_ns``], and none in it is likelier than another.
 
     Taking the last of two ops that ended there was false in 1.3 % of the waits of random programs whose waking takes 20 to 200 us,

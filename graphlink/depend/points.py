@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
@@ -61,8 +62,7 @@ class Cuts:
         return Cuts(at_ns, np.full(n, NOWHERE, np.int32) if after is None else after, np.full(n, launch))
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(msgspec.Struct, frozen=True):
     """Marks and cuts in order. The time from one point to the next belongs to one element (``owner``) and to one node.
 
     ``opens``: a node opens. ``sleep``: the row of ``Sleeps`` that ends here, else NOWHERE. ``falls``: the thread falls asleep.

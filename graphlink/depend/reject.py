@@ -11,8 +11,9 @@ Reasons (``Sync.rejected``; docs/edges.md)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
@@ -23,8 +24,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, 
 from graphlink.tables import begins, concat, spread, take
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(msgspec.Struct, frozen=True):
     """The dependencies that remain. All columns of a group are parallel.
 
     ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``, ``sync_target``: the

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.modes import mode_of
@@ -47,8 +48,7 @@ class Sleeps:
     first: I64  # 0 or 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Thread:
+class _Thread(msgspec.Struct, frozen=True):
     """Ascending times as lists, since the search asks for single ones."""
 
     idle_from: list[int]

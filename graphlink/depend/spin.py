@@ -12,9 +12,9 @@ wait for. A replay runs that little work early, and is exact again where the op 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,8 +34,7 @@ SUPPORT_FOR_ONE: Final = 10
 _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer than what counts as close is not worth a word
 
 
-@dataclass(frozen=True, slots=True)
-class Spins:
+class Spins(msgspec.Struct, frozen=True):
     """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the axis of the marks.
 
     ``before``: what ``source`` itself had to wait for longest, where that blocked the host, and the wait was over before ``source`` ended;

@@ -7,8 +7,7 @@ element, or to none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.link.call_roles import Role, roles
@@ -16,8 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.tables import marked, spread
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(msgspec.Struct, frozen=True):
     """All that has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
 
     tid: I64
@@ -30,8 +28,7 @@ class Elements:
     of_call: I32  # a call: the element that is this call or made it
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True):
     """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each at full span."""
 
     tids: I64  # ascending
@@ -73,8 +70,7 @@ def covered_before(from_ns: I64, until_ns: I64, at_ns: I64) -> I64:
     return np.append(0, np.cumsum(until_ns - from_ns))[k] - beyond_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(msgspec.Struct, frozen=True):
     """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a thread."""
 
     axis: Axis
@@ -105,8 +101,7 @@ class Neighbours:
         return np.where(own, self.row[real], NOWHERE)
 
 
-@dataclass(frozen=True, slots=True)
-class EulerTour:
+class EulerTour(msgspec.Struct, frozen=True):
     """The Euler tour, two marks per element, positions on ``axis`` ascending: what rounding put out of order is moved up.
 
     ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's

@@ -9,7 +9,7 @@ from typing import Final
 
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError
-from graphlink.nccl.read.read import DumpHead
+from graphlink.nccl.read.records import DumpHead
 from graphlink.read import kinds
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.doctor.records import Finding, if_any
 from graphlink.model import Communication, Linked
 from graphlink.read.nsys.file import Export, open_export
-from graphlink.read.nsys.places import Numbering
+from graphlink.read.nsys.numbering import Numbering
 from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 

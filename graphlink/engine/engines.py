@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from graphlink.engine import pool
 from graphlink.engine.memory import workers
-from graphlink.engine.pool import Lost
 from graphlink.errors import GraphlinkError, InputError
 
 log: Final = logging.getLogger("graphlink")
@@ -69,6 +67,8 @@ def run_all(
     ``names``: of their recordings, for messages; ``estimates_bytes``: the memory that each may need.
     """
 
+    from graphlink.engine import pool
+
     def done(count: int) -> None:
         log.info("%d of %d %s", count, len(tasks), what)
 
@@ -82,7 +82,7 @@ def run_all(
         outcomes = run_all_on_ray(attempt, named, runs_on.jobs, done, estimates_bytes)
     else:
         outcomes = pool.run_all(attempt, named, workers(estimates_bytes, runs_on.jobs), done)
-    return [InputError(f"{name}: {one.text}") if isinstance(one, Lost) else one for one, name in zip(outcomes, names, strict=True)]
+    return [InputError(f"{name}: {one.text}") if isinstance(one, pool.Lost) else one for one, name in zip(outcomes, names, strict=True)]
 
 
 def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.model import F64, I64, Communication, DeviceKind, Linked
@@ -11,8 +10,7 @@ from graphlink.pipeline import spans
 from graphlink.pipeline.records import Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(msgspec.Struct, frozen=True):
     """The unions of a device's work, times since the epoch on its own clock. ``rows``: its device rows, by start.
 
     ``working``: compute and communication; ``any``: all. ``kernels``: compute without memsets; ``launched``: kernels and communication.

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Axis
@@ -39,8 +40,7 @@ BEFORE_WINDOW: Final = "its stream waited for what was launched before the recor
 BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(msgspec.Struct, frozen=True):
     """Intervals with one cause, disjoint on each thread. ``text``: what each says, a position in the ``texts`` of the ``Hosts``."""
 
     cause: Cause

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Axis
@@ -73,8 +73,7 @@ def _blocked(op: str, call: str, awaited: str, line: str) -> str:
     return f"the host waited for {awaited}{inside}{where}" if awaited else f"the host was blocked{inside}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostWork:
+class HostWork(msgspec.Struct, frozen=True):
     """The innermost host row of each moment of a thread: ``row`` from its mark on the axis to the next, ``NOWHERE`` for none."""
 
     linked: Linked

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
@@ -15,8 +14,7 @@ from graphlink.pipeline.records import KeyedSpans
 from graphlink.tables import spread
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """What a device did in each of some windows. ``beside_ns``: communication while a kernel ran; ``sm_efficiency``: NaN where unknown."""
 
     compute_ns: I64

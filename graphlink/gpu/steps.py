@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.gpu.records import DeviceTime, Excess, Iterations, StepTime
@@ -27,8 +27,7 @@ _TRAINS: Final = re.compile(r"(?i)(?!.*register).*(?:backward|bwd|dgrad|wgrad|op
 _OF_MODEL: Final = re.compile(r"(?i).*(?:layer|block|attn|attention|mlp|expert|encoder|decoder|module).*")  # ranges around a part of one
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Steps(Short):
+class Steps(Short, msgspec.Struct, frozen=True):
     """The steps of a rank, disjoint and ascending, in ns since the epoch on the host's clock.
 
     ``key``: the name that tells them, without its numbers; ``found_by``: ``mark`` (a range that the profiler or a framework makes for each
@@ -106,8 +105,7 @@ def _numbered(names: list[str]) -> list[str]:
     return [f"{name} {k}" for k, name in enumerate(names, 1)] if len(set(names)) < len(names) else names
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeated:
+class _Repeated(msgspec.Struct, frozen=True):
     """Rows of one name in one place, that repeat evenly over the whole recording, and the time that they cover."""
 
     row: I64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,8 +32,7 @@ _UNSURE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class GpuTime(Short):
+class GpuTime(Short, msgspec.Struct, frozen=True):
     """The time of each device, of each step, and each device's idle time, by number; times since the start of the graph.
 
     ``warnings``: where idle time may be none, as graph launches were recorded in part.

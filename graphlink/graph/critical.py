@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -39,8 +38,7 @@ class Share(IntEnum):
 SHARES: Final = tuple(s.name.lower() for s in Share)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CriticalChain(Short):
+class CriticalChain(Short, msgspec.Struct, frozen=True):
     """The chain of nodes that a replay's end hangs on, first node first: each was delayed by the one before it.
 
     All columns have one entry per node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its

@@ -60,6 +60,8 @@ def late_ops(graph: Graph, delays: I64 | I32) -> I64:
 
 def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, str]]:
     """Sum up what came late: (ns, op that launched it, device op) of each pair of names, most first; "" for an op that is not known."""
+    if not len(delays):
+        return []
     late = late_ops(graph, delays)
     there = np.flatnonzero(late != NOWHERE)
     code: dict[str, int] = {}

@@ -7,7 +7,6 @@ takes no time is work (``duration_ns``): start delays and launch latency stay, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -71,8 +70,7 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundGains:
+class FoundGains(msgspec.Struct, frozen=True):
     """The gains that are listed, and that of each operation; ``NOWHERE`` where it is none of the largest and was not computed."""
 
     listed: Gains
@@ -155,8 +153,7 @@ def _op_of(graph: Graph) -> I32:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
+class _Groups(msgspec.Struct, frozen=True):
     """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per label."""
 
     label: I32

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
@@ -23,8 +22,7 @@ _ENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True):
     """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be written."""
 
     grade: str

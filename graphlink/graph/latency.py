@@ -8,9 +8,9 @@ lags of all its dependencies are over, and the rest later: as recorded where all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.graph.order import blocks
@@ -23,8 +23,7 @@ _NEVER: Final = np.iinfo(np.int64).min // 2
 _DEVICE: Final = np.isin(np.arange(256), (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE))
 
 
-@dataclass(frozen=True, slots=True)
-class Delayed:
+class Delayed(msgspec.Struct, frozen=True):
     """The delay of each node: how long after its launch and after the device ops that it waits for it may begin, and what of its delay is
     thereby explained."""
 

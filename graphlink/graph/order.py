@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
@@ -15,8 +15,7 @@ BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingEdges:
+class IncomingEdges(msgspec.Struct, frozen=True):
     """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
 
     first: I64
@@ -102,8 +101,7 @@ class Reach:
         return len(seen), False
 
 
-@dataclass(frozen=True, slots=True)
-class OrderedNodes:
+class OrderedNodes(msgspec.Struct, frozen=True):
     """Some nodes, one after the other, with all edges that enter them: slices of columns of nodes and of edges."""
 
     nodes: slice

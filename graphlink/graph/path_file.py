@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +58,7 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains; of operations as ``FoundGains``."""
 
     path: CriticalChain

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.graph.order import BLOCK, blocks
@@ -97,8 +98,7 @@ def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Chains:
+class _Chains(msgspec.Struct, frozen=True):
     """A graph of chains, edges by target, without gap first."""
 
     of_node: I32  # NOWHERE: in none

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.graph.latency import costs
@@ -18,8 +19,7 @@ NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a fe
 _RUN: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Slack:
+class Slack(msgspec.Struct, frozen=True):
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
     ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the source and its

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,8 +20,7 @@ _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wa
 _ROUNDING_NS: Final = 1000  # of recordings in whole us
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPoint:
+class SyncPoint(msgspec.Struct, frozen=True):
     """A synchronisation call as a graph has it. ``edge`` are positions in ``Graph.source``, ``target`` their first target."""
 
     target: int

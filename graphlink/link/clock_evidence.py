@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.link.call_roles import Role, roles
@@ -53,8 +54,7 @@ class Evidence:
         return bool(np.count_nonzero(self.launch) >= FEWEST or close.any())
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(msgspec.Struct, frozen=True):
     """Evidence of calls that launched one op each, soon, on the clock if the stream was idle: it was so ``late_ns`` after the call
     began."""
 

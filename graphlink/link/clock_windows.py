@@ -6,9 +6,10 @@ level costs as much as several launches that disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +30,7 @@ _MOST_NOISE: Final = 2.0
 _ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of one launch or wait counts no more than this
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """The clock windows of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]``
     (device clock).
 

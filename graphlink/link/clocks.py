@@ -9,9 +9,10 @@ recordings of an API (docs/edges.md, "Clocks"). All of it moves with the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, evidence_of, launches_of, waits_of
@@ -78,8 +79,7 @@ def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
     return row[np.argsort(trace.device.start_ns[row], kind="stable")]
 
 
-@dataclass(frozen=True, slots=True)
-class _ClockRows:
+class _ClockRows(msgspec.Struct, frozen=True):
     """The rows of devices with one clock, in order of start, on that clock.
 
     The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``idle_ns``: they

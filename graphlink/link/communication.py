@@ -8,7 +8,6 @@ it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,8 +26,7 @@ HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
+class _Calls(msgspec.Struct, frozen=True):
     """The recorded communication calls: merged by host row, and on device rows alone."""
 
     host: dict[int, Comm]
@@ -231,8 +229,7 @@ def _chakra_name(name: str) -> str:
     return name if kind is CommKind.UNKNOWN else kind.name
 
 
-@dataclass(frozen=True, slots=True)
-class CommRow:
+class CommRow(msgspec.Struct, frozen=True):
     """A communication kernel or host row as recorded. ``calls``: those that it stands for, none where nothing tells.
 
     ``name``: that of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.model import I64, Bool, HostTrace, Trace
@@ -12,8 +12,7 @@ from graphlink.model import I64, Bool, HostTrace, Trace
 ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even where they happen to nest
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
+class HostNames(msgspec.Struct, frozen=True):
     """``kineto`` and ``et`` have a code per row; ``text[code]`` is the spelling, the same for both sides."""
 
     kineto: I64

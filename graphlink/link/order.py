@@ -7,8 +7,8 @@ not serve: integer us tie.) OS thread ids and PyTorch's thread numbers have noth
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
@@ -20,8 +20,7 @@ MIN_AMBIGUOUS = 16  # rows: a shorter sequence must fit in one place only
 MIN_MATCHED_SHARE = 0.5  # of the ET nodes that could match: below, the recordings are of two programs
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
+class _Sequence(msgspec.Struct, frozen=True):
     tid: int
     rows: I64  # in the order in which they began
     codes: I32  # their names

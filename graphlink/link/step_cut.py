@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.errors import UsageError
@@ -19,16 +20,14 @@ _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHOWN: Final = 12  # step numbers that an error lists
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """The steps asked for: numbers as the marks have them, both ends included."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Cut(Short):
+class Cut(Short, msgspec.Struct, frozen=True):
     """A recording of some steps and its pairing with the ET."""
 
     trace: Trace

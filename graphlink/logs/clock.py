@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
+
+import msgspec
 
 _DATED: Final = re.compile(r"(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
 _SCREEN: Final = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (\d{4})")
@@ -23,16 +24,14 @@ ZONES: Final = tuple(sorted({*(60 * hours for hours in range(-12, 15)), *_ODD}))
 _NOTED_NS: Final = 5 * _MINUTE_NS  # an execution trace is begun at most so long before the first row is recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A time in ns since 1970: in UTC where it was written with a zone (``zoned``), else local."""
 
     ns: int
     zoned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The time that was recorded, in ns since 1970 in UTC; ``noted``: the local time of an execution trace, less its recording's begin, in
     ns; None where there is none."""
 

@@ -11,8 +11,6 @@ from typing import Final
 from graphlink.errors import InputError
 from graphlink.link.communication import communication
 from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
-from graphlink.nccl.join import join
-from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import Nccl, NcclFile
@@ -27,6 +25,10 @@ def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tupl
     Raises:
         InputError: another one cannot be read.
     """
+    if not files:
+        return (), ()
+    from graphlink.nccl.read.read import read_dump
+
     dumps, unread = [], []
     for path, name in files.items():
         log.info("reading %s", name)
@@ -47,6 +49,8 @@ def known_groups(linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tu
     A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two communicators have tells
     nothing.
     """
+    from graphlink.nccl.join import join
+
     found: dict[str, ProcessGroup] = {}
     for dump in dumps:
         for one in dump.communicators if dump.kind is DumpKind.FLIGHT_RECORDER else ():
@@ -70,6 +74,8 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
     """Join the side files of a rank with its communication. None where there are no side files."""
     if not dumps:
         return None
+    from graphlink.nccl.join import join
+
     log.info("joining %d calls of NCCL", sum(len(dump.calls.rank) for dump in dumps))
     return join(linked, comm, dumps, rank)
 

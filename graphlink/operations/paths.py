@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.threads import forward_backward
@@ -68,8 +68,7 @@ class PathTable:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class HostPaths:
+class HostPaths(msgspec.Struct, frozen=True):
     """One entry per host row: its ``path``; the path of the operation that it is part of, and whether as backward.
 
     ``heads``: rows that are a call of their operation, not part of one.
@@ -84,8 +83,7 @@ class HostPaths:
     python: int  # the path of what no op covers
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FoundOperations(Short):
+class FoundOperations(Short, msgspec.Struct, frozen=True):
     """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node, ``NOWHERE`` for none.
 
     ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device row.

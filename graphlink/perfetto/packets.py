@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
@@ -32,8 +33,7 @@ _NEEDS_STATE = pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 _CLEARS_STATE = pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A group of tracks. ``number`` tells those of a rank apart: 0 or 1."""
 
     name: str
@@ -67,8 +67,7 @@ class Arg:
     words: Sequence[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Rows that a feature adds to a rank. ``slices`` name ``tracks`` and ``names``, both from 0; ``args`` are of slices from 0."""
 
     tracks: tuple[Track, ...]

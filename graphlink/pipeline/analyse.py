@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from msgspec import UNSET, structs
 
-from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.model import NOWHERE, CommKind
 from graphlink.pipeline.causes import account
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.records import Idle, PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
+from graphlink.pipeline.records import PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
 from graphlink.pipeline.rules import OPTIMIZER
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
-from graphlink.tables import take
-
-
-@dataclass(frozen=True, slots=True)
-class RankPipeline:
-    """The part of a pipeline that the files of one rank show: its ranges with their stages, and its idle time.
-
-    ``recorded``: as in ``RunPipeline``.
-    """
-
-    run: StageRun
-    idle: Idle
-    recorded: I64
-
-    def ranges_of(self, given: I32) -> I32:
-        """Return, for ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
-        if not len(self.recorded):
-            return np.full(len(given), NOWHERE, np.int32)
-        at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
-        return np.where(self.recorded[at] == given, at, NOWHERE).astype(np.int32)
-
-
-def rank_pipeline(pipeline: RunPipeline | None, rank: int) -> RankPipeline | None:
-    """Return a rank's part; None where ``rank`` is no part of it."""
-    if pipeline is None or rank not in pipeline.ranks:
-        return None
-    place = pipeline.ranks.index(rank)
-    return RankPipeline(
-        pipeline.runs[place],
-        take(pipeline.idle, pipeline.idle.rank == rank),
-        pipeline.recorded[place],
-    )
 
 
 def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> RunPipeline | None:

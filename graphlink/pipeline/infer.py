@@ -7,9 +7,10 @@ microbatch. Where the two are not one to one nothing is inferred. Weight gradien
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
@@ -23,8 +24,7 @@ _SENDS: Final = frozenset({"send", "isend"})
 _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source", "recvanysource"})
 
 
-@dataclass(frozen=True, slots=True)
-class PeerOps:
+class PeerOps(msgspec.Struct, frozen=True):
     """Host rows that send or receive, in start order: absolute start, global or group rank of the other side, and whether it sends."""
 
     start_ns: I64
@@ -189,8 +189,7 @@ def _outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
         jump = np.where(up, jump[np.maximum(jump, 0)], NOWHERE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
+class _Passes(msgspec.Struct, frozen=True):
     tid: I64
     start_ns: I64
     end_ns: I64

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,8 +50,7 @@ class Marks:
         return np.asarray(self.look < FIRST_CAUSE)
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True):
     """One step. ``makespan_ns``: from its start, the 0 of all times, to the end of its last F, B, I or W.
 
     ``marks`` are sorted by row, then from the lowest ``layer`` to the uppermost, then by start. ``layer``, ``top`` and ``height``: shape

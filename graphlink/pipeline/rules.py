@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
@@ -37,8 +38,7 @@ class Reading(NamedTuple):
     layer: int = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class NameRule:
+class NameRule(msgspec.Struct, frozen=True):
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
     ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication, schedule marks).
@@ -47,7 +47,7 @@ class NameRule:
 
     name: str
     patterns: tuple[str | UserPattern, ...]
-    phases: dict[str, Pass] = field(default_factory=dict)
+    phases: dict[str, Pass] = msgspec.field(default_factory=dict)
     other: tuple[str, ...] = ()
     split_b: bool = False
     generic: bool = False

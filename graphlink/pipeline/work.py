@@ -10,8 +10,7 @@ a forward range other threads are no part (data loaders copy there).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
@@ -20,8 +19,7 @@ from graphlink.pipeline.entries import Entries, enclosing
 from graphlink.pipeline.records import KeyedSpans, Pass, Ranges, Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Worked:
+class Worked(msgspec.Struct, frozen=True):
     """The work of a rank. ``work``: as in ``StageRun``. ``threads``: those of its ranges and launches, ids, ascending.
 
     ``of_device``: the range of each device row, ``NOWHERE`` for those of no range, or of one that had no work. ``op``: device rows at work,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from graphlink.model import Comm
 from graphlink.read.columns import to_int_or_none
@@ -21,8 +22,7 @@ from graphlink.read.comms import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedOp:
+class RecordedOp(msgspec.Struct, frozen=True):
     """``inputs`` and ``outputs`` as decoded, ``types`` the JSON text of the input types."""
 
     inputs: list[Any]

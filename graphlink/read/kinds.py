@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _VERSION = re.compile(rb"[0-9][0-9A-Za-z.+-]*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
+class FileKind(msgspec.Struct, frozen=True):
     """``todo`` says how to give such a file to graphlink, or what to do with it first."""
 
     name: str

@@ -12,7 +12,6 @@ import gc
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import GenericAlias
@@ -43,8 +42,7 @@ T = TypeVar("T")
 _Around = dict[str, msgspec.Raw]
 
 
-@dataclass(frozen=True, slots=True)
-class Block(Generic[T]):
+class Block(msgspec.Struct, Generic[T], frozen=True):
     """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for.
 
     ``bad``: elements that are valid JSON but not of the wanted type, by their positions in the array.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -47,8 +46,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(msgspec.Struct, frozen=True):
     """What a name tells. ``batch``, ``tokens``: None where it does not."""
 
     phase: PhaseName
@@ -56,8 +54,7 @@ class _Told:
     tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(msgspec.Struct, frozen=True):
     told: _Told
     took_ns: int
     gpu_ns: int

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import msgspec
@@ -369,6 +368,8 @@ def exposed_percent(rank: Rank) -> float:
 def far_from_usual(ranks: Sequence[Rank]) -> tuple[float, list[Rank]]:
     """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
     idle = {one.rank: idle_percent(one) for one in ranks}
+    from statistics import median
+
     usual = median(idle.values())
     far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))

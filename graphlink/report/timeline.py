@@ -26,7 +26,7 @@ from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
-from graphlink.pipeline.analyse import RankPipeline
+from graphlink.pipeline.rank_part import RankPipeline
 from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock

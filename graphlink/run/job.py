@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
@@ -48,10 +49,9 @@ from graphlink.operations import file as ops_file
 from graphlink.operations.find import find_operations, measured
 from graphlink.perfetto.packets import Rows
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline import svg as pipeline_svg
-from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.notes import columns as pipeline_columns
-from graphlink.pipeline.records import RunPipeline
+from graphlink.pipeline.rank_part import rank_pipeline
+from graphlink.pipeline.records import RunPipeline, StageRun
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
@@ -59,8 +59,6 @@ from graphlink.ranks.records import AlignedClock
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
-from graphlink.read.nsys.places import number
-from graphlink.read.nsys.report import numbered, read_report
 from graphlink.read.stream import gc_paused
 from graphlink.records import Short
 from graphlink.replay.ideal import error_pct, measured_ns, replay
@@ -106,8 +104,7 @@ class RunResult(Short):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Finished(Short):
+class Finished(Short, msgspec.Struct, frozen=True):
     """A rank whose files are written: its entry of ``summary.json``, their names, and its graph as it stands in the ``.et``."""
 
     entry: summary.Rank
@@ -119,10 +116,19 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group."""
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    pipeline = analyse([prepared.staged.run])
+    pipeline = _pipeline_of(prepared.staged.run)
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
     done = finish(prepared, joined, options, folder)
     return RunResult((done.entry,), pipeline, (*done.files, *write_common(ids, pipeline, options, folder)))
+
+
+def _pipeline_of(run: StageRun | None) -> RunPipeline | None:
+    """Return the pipeline of a rank that stands alone; most have none, and need not load what analyses one."""
+    if run is None:
+        return None
+    from graphlink.pipeline.analyse import analyse
+
+    return analyse([run])
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
@@ -143,6 +149,8 @@ def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...
     """Write ``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
     if pipeline is None:
         return ()
+    from graphlink.pipeline import svg as pipeline_svg
+
     log.info("writing the pipeline")
     with publish.writing(folder / bubbles.NAME) as out:
         out.writelines(bubbles.blocks(pipeline))
@@ -150,8 +158,7 @@ def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...
     return bubbles.NAME, pipeline_svg.NAME
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LinkedRank(Short):
+class LinkedRank(Short, msgspec.Struct, frozen=True):
     """One rank, read, matched and linked. ``trace``: as recorded, before calls were cut; ``unread``: side files that were passed over;
     ``other_run``: how an execution trace that was left out differs from the recording.
     """
@@ -365,6 +372,9 @@ def trace_of(inputs: Inputs) -> Trace:
     if inputs.kineto is not None:
         log.info("reading %s", inputs.kineto)
         return read_kineto(inputs.kineto)
+    from graphlink.read.nsys.places import number
+    from graphlink.read.nsys.report import numbered, read_report
+
     numbering = inputs.numbering
     if inputs.stored is not None:
         with inputs.stored.open("rb") as stored:

@@ -14,8 +14,9 @@ from graphlink.errors import InputError
 from graphlink.graph_model import Column
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
-from graphlink.pipeline.analyse import analyse, rank_pipeline
+from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.peers import TOLERANCE_NS
+from graphlink.pipeline.rank_part import rank_pipeline
 from graphlink.pipeline.records import RunPipeline, StageRun
 from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import summary

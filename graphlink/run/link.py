@@ -6,13 +6,13 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
@@ -22,24 +22,19 @@ from graphlink.logs.records import Logs
 from graphlink.pipeline import file as bubbles
 from graphlink.report import summary
 from graphlink.run import job
-from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
 from graphlink.run.discover.inputs import refuse_absent
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
-from graphlink.run.logs import against_recorded, read_logs
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
-from graphlink.run.paddle import run_paddle
-from graphlink.run.ranks import good, join_ranks, options_of, rank_jobs
 from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """The files that were published, and the exit status of the command. ``earlier``: by an earlier run, and nothing was left to do."""
 
     summary: summary.Summary
@@ -82,6 +77,8 @@ def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, s
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
+    from graphlink.run.ranks import join_ranks, options_of
+
     out = out_of(folder)
     stored = all_found(out)
     if not stored:
@@ -118,6 +115,8 @@ def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, fo
     Raises:
         GraphlinkError: as the stages do; ``SomeRanksFailed`` if some did.
     """
+    from graphlink.run.ranks import good, rank_jobs
+
     with tempfile.TemporaryDirectory(prefix="graphlink-") as scratch:
         inputs = find(recordings, Path(scratch), runs_on, linked=options.linked, one=True).ranks
         outcomes = rank_jobs(inputs, options, folder, runs_on, resume=resume)
@@ -175,8 +174,10 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
 
 def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: Out, folder: Path, *, resume: bool, partial: bool) -> Made:
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
-    logs = read_logs(recordings)  # first: an error of theirs should not come after the work
+    logs = _logs(recordings)  # first: an error of theirs should not come after the work
     if recordings.paddle_logs is not None:
+        from graphlink.run.paddle import run_paddle
+
         result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
         return Made(_summarised(result, options, (), folder, logs))
     found = find(recordings, folder, runs_on, linked=options.linked)
@@ -190,6 +191,9 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
                 "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
             )
         return Made(_summarised(result, options, warnings, folder, logs))
+    from graphlink.run.compare import compare
+    from graphlink.run.ranks import good, join_ranks, rank_jobs
+
     with session(runs_on):
         outcomes = rank_jobs(inputs, options, out.name, runs_on, resume=resume)
         stored = good(outcomes, partial=partial, kept=out.hidden)
@@ -206,6 +210,22 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
 
 
+def _logs(recordings: Recordings) -> Logs | None:
+    if not recordings.nvidia_smi and not recordings.megatron_log:
+        return None
+    from graphlink.run.logs import read_logs
+
+    return read_logs(recordings)
+
+
+def _against(logs: Logs | None, result: job.RunResult) -> Logs | UnsetType:
+    if logs is None:
+        return UNSET
+    from graphlink.run.logs import against_recorded
+
+    return against_recorded(logs, result)
+
+
 def _same_folder(name: str, other: str) -> bool:
     return name == other or Path(name).resolve() == Path(other).resolve()
 
@@ -219,7 +239,7 @@ def _summarised(
         ranks=list(result.ranks),
         run=result.run,
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
-        logs=against_recorded(logs, result) if logs is not None else UNSET,
+        logs=_against(logs, result),
         warnings=[*warnings, *result.warnings],
         files=sorted({*result.files, summary.NAME}),
     )

@@ -23,14 +23,12 @@ NO_TIME: Final = "the recording has no time of day"
 _NUMBERED: Final = re.compile(r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d{1,12})")
 
 
-def read_logs(recordings: Recordings) -> Logs | None:
-    """Read the logs that are named; None if there are none.
+def read_logs(recordings: Recordings) -> Logs:
+    """Read the logs that are named.
 
     Raises:
         InputError: one cannot be read as what its option says.
     """
-    if not recordings.nvidia_smi and not recordings.megatron_log:
-        return None
     for name in (*recordings.nvidia_smi, *recordings.megatron_log):
         if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
             raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")

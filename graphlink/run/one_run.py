@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
@@ -38,8 +38,7 @@ def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> Input
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference(Generic[_Recording]):
+class Difference(msgspec.Struct, Generic[_Recording], frozen=True):
     """How recordings differ, in words, and those that have each of the two commonest labels."""
 
     how: str

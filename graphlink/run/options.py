@@ -13,7 +13,7 @@ from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.link.step_cut import parse_steps
 from graphlink.pipeline.rules import user_rules
-from graphlink.read.nsys.places import Numbering
+from graphlink.read.nsys.numbering import Numbering
 from graphlink.records import Short
 
 _WORDS: Final = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
@@ -19,8 +20,7 @@ from graphlink.tables import begins
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """Stretches of threads as positions on ``axis``: disjoint, ascending, none touches the next."""
 
     axis: Axis

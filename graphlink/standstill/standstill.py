@@ -6,7 +6,6 @@ shows to have stood still, whether the graph knows why or not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -85,8 +84,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
     largest: list[Piece]
 
 
-@dataclass(frozen=True, slots=True)
-class StoodStill:
+class StoodStill(msgspec.Struct, frozen=True):
     """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
     a full queue blocked, and silences inside ops that may be waits.
     """
@@ -233,8 +231,7 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: S
     return int(work.between(linked.trace.calls.tid[stretches.of], stretches.start_ns, end_ns).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact:
+class _Exact(msgspec.Struct, frozen=True):
     """The waits that rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
 
     named: Bool

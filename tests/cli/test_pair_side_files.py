@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.nccl.read.read import DumpHead
-from graphlink.nccl.read.records import Communicator
+from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read.nccl_kinds import DumpKind
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.discover.side_files import given, pair

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,7 +15,7 @@ from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicato
 from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name, text_of
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
-from graphlink.nccl.read.records import Communicator, Dump
+from graphlink.nccl.read.records import Communicator, Dump, DumpHead
 from graphlink.read.columns import to_int_or_none
 from graphlink.read.comms import rank_or_none
 from graphlink.read.nccl_kinds import HEAD_BYTES, DumpKind, kind_of, read_kind
@@ -50,19 +49,6 @@ def read_dump(path: str | Path) -> Dump:
     if not isinstance(kind, DumpKind):
         raise InputError(f"is {kind}" if kind else "is no side file of NCCL or the Flight Recorder", path=path, todo=_TODO)
     return _READERS[kind](path)
-
-
-@dataclass(frozen=True, slots=True)
-class DumpHead:
-    """``rank``: the global one. ``members``: communicators of calls of the file, each with a rank in it that made them. Where the content
-    does not say something, the name may; else it is None or ""."""
-
-    path: Path
-    kind: DumpKind
-    rank: int | None = None
-    pid: int | None = None
-    host: str = ""
-    members: tuple[tuple[Communicator, int | None], ...] = ()
 
 
 def read_dump_head(path: Path) -> DumpHead | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -136,3 +137,15 @@ class Dump:
     kernels: KernelChannels = field(default_factory=lambda: table(KernelChannels))
     proxies: ProxyOps = field(default_factory=lambda: table(ProxyOps))
     steps: ProxySteps = field(default_factory=lambda: table(ProxySteps))
+
+
+class DumpHead(msgspec.Struct, frozen=True):
+    """``rank``: the global one. ``members``: communicators of calls of the file, each with a rank in it that made them. Where the content
+    does not say something, the name may; else it is None or ""."""
+
+    path: Path
+    kind: DumpKind
+    rank: int | None = None
+    pid: int | None = None
+    host: str = ""
+    members: tuple[tuple[Communicator, int | None], ...] = ()

@@ -20,6 +20,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE
+from graphlink.pipeline.paddle.names import WORKER
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
 
@@ -37,7 +38,6 @@ _DIGITS: Final = 6  # of a ms: ns
 _LATEST_NS: Final = (1 << 63) - 1
 HEAD_BYTES: Final = 1 << 22  # of a file that is not named as a worker log, in which a job is looked for
 _MACHINE: Final = re.compile(r"machine(\d{1,9})")
-_WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
 _MOST_NAMED: Final = 8
 _RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
 
@@ -86,15 +86,10 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
     return (replace(logs[0], warnings=(*warnings, *logs[0].warnings)), *logs[1:])
 
 
-def is_worker_log(path: Path) -> bool:
-    """Return whether the file is named as a worker log."""
-    return _WORKER.fullmatch(path.name) is not None
-
-
 def _machines(folder: Path) -> dict[int, dict[int, Path]]:
     """Return machine number -> worker number -> log. One machine: its number is 0."""
-    here = _numbered(folder, _WORKER, files=True)
-    below = {number: _numbered(path, _WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
+    here = _numbered(folder, WORKER, files=True)
+    below = {number: _numbered(path, WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
     below = {number: workers for number, workers in below.items() if workers}
     if here and below:
         raise InputError(

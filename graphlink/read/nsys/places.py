@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from graphlink.model import ProcessGroup
 from graphlink.read.nsys.nccl import Member
+from graphlink.read.nsys.numbering import Numbering
 
 
 class Place(NamedTuple):
@@ -27,15 +28,6 @@ class Contents:
 
     places: tuple[Place, ...]
     members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """The ranks of the places of one file, and what NCCL tells of the run: the numbers are its own where ``world_size`` is known."""
-
-    ranks: tuple[int, ...]
-    world_size: int | None
-    groups: tuple[ProcessGroup, ...]
 
 
 Members = dict[int, tuple[int, Place]]  # of a communicator: rank in it -> file, place

@@ -24,7 +24,8 @@ from graphlink.read.devices import cuda_version, gpus
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
 from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
-from graphlink.read.nsys.places import Contents, Numbering, Place, number
+from graphlink.read.nsys.numbering import Numbering
+from graphlink.read.nsys.places import Contents, Place, number
 from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
 from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
 from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_records, with_untold

@@ -7,14 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import InputError, UsageError
-from graphlink.read.nsys.places import Contents, number
-from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
@@ -24,7 +22,9 @@ from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import naming_urls
 from graphlink.run.options import Inputs, Recordings
-from graphlink.run.ranks import good
+
+if TYPE_CHECKING:
+    from graphlink.read.nsys.places import Contents
 
 log: Final = logging.getLogger("graphlink")
 _NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
@@ -109,6 +109,8 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
         InputError, SomeRanksFailed: all or some files cannot be read.
         UsageError: ``rank`` is given, and there are several.
     """
+    from graphlink.read.nsys.places import number
+
     exports = sorted(exports, key=natural_order)
     tasks = [(export, folder / f"nsys.{k}") for k, export in enumerate(exports)]
     if len(tasks) == 1:
@@ -116,6 +118,8 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
             files = [_store(tasks[0])]
     else:
         estimates = [estimate_bytes(unpacked_bytes(e)) for e in exports]
+        from graphlink.run.ranks import good
+
         files = good(run_all(_store, tasks, list(map(str, exports)), runs_on, estimates, "files"), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
@@ -145,6 +149,8 @@ def _named_rank(path: Path) -> int | None:
 
 
 def _store(task: tuple[Path, Path]) -> Contents:
+    from graphlink.read.nsys.report import read_report
+
     export, prefix = task
     log.info("reading %s", export)
     contents, traces = read_report(export)

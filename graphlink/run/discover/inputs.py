@@ -8,14 +8,15 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from graphlink.errors import InputError, UsageError
 from graphlink.nccl.read.names import is_named_so
-from graphlink.nccl.read.read import DumpHead, read_dump_head
-from graphlink.pipeline.paddle.logs import is_worker_log
+from graphlink.nccl.read.records import DumpHead
+from graphlink.pipeline.paddle.names import is_worker_log
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
@@ -30,8 +31,7 @@ log: Final = logging.getLogger("graphlink")
 _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
+class _Folder(msgspec.Struct, frozen=True):
     """The contents of a folder itself. ``databases`` are named as nsys exports are, and may be others."""
 
     path: Path
@@ -142,6 +142,8 @@ def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead
     Raises:
         InputError: one is no recording.
     """
+    from graphlink.nccl.read.read import read_dump_head
+
     of_kind: dict[str, list[Path]] = {kind.name: [] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS)}
     dumps: list[DumpHead] = []
     for path in paths:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
 # Ranks inside a part of the run, or of its machines: "tp_rank_0"
@@ -88,8 +89,7 @@ def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     node: int
     local: int
     rank: int

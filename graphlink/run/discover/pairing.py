@@ -14,8 +14,10 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final, Literal
 
+import msgspec
+
 from graphlink.errors import InputError, UsageError
-from graphlink.nccl.read.read import DumpHead
+from graphlink.nccl.read.records import DumpHead
 from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.source import open_source
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places
@@ -44,8 +46,7 @@ class Discovered:
     dumps: tuple[DumpHead, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(msgspec.Struct, frozen=True):
     """``by``: what gave the rank."""
 
     head: Head

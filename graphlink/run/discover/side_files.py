@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.nccl.read.read import DumpHead, read_dump_head
-from graphlink.nccl.read.records import Communicator
+from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads
 from graphlink.read.looks import looks_like
@@ -33,6 +32,8 @@ def may_be_side_file(name: str) -> bool:
 def heads_of(paths: Sequence[Path]) -> list[DumpHead]:
     """Read the headers of those that are side files; of what cannot be read in a folder that is not known."""
 
+    from graphlink.nccl.read.read import read_dump_head
+
     def head_of(path: Path) -> DumpHead | None:
         with contextlib.suppress(InputError):
             return read_dump_head(path)
@@ -48,6 +49,10 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
         InputError: a file is no side file, or a folder holds none.
     """
     named = list(paths)
+    if not named:
+        return []
+    from graphlink.nccl.read.read import read_dump_head
+
     files = [path for path in named if not path.is_dir()]
     pipe = next((path for path in files if path.exists() and not path.is_file()), None)
     if pipe is not None:

@@ -16,7 +16,6 @@ from typing import Final
 from graphlink.engine import files
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
-from graphlink.run.compare import MOST
 from graphlink.run.discover.inputs import is_looked_into, unfold
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import may_be_side_file
@@ -77,6 +76,8 @@ class Standins:
 
     def graphs(self, names: Sequence[str]) -> list[Path]:
         """Find Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
+        from graphlink.run.compare import MOST
+
         for url in self._folders(names):
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
