@@ -49,3 +49,17 @@ def _beyond(document: Any) -> bool:
         elif isinstance(value, int) and abs(value) >= MAX_NS:
             return True
     return False
+
+
+class _Made(msgspec.Struct):
+    """The part of a summary that says what made graphs that were not recorded."""
+
+    made: str | None = None
+
+
+def made_by(path: Path) -> str | None:
+    """Return what made the graphs of a summary that were not recorded; None for those of a recording, and for what is no summary."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Made).made
+    except (OSError, ValueError, RecursionError):
+        return None

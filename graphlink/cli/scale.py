@@ -1,0 +1,79 @@
+"""``graphlink scale``: graphs of more ranks, made from those of an earlier run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Final
+
+from graphlink.cli.numbers import at_least_one, between, count
+from graphlink.cli.out import tell
+from graphlink.errors import UsageError
+
+_EPILOG: Final = """the larger run is data parallel: ranks are copied by their role, collectives get larger communicators, and the time of a
+collective follows a rule that is fitted to the recording and printed. docs/more-ranks.md"""
+
+
+def scale_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
+    parser.add_argument("-o", "--out", metavar="DIR2", required=True, help="where to")
+    parser.add_argument(
+        "--data-parallel", type=at_least_one, metavar="N", help="ranks that work on other data, as many as recorded or more"
+    )
+    parser.add_argument(
+        "--tensor-parallel", type=at_least_one, metavar="N", help="refused but for the recorded number: kernels would change"
+    )
+    parser.add_argument(
+        "--layout", metavar="AXIS=N,...", help="how ranks are numbered, neighbours first, instead of as found: tensor=2,data=4"
+    )
+    parser.add_argument(
+        "--bandwidth",
+        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        metavar="GB/S",
+        help="of a rank in collectives that grow, instead of the fitted one (1 GB = 1e9 bytes)",
+    )
+    parser.add_argument(
+        "--latency",
+        type=between(0, 1e9, "time in ns"),
+        metavar="NS",
+        help="of a step of a collective that grows, instead of the fitted one",
+    )
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of what is drawn for copies (default 0)")
+    parser.add_argument("--no-spread", action="store_true", help="copies take exactly the times of the recorded rank")
+    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)")
+    parser.add_argument(
+        "--engine", choices=("pool", "ray"), default="pool", help="what runs them: processes here, or a Ray cluster that sees DIR and DIR2"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others")
+
+
+def scale(arguments: argparse.Namespace) -> int:
+    """Make the graphs, and print what they were made from and what they predict; 0.
+
+    Raises:
+        InputError: the graphs are not all there, or what becomes of them cannot be derived.
+        OutputError: DIR2 holds the outputs of an earlier run, or cannot be written.
+        UsageError: nothing is to be larger, or DIR2 is DIR.
+    """
+    folder, out = Path(arguments.what), Path(arguments.out)
+    if out.exists() and folder.exists() and out.samefile(folder):
+        raise UsageError("--out is the folder of the recorded graphs", todo="name another one")
+    if arguments.data_parallel is None:
+        raise UsageError("nothing is to be larger", todo="say --data-parallel N")
+    from graphlink.engine.engines import RunsOn
+    from graphlink.run.scale import Wishes, scale as make
+    from graphlink.scale.records import table
+
+    wishes = Wishes(
+        data=arguments.data_parallel,
+        layout=arguments.layout,
+        seed=None if arguments.no_spread else arguments.seed,
+        gigabytes_per_s=arguments.bandwidth,
+        latency_ns=arguments.latency,
+    )
+    made = make(folder, wishes, out, RunsOn(arguments.jobs, arguments.engine), force=arguments.force)
+    again = shlex.quote(str(out))
+    tell(arguments.json, made, lambda: [*table(made, str(out)), "", f"next: graphlink replay {again} --together; graphlink check {again}"])
+    return 0

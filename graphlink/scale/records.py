@@ -1,0 +1,141 @@
+"""What ``graphlink scale`` says of the graphs that it made: their ``summary.json``, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from graphlink.output_names import SUMMARY
+from graphlink.read import document
+from graphlink.records import Short, Table, counted, ms
+from graphlink.version import __version__
+
+MADE: Final = "graphlink scale"
+_MOST: Final = 16
+
+
+class MadeAxis(msgspec.Struct, frozen=True, kw_only=True):
+    """An axis on which ranks lie, ``stride`` apart; ``why``: what tells that they do."""
+
+    name: str
+    recorded: int
+    made: int
+    stride: int
+    why: str
+
+
+class MadeCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """How many ranks are copies of a recorded one, that one's own included, and the first few."""
+
+    recorded: int
+    copies: int
+    ranks: list[int]
+
+
+class MadeCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one type, of communicators that have ``recorded`` members and now ``made``; of a rank, summed over its graph."""
+
+    type: str
+    recorded: int
+    made: int
+    count: int
+    bytes_recorded: int
+    bytes_made: int
+    ns_recorded: int
+    ns_made: int
+
+
+class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """``summary.json`` of graphs that were made from recorded ones, and no recording of their own.
+
+    ``made``: by what; ``source``: the folder of the recorded graphs. ``recorded_replayed_ns``: the coupled replay of those,
+    ``predicted_ns`` that of the larger run, both of ``steps`` steps (0: not told). ``seed``: None for exact copies. ``rule``: of the time
+    of collectives; ``assumed`` and ``unknown``: what the prediction rests on, and what it cannot know.
+    """
+
+    graphlink: str = __version__
+    format: int = 1
+    made: str = MADE
+    source: str
+    ranks_recorded: int
+    ranks: int
+    nodes: int
+    axes: list[MadeAxis]
+    copies: list[MadeCopies]
+    communicators: int
+    collectives: list[MadeCollective]
+    seed: int | None
+    steps: int
+    recorded_replayed_ns: int
+    predicted_ns: int
+    rule: list[str]
+    assumed: list[str]
+    unknown: list[str]
+    warnings: list[str]
+    files: list[str]
+
+
+def load(path: Path) -> Scaled:
+    """Read the summary of graphs that were made.
+
+    Raises:
+        InputError: it is none.
+    """
+    return document.load(path, Scaled, "summary of graphs that graphlink scale made")
+
+
+def is_made(folder: Path) -> bool:
+    """Tell whether the graphs of a folder were made, by its summary."""
+    return document.made_by(folder / SUMMARY) is not None
+
+
+def table(made: Scaled, folder: str) -> list[str | Table]:
+    """Return the report for people: the predicted time first, then what was copied from what, and what that rests on."""
+    steps = f", {ms(made.predicted_ns / made.steps)} ms a step of {made.steps:,}" if made.steps > 1 else ""
+    change = made.predicted_ns / made.recorded_replayed_ns - 1 if made.recorded_replayed_ns else 0.0
+    axes = [(axis.name, f"{axis.recorded:,}", f"{axis.made:,}", axis.why) for axis in made.axes]
+    copies = [(f"{one.recorded}", f"{one.copies:,}", _few(one.ranks, one.copies)) for one in made.copies[:_MOST]]
+    more = [f"  ... and {len(made.copies) - _MOST:,} recorded ranks more"] if len(made.copies) > _MOST else []
+    sizes = [
+        (
+            one.type,
+            f"{one.recorded:,}",
+            f"{one.made:,}",
+            f"{one.count:,}",
+            f"{one.bytes_recorded:,}",
+            f"{one.bytes_made:,}",
+            ms(one.ns_recorded),
+            ms(one.ns_made),
+        )
+        for one in made.collectives
+    ]
+    head = ("type", "ranks", "now", "count", "bytes", "now", "ms", "now")
+    return [
+        f"{folder}: {counted(made.ranks, 'rank')} made from {made.ranks_recorded:,} of {made.source}, {made.nodes:,} nodes",
+        f"  predicted {ms(made.predicted_ns)} ms{steps} ({100 * change:+.1f} % to the {ms(made.recorded_replayed_ns)} ms of the "
+        "replay of the recorded ranks)",
+        "",
+        "axes of the ranks",
+        Table(axes, ("axis", "recorded", "now", "told by"), "<>><"),
+        "",
+        "copies of recorded ranks",
+        Table(copies, ("rank", "times", "is now rank"), ">><"),
+        *more,
+        *(["", "collectives of a rank that change", Table(sizes, head, "<>>>>>>>")] if sizes else []),
+        "",
+        "time of communication",
+        *(f"  {line}" for line in made.rule),
+        "",
+        "assumed",
+        *(f"  {line}" for line in made.assumed),
+        "",
+        "cannot be known from the recording",
+        *(f"  {line}" for line in made.unknown),
+        *(["", *(f"warning: {line}" for line in made.warnings)] if made.warnings else []),
+    ]
+
+
+def _few(ranks: list[int], count: int) -> str:
+    return ", ".join(f"{rank}" for rank in ranks) + (", ..." if count > len(ranks) else "")
