@@ -168,20 +168,21 @@ def _donors(took: F64, mean: F64, ranks: int) -> Donors:
 
     ``ranks``: how many the means are of.
     """
-    steps, _, places = took.shape
+    places = took.shape[2]
     wide = np.sqrt(ranks / (ranks - 1))
-    known = mean[:, None, :]
-    deviation = np.divide(took, known, out=np.ones_like(took), where=known > 0).reshape(-1, places)
-    block = _blocks(deviation)
     whole = np.maximum(mean.sum(axis=1), 1)[:, None]
-    throughout = took.sum(axis=2) / whole
+    throughout = np.maximum(took.sum(axis=2) / whole, 1e-9)
+    rest = took / throughout[:, :, None]
+    known = mean[:, None, :]
+    block = _blocks(np.divide(rest, known, out=np.ones_like(took), where=known > 0).reshape(-1, places))
     starts = np.flatnonzero(begins(block))
-    apart = (np.add.reduceat(took - known, starts, axis=2) ** 2).sum(axis=2) / whole**2  # of the blocks, each by itself
+    free = len(starts) / max(len(starts) - 1, 1)  # the rests of all blocks add up to nothing
+    apart = free * (np.add.reduceat(rest - known, starts, axis=2) ** 2).sum(axis=2) / whole**2
     expected, seen = float(apart.mean()), float(((throughout - 1) ** 2).mean())
     part = np.sqrt(1 - expected / seen) if seen > _THROUGHOUT * expected else 0.0
     throughout = (1 + part * (throughout - 1)).reshape(-1)
-    deviation = deviation / throughout[:, None]
-    return Donors(np.maximum(1 + wide * (deviation - 1), 0), np.maximum(1 + wide * (throughout - 1), 0), block)
+    deviation = np.divide(took, known, out=np.ones_like(took), where=known > 0).reshape(-1, places) / throughout[:, None]
+    return Donors(np.maximum(1 + wide * (deviation - 1), 0), throughout, block)
 
 
 def _blocks(deviation: F64) -> I64:
