@@ -63,7 +63,8 @@ def scale(arguments: argparse.Namespace) -> int:
     if arguments.data_parallel is None:
         raise UsageError("nothing is to be larger", todo="say --data-parallel N")
     from graphlink.engine.engines import RunsOn
-    from graphlink.run.scale import Wishes, scale as make
+    from graphlink.run.scale import Wishes
+    from graphlink.run.scale import scale as make
     from graphlink.scale.records import table
 
     wishes = Wishes(

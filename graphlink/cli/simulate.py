@@ -191,6 +191,7 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
     if last is None:
         return [*lines, "  The replay does not finish: graphlink replay DIR --machine ranks says where."]
     slots = f"nodes waited {ms(found.slot_wait_ns)} ms for a slot, added up" if found.slot_wait_ns else "no node waited for a slot"
+    made = all(one.recorded_work_ns is None for one in found.ranks)
     recorded, replayed, simulated = (
         0 if one is None else one["communication"]
         for one in (
@@ -199,16 +200,20 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
             _added([one.work_ns for one in run.ranks]),
         )
     )
-    lines.append(
-        "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, and begins "
-        f"all ranks at once. In the replay {slots}, and communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting."
-    )
+    if made:
+        lines.append(f"  Replayed: {slots}. Nothing was recorded of these graphs: they were made.")
+    else:
+        took = f"communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting"
+        lines.append(
+            "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, "
+            f"and begins all ranks at once. In the replay {slots}, and {took}."
+        )
     if not simulated and not replayed:
         lines.append("  Simulated and replayed: nothing communicates, or the node log does not tell how long it took.")
     else:
         lines.append(
-            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what was recorded: "
-            f"{ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
+            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what is in "
+            f"the graphs: {ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
         )
     return lines
 

@@ -62,7 +62,7 @@ def reordered(graph: Graph, order: I64) -> Ordered:
     target = at[graph.target]
     edges = np.argsort(target, kind="stable")
     own: dict[str, Any] = {f.name: getattr(graph, f.name) for f in fields(graph)}
-    columns = {name: value[order] for name, value in own.items() if isinstance(value, np.ndarray) and name not in _OF_EDGES}
+    columns: dict[str, Any] = {name: value[order] for name, value in own.items() if isinstance(value, np.ndarray) and name not in _OF_EDGES}
     caller = columns["caller"]
     columns["caller"] = np.where(caller == NOWHERE, NOWHERE, at[np.maximum(caller, 0)]).astype(np.int32)
     moved = replace(

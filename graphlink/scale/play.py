@@ -116,7 +116,8 @@ class _Pass:
             mine = 0 if self.meeting[node] != NOWHERE else self.cost[node]
             return np.full(len(self.ranks[of]), mine + self.fixed[node], np.int64)
         spread = self.spreads[of]
-        return spread.of_node(self.place[node], self.own[node], self.ranks[of]) + self.fixed[node]
+        out: I64 = spread.of_node(self.place[node], self.own[node], self.ranks[of]) + np.int64(self.fixed[node])
+        return out
 
     def run(self) -> PlayedCopies:
         ready: dict[int, I64] = {}

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from graphlink.output_names import SUMMARY
 from graphlink.read import document
 from graphlink.records import Short, Table, counted, ms
 from graphlink.version import __version__
@@ -86,11 +85,6 @@ def load(path: Path) -> Scaled:
     return document.load(path, Scaled, "summary of graphs that graphlink scale made")
 
 
-def is_made(folder: Path) -> bool:
-    """Tell whether the graphs of a folder were made, by its summary."""
-    return document.made_by(folder / SUMMARY) is not None
-
-
 def table(made: Scaled, folder: str) -> list[str | Table]:
     """Return the report for people: the predicted time first, then what was copied from what, and what that rests on."""
     steps = f", {ms(made.predicted_ns / made.steps)} ms a step of {made.steps:,}" if made.steps > 1 else ""
@@ -123,7 +117,8 @@ def table(made: Scaled, folder: str) -> list[str | Table]:
         "copies of recorded ranks",
         Table(copies, ("rank", "times", "is now rank"), ">><"),
         *more,
-        *(["", "collectives of a rank that change", Table(sizes, head, "<>>>>>>>")] if sizes else []),
+        *(["", "collectives of a rank that change"] if sizes else []),
+        *([Table(sizes, head, "<>>>>>>>")] if sizes else []),
         "",
         "time of communication",
         *(f"  {line}" for line in made.rule),

@@ -61,7 +61,8 @@ class Drawn:
         donor = (_hashed(seed, ranks, of_step + self.donors.block[places].astype(np.uint64)) % count).astype(np.int64)
         whole = (_hashed(seed, ranks, of_step + np.uint64(_WHOLE)) % count).astype(np.int64)
         took = self.mean_ns[places] * self.donors.deviation[donor, places] * self.donors.throughout[whole]
-        return np.maximum(np.rint(took), 0).astype(np.int64)
+        out: I64 = np.maximum(np.rint(took), 0).astype(np.int64)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,10 @@ def _blocks(deviation: F64) -> I64:
 
 def _hashed(seed: int, ranks: U64, what: Any) -> U64:
     """Return a number for each rank, or for each of ``what``, that looks drawn: splitmix64 of both and the seed."""
-    mixed = ranks * np.uint64(0x9E3779B97F4A7C15) + np.atleast_1d(what) * np.uint64(0xD1B54A32D192ED03)
-    mixed = mixed + np.array([seed * 0x8CB92BA72F3D8DD7 % (1 << 64)], np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+    factors = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
+    shifts = np.array([30, 27, 31], np.uint64)
+    mixed: U64 = ranks * factors[0] + np.atleast_1d(what) * factors[1] + np.array([seed * 0x8CB92BA72F3D8DD7 % (1 << 64)], np.uint64)
+    mixed = (mixed ^ (mixed >> shifts[0])) * factors[2]
+    mixed = (mixed ^ (mixed >> shifts[1])) * factors[3]
+    out: U64 = mixed ^ (mixed >> shifts[2])
+    return out

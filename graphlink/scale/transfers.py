@@ -23,12 +23,9 @@ from graphlink.tables import take
 F64 = np.ndarray[Any, np.dtype[np.float64]]
 
 TREE: Final = "tree"
-_STEPS: Final = {
-    "one step, whatever the ranks": lambda n: np.ones(len(n)),
-    TREE: lambda n: np.ceil(np.log2(np.maximum(n, 2))),
-    "ring": lambda n: np.maximum(n - 1, 1.0),
-}
-_NAMES: Final = {TREE: "log2 of the ranks (tree)", "ring": "as many as the ranks less one (ring)"}
+_RING: Final = "ring"
+_STEPS: Final = ("one step, whatever the ranks", TREE, _RING)
+_NAMES: Final = {TREE: "log2 of the ranks (tree)", _RING: "as many as the ranks less one (ring)"}
 _WIRES: Final = ("as in a ring", "the buffer itself, whatever the ranks")
 _FEWEST: Final = 2  # transfers of different sizes from which both latency and bandwidth are told
 
@@ -91,7 +88,14 @@ def grown_bytes(kinds: Mapping[int, frozenset[int]], group: int, kind: int, size
 def _terms(steps: str, wire: str, kind: I64, members: F64, size_bytes: F64) -> tuple[F64, F64]:
     twice = np.where((kind == CollectiveType.ALL_REDUCE) & (steps in _NAMES), 2.0, 1.0)
     share = wire_share(kind, members) if wire == _WIRES[0] else np.ones(len(kind))
-    return twice * _STEPS[steps](members), size_bytes * share
+    return twice * _steps(steps, members), size_bytes * share
+
+
+def _steps(steps: str, members: F64) -> F64:
+    if steps == TREE:
+        out: F64 = np.ceil(np.log2(np.maximum(members, 2)))
+        return out
+    return np.maximum(members - 1, 1.0) if steps == _RING else np.ones(len(members))
 
 
 def _fitted(found: Transfers, steps: str, wire: str) -> tuple[float, float, float]:
