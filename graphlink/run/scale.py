@@ -13,12 +13,16 @@ import numpy as np
 from graphlink import output_names
 from graphlink.astra.network import transfers
 from graphlink.engine.engines import RunsOn, run_all, session
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.graph.copy_et import read_rests, write_changed
 from graphlink.graph.read_et import read_et
+from graphlink.graph.write_et import write_et
 from graphlink.graph_model import NO_GROUP, SCHEMA_VERSION, Graph, Metadata, NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64
+from graphlink.pipeline.file import load as load_bubbles
+from graphlink.pipeline.file import ranges_of, replica
+from graphlink.pipeline.graphs import UNRECORDED, graphs
 from graphlink.publish import Publication, write, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
@@ -27,24 +31,30 @@ from graphlink.replay.workload import Workload, workload
 from graphlink.scale.copies import Copies, copies
 from graphlink.scale.copy import Copied, copied
 from graphlink.scale.layout import Axis, found, required, stated, step_of
+from graphlink.scale.longer import Longer, longer
 from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play, recorded_ns
-from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, Scaled
+from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
 from graphlink.scale.spread import Spread, spreads
+from graphlink.scale.stages import stage_ranges
 from graphlink.scale.transfers import Rule, fit, grown_bytes, of_growing
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
 _AT_ONCE: Final = 32  # copies of a rank that one task writes
 _FEW: Final = 4
+_OFF: Final = 0.05  # by which recorded steps may be off when they are played like a longer pipeline, before that is said
 _OWN_BYTES: Final = 150_000_000  # of a process that writes copies
 _BYTES_A_BYTE: Final = 20  # of a graph, for each byte of its file
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the larger run is to be. ``seed``: None for exact copies; ``gigabytes_per_s``, ``latency_ns``: None as fitted."""
+    """What the larger run is to be. ``data``, ``stages``, ``microbatches``: None as recorded; ``seed``: None for exact copies;
+    ``gigabytes_per_s``, ``latency_ns``: None as fitted."""
 
-    data: int
+    data: int | None = None
+    stages: int | None = None
+    microbatches: int | None = None
     layout: str | None = None
     seed: int | None = 0
     gigabytes_per_s: float | None = None
@@ -93,6 +103,11 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
     """
     run = _recorded(folder)
     axes = stated(wishes.layout, len(run.graphs)) if wishes.layout else found(run.graphs, run.groups)
+    if wishes.data is None:
+        return _longer(run, axes, wishes, out, force=force)
+    if wishes.stages is not None or wishes.microbatches is not None:
+        todo = "make it longer or wider: graphs of a pipeline that was made longer have no collectives that ranks beside it could join"
+        raise UsageError("--data-parallel goes with neither --pipeline nor --microbatches", todo=todo)
     axis = required(axes, "data")
     made = copies(run.graphs, run.groups, axis, wishes.data)
     changes = _Changes(run, made, wishes)
@@ -109,6 +124,100 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
         publication.publish()
     return summary
+
+
+def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path, *, force: bool) -> Scaled:
+    """Make the graphs of one pipeline with other numbers of stages or microbatches, an action a node."""
+    bubbles = run.folder / output_names.BUBBLES
+    if bubbles.exists():
+        file = load_bubbles(bubbles)
+        every = ranges_of(file)
+        lines = [tuple(every[i] for i in replica(file, number)) for number in sorted({stage.replica for stage in file.stages})]
+        told, inside = "the ranges of the recording", not file.definition.sees_device
+    else:
+        axis = required(axes, "pipeline")
+        skew = dict(zip(run.graphs, run.met.clock.skew_ns.tolist(), strict=True))
+        firsts = [rank for rank in run.graphs if axis.of(rank) == 0]
+        stages = [tuple(axis.moved(rank, place, axis.size) for place in range(axis.size)) for rank in firsts]
+        lines = [stage_ranges(run.graphs, skew, axis, ranks) for ranks in stages]
+        told, inside = "messages between stages", False
+    played = [
+        longer(line, wishes.stages, wishes.microbatches, None if wishes.seed is None else wishes.seed + k, waits_inside=inside)
+        for k, line in enumerate(lines)
+    ]
+    whole = max(played, key=lambda one: one.timed.makespan_ns)
+    with Publication(out, force=force) as publication:
+        nodes, names = 0, []
+        for graph in graphs(whole.orders, whole.timed, whole.times, f"{MADE}: from {len(run.graphs)} ranks"):
+            names.append(output_names.graph(PREFIX, graph.metadata.rank or 0))
+            nodes += len(graph.name)
+            with writing(publication.beside / names[-1]) as file_out:
+                write_et(file_out, graph, UNRECORDED)
+        summary = _of_pipeline(run, wishes, played, whole, told, nodes, sorted([*names, output_names.SUMMARY]))
+        write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+        publication.publish()
+    return summary
+
+
+def _of_pipeline(
+    run: _Recorded, wishes: Wishes, played: Sequence[Longer], whole: Longer, told: str, nodes: int, files: list[str]
+) -> Scaled:
+    marks = len(np.unique(step_of(run.graphs[0])))
+    recorded = max(one.recorded_makespan_ns for one in played)
+    step_ns = round(_replayed(run) / marks)
+    rest = step_ns - recorded if marks > 1 and step_ns >= recorded else None
+    drawn = "the one of the same turn (--no-spread)" if wishes.seed is None else f"one that is drawn with seed {wishes.seed}"
+    return Scaled(
+        source=str(run.folder),
+        ranks_recorded=len(run.graphs),
+        ranks=whole.stages,
+        nodes=nodes,
+        axes=[],
+        copies=[],
+        communicators=0,
+        collectives=[],
+        pipeline=MadePipeline(
+            schedule=whole.schedule,
+            stages_recorded=max(whole.source) + 1,
+            stages=whole.stages,
+            microbatches_recorded=whole.recorded_microbatches,
+            microbatches=whole.microbatches,
+            source=list(whole.source),
+            recorded_makespan_ns=recorded,
+            played_makespan_ns=max(one.played_makespan_ns for one in played),
+            makespan_ns=whole.timed.makespan_ns,
+            rest_ns=rest,
+            bubble_rate=whole.timed.bubble_ns / max(whole.stages * whole.timed.makespan_ns, 1),
+            pipelines=len(played),
+            told_by=told,
+        ),
+        seed=wishes.seed,
+        steps=1,
+        recorded_replayed_ns=recorded + (rest or 0),
+        predicted_ns=whole.timed.makespan_ns + (rest or 0),
+        rule=[],
+        assumed=[
+            "more stages do what the recorded ones between the first and the last do: the model grows with them",
+            f"a forward or backward takes what one of its stage and phase was recorded to take, {drawn}",
+            "a transfer takes the least time from the end of a forward or backward to the start of the next stage's that was recorded",
+            "the host is never late: it is in no graph, and neither are collectives; each rank keeps the order of its schedule",
+        ],
+        unknown=[
+            "whether links between more stages are slower than the recorded ones",
+            "whether the memory of a GPU holds the activations of more microbatches in flight",
+        ],
+        warnings=list(_played_otherwise(whole)),
+        files=files,
+    )
+
+
+def _played_otherwise(whole: Longer) -> Iterator[str]:
+    off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
+    if off > _OFF:
+        yield (
+            f"the recorded steps played in this way are {100 * off:.0f} % off: part of what they took is in no forward, backward or transfer "
+            "(graphlink bubbles DIR says what it is), and a prediction can be as far off"
+        )
 
 
 def _recorded(folder: Path) -> _Recorded:

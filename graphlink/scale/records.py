@@ -12,7 +12,8 @@ from graphlink.records import Short, Table, counted, ms
 from graphlink.version import __version__
 
 MADE: Final = "graphlink scale"
-_MOST: Final = 16
+_MOST: Final = 16  # recorded ranks that are listed
+_FEW: Final = 8
 
 
 class MadeAxis(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,29 @@ class MadeCollective(msgspec.Struct, frozen=True, kw_only=True):
     ns_made: int
 
 
+class MadePipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline that was made longer, or got other microbatches. ``source``: the recorded stage of each stage.
+
+    ``makespan_ns``: of a step, from the first to the last forward or backward; ``recorded_makespan_ns``: the mean of the recorded steps;
+    ``played_makespan_ns``: of those played in the same way as the longer one. ``rest_ns``: what a step has beside
+    it, as recorded, None where the graphs do not tell their steps. ``pipelines``: how many lie side by side, the slowest of which counts.
+    """
+
+    schedule: str
+    stages_recorded: int
+    stages: int
+    microbatches_recorded: int
+    microbatches: int
+    source: list[int]
+    recorded_makespan_ns: int
+    played_makespan_ns: int
+    makespan_ns: int
+    rest_ns: int | None
+    bubble_rate: float
+    pipelines: int
+    told_by: str
+
+
 class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``summary.json`` of graphs that were made from recorded ones, and no recording of their own.
 
@@ -65,6 +89,7 @@ class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
     copies: list[MadeCopies]
     communicators: int
     collectives: list[MadeCollective]
+    pipeline: MadePipeline | None = None
     seed: int | None
     steps: int
     recorded_replayed_ns: int
@@ -89,27 +114,29 @@ def table(made: Scaled, folder: str) -> list[str | Table]:
     """Return the report for people: the predicted time first, then what was copied from what, and what that rests on."""
     steps = f", {ms(made.predicted_ns / made.steps)} ms a step of {made.steps:,}" if made.steps > 1 else ""
     change = made.predicted_ns / made.recorded_replayed_ns - 1 if made.recorded_replayed_ns else 0.0
+    was = "of a recorded step" if made.pipeline else "of the replay of the recorded ranks"
+    return [
+        f"{folder}: {counted(made.ranks, 'rank')} made from {made.ranks_recorded:,} of {made.source}, {made.nodes:,} nodes",
+        f"  predicted {ms(made.predicted_ns)} ms{steps} ({100 * change:+.1f} % to the {ms(made.recorded_replayed_ns)} ms {was})",
+        *(_pipeline(made.pipeline) if made.pipeline else _copies(made)),
+        *(["", "time of communication", *(f"  {line}" for line in made.rule)] if made.rule else []),
+        "",
+        "assumed",
+        *(f"  {line}" for line in made.assumed),
+        "",
+        "cannot be known from the recording",
+        *(f"  {line}" for line in made.unknown),
+        *(["", *(f"warning: {line}" for line in made.warnings)] if made.warnings else []),
+    ]
+
+
+def _copies(made: Scaled) -> list[str | Table]:
     axes = [(axis.name, f"{axis.recorded:,}", f"{axis.made:,}", axis.why) for axis in made.axes]
     copies = [(f"{one.recorded}", f"{one.copies:,}", _few(one.ranks, one.copies)) for one in made.copies[:_MOST]]
     more = [f"  ... and {len(made.copies) - _MOST:,} recorded ranks more"] if len(made.copies) > _MOST else []
-    sizes = [
-        (
-            one.type,
-            f"{one.recorded:,}",
-            f"{one.made:,}",
-            f"{one.count:,}",
-            f"{one.bytes_recorded:,}",
-            f"{one.bytes_made:,}",
-            ms(one.ns_recorded),
-            ms(one.ns_made),
-        )
-        for one in made.collectives
-    ]
+    sizes = [_collective(one) for one in made.collectives]
     head = ("type", "ranks", "now", "count", "bytes", "now", "ms", "now")
     return [
-        f"{folder}: {counted(made.ranks, 'rank')} made from {made.ranks_recorded:,} of {made.source}, {made.nodes:,} nodes",
-        f"  predicted {ms(made.predicted_ns)} ms{steps} ({100 * change:+.1f} % to the {ms(made.recorded_replayed_ns)} ms of the "
-        "replay of the recorded ranks)",
         "",
         "axes of the ranks",
         Table(axes, ("axis", "recorded", "now", "told by"), "<>><"),
@@ -119,17 +146,39 @@ def table(made: Scaled, folder: str) -> list[str | Table]:
         *more,
         *(["", "collectives of a rank that change"] if sizes else []),
         *([Table(sizes, head, "<>>>>>>>")] if sizes else []),
-        "",
-        "time of communication",
-        *(f"  {line}" for line in made.rule),
-        "",
-        "assumed",
-        *(f"  {line}" for line in made.assumed),
-        "",
-        "cannot be known from the recording",
-        *(f"  {line}" for line in made.unknown),
-        *(["", *(f"warning: {line}" for line in made.warnings)] if made.warnings else []),
     ]
+
+
+def _collective(one: MadeCollective) -> tuple[str, ...]:
+    numbers = (one.recorded, one.made, one.count, one.bytes_recorded, one.bytes_made)
+    return one.type, *(f"{number:,}" for number in numbers), ms(one.ns_recorded), ms(one.ns_made)
+
+
+def _pipeline(one: MadePipeline) -> list[str | Table]:
+    copied: dict[int, list[int]] = {}
+    for stage, source in enumerate(one.source):
+        copied.setdefault(source, []).append(stage)
+    rest = "not told: the graphs have no marks of steps" if one.rest_ns is None else f"{ms(one.rest_ns)} ms, as recorded"
+    rows = [
+        ("stages", f"{one.stages_recorded:,}", f"{one.stages:,}"),
+        ("microbatches", f"{one.microbatches_recorded:,}", f"{one.microbatches:,}"),
+        ("makespan", f"{ms(one.recorded_makespan_ns)} ms", f"{ms(one.makespan_ns)} ms"),
+    ]
+    slowest = f", the slowest of {one.pipelines:,} side by side" if one.pipelines > 1 else ""
+    return [
+        "",
+        f"{one.schedule}{slowest}; forwards and backwards told by {one.told_by}",
+        Table(rows, ("", "recorded", "now"), "<>>"),
+        f"  the recorded steps played in the same way: {ms(one.played_makespan_ns)} ms ({_off_pct(one):+.1f} %)",
+        f"  idle share of the makespan {100 * one.bubble_rate:.1f} %; what a step has beside it: {rest}",
+        "",
+        "copies of recorded stages",
+        Table([(f"{source}", _few(stages[:_FEW], len(stages))) for source, stages in copied.items()], ("stage", "is now stage"), "><"),
+    ]
+
+
+def _off_pct(one: MadePipeline) -> float:
+    return 100 * (one.played_makespan_ns / one.recorded_makespan_ns - 1) if one.recorded_makespan_ns else 0.0
 
 
 def _few(ranks: list[int], count: int) -> str:
