@@ -215,8 +215,8 @@ def _played_otherwise(whole: Longer) -> Iterator[str]:
     off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
     if off > _OFF:
         yield (
-            f"the recorded steps played in this way are {100 * off:.0f} % off: part of what they took is in no forward, backward or transfer "
-            "(graphlink bubbles DIR says what it is), and a prediction can be as far off"
+            f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, backwards and "
+            "transfers (graphlink bubbles DIR says what else), and a prediction can be as far off"
         )
 
 

@@ -105,11 +105,13 @@ def _part(group: int, recorded: Sequence[int], axis: Axis, size: int) -> int:
 
 
 def _members(recorded: Sequence[int], axis: Axis, size: int, part: int, place: int) -> tuple[int, ...]:
-    """Return the members that the copy of a communicator has for the rank at ``place`` of the longer line, in the recorded order."""
+    """Return the members that the copy of a communicator has for the rank at ``place`` of the longer line, ascending if recorded so."""
     if part == axis.size:
-        return tuple(axis.moved(rank, to, size) for to in range(size) for rank in recorded if axis.of(rank) == 0)
-    first = place - place % part
-    return tuple(axis.moved(rank, first + axis.of(rank) % part, size) for rank in recorded)
+        members = [axis.moved(rank, to, size) for to in range(size) for rank in recorded if axis.of(rank) == 0]
+    else:
+        first = place - place % part
+        members = [axis.moved(rank, first + axis.of(rank) % part, size) for rank in recorded]
+    return tuple(sorted(members) if [*recorded] == sorted(recorded) else members)
 
 
 def _refuse_messages(graphs: Mapping[int, Graph], axis: Axis) -> None:
