@@ -76,7 +76,8 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
 
     ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where they are more than
-    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``.
+    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``. ``replayed_ns``: of a sweep over numbers of ranks, the
+    same of the replay of the graphs that were simulated.
     """
 
     network: tuple[Dimension, ...]
@@ -86,6 +87,7 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
     executed: int | None
     expected: int
     total_ns: int | None
+    replayed_ns: int | None = None
     failed: list[str]
     reasons: list[str]
     said: str

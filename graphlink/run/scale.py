@@ -102,7 +102,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         UsageError: the larger run is none, or ``out`` is the folder of the recorded graphs.
     """
     run = _recorded(folder)
-    axes = stated(wishes.layout, len(run.graphs)) if wishes.layout else found(run.graphs, run.groups)
+    axes = _axes(run, wishes.layout)
     if wishes.data is None:
         return _longer(run, axes, wishes, out, force=force)
     if wishes.stages is not None or wishes.microbatches is not None:
@@ -124,6 +124,21 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
         publication.publish()
     return summary
+
+
+def data_axis(folder: Path, layout: str | None = None) -> Axis:
+    """Return the axis of data parallel ranks of a run.
+
+    Raises:
+        InputError: it cannot be told, or the recorded graphs are not all there.
+        UsageError: ``layout`` is none.
+    """
+    run = _recorded(folder)
+    return required(_axes(run, layout), "data")
+
+
+def _axes(run: _Recorded, layout: str | None) -> dict[str, Axis]:
+    return stated(layout, len(run.graphs)) if layout else found(run.graphs, run.groups)
 
 
 def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path, *, force: bool) -> Scaled:
