@@ -94,7 +94,7 @@ class Metadata:
 
     ``graphlink`` is the version that made the graph; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is the rank's own
     clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 * (own - ``epoch_ns``), both 0 where
-    the graph does not have them.
+    the graph does not have them. ``made``: what made a graph that was not recorded, and from what; its times are computed.
     """
 
     version: str
@@ -105,6 +105,7 @@ class Metadata:
     host: str | None = None
     clock_offset_ns: int = 0
     clock_drift_ppb: int = 0
+    made: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

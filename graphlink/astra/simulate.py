@@ -49,14 +49,14 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """One rank as recorded and as replayed on ASTRA-sim's slots, all ranks beginning at once.
 
     ``recorded_ns``: None without recorded times; ``replayed_ns``: None where the replay does not finish. ``..._work_ns``: time of its nodes
-    by kind of work, added up, communication with its waiting for other ranks.
+    by kind of work, added up, communication with its waiting for other ranks; nothing is recorded of graphs that were made.
     """
 
     rank: int
     nodes: int
     recorded_ns: int | None
     replayed_ns: int | None
-    recorded_work_ns: dict[str, int]
+    recorded_work_ns: dict[str, int] | None
     replayed_work_ns: dict[str, int] | None
 
 
@@ -76,7 +76,8 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
 
     ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where they are more than
-    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``.
+    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``. ``replayed_ns``: of a sweep over numbers of ranks, the
+    same of the replay of the graphs that were simulated.
     """
 
     network: tuple[Dimension, ...]
@@ -86,6 +87,7 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
     executed: int | None
     expected: int
     total_ns: int | None
+    replayed_ns: int | None = None
     failed: list[str]
     reasons: list[str]
     said: str
@@ -188,7 +190,7 @@ def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
                 nodes=b - a,
                 recorded_ns=measured_ns(file) if has_times(file) else None,
                 replayed_ns=int(played.end_ns[a:b].max(initial=0)) if ran else None,
-                recorded_work_ns=_by_word(words[a:b], work.cost_ns[a:b]),
+                recorded_work_ns=None if file.metadata.made else _by_word(words[a:b], work.cost_ns[a:b]),
                 replayed_work_ns=_by_word(words[a:b], played.end_ns[a:b] - played.start_ns[a:b]) if ran else None,
             )
         )

@@ -70,9 +70,12 @@ def critical(arguments: argparse.Namespace) -> int:
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
     from graphlink.graph import path_file as path
+    from graphlink.output_names import SUMMARY
+    from graphlink.read.document import refuse_made
 
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:
+        refuse_made(folder / SUMMARY)
         raise InputError("holds no critical_path.<rank>.json", path=folder, todo="name the folder that an earlier run wrote with --out")
     if arguments.rank is not None and arguments.rank not in files:
         some = ", ".join(str(r) for r in sorted(files)[:20])

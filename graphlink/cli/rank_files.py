@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphlink.errors import InputError
+from graphlink.output_names import SUMMARY
 
 
 def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
@@ -17,6 +18,9 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
     if rank is not None:
         files = {one: path for one, path in files.items() if one == rank}
     if not files:
+        from graphlink.read.document import refuse_made
+
+        refuse_made(folder / SUMMARY)
         of = "" if rank is None else f" of rank {rank}"
         raise InputError(f"holds no {stem}.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out")
     return dict(sorted(files.items()))

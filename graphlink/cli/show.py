@@ -34,8 +34,15 @@ def show(arguments: argparse.Namespace) -> int:
     if path.is_dir():
         if arguments.node is not None:
             raise UsageError("--node is for a graph, and this is a folder", path=path, todo="name the .et file")
+        from graphlink.read.document import is_made
         from graphlink.report import summary
 
+        if is_made(path / summary.NAME):
+            from graphlink.scale import records
+
+            made = records.load(path / summary.NAME)
+            tell(arguments.json, made, lambda: records.table(made, arguments.what))
+            return 0
         whole = summary.load(path / summary.NAME)
         tell(arguments.json, whole, lambda: summary.table(whole, verbose=arguments.verbose))
         return 0

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from graphlink.run.simulate import Network
 
 SWEPT: Final = ("topology", "bandwidth", "latency")
+RANKS: Final = "ranks"
 READERS: Final = ("head", "legacy")
 MOST_RANKS: Final = 16
 _NONE: Final = "-"
 _NUMBERS: Final = {"bandwidth": between(1e-6, 1e9, "bandwidth in GB/s"), "latency": between(0, 1e9, "time in ns")}
 _EPILOG: Final = """exit status: 0 all simulations went well, 1 one did not, or the input is at fault
---sweep takes bandwidth=GB/S,..., latency=NS,... and topology=NAME,...; of several, each value is combined with each. docs/simulate.md"""
+--sweep takes bandwidth=GB/S,..., latency=NS,..., topology=NAME,... and ranks=N,...; of several, each value is combined with each.
+Of other numbers of ranks than recorded graphs are made as graphlink scale does. docs/simulate.md"""
 
 
 def simulate_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,9 @@ def simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two")
     parser.add_argument("--bandwidth", type=_NUMBERS["bandwidth"], metavar="GB/S", help="instead of the measured one (1 GB = 1e9 bytes)")
     parser.add_argument("--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one")
-    parser.add_argument("--sweep", type=_swept, action="append", default=[], metavar="WHAT=A,B,...", help="several networks, repeatable")
+    parser.add_argument(
+        "--sweep", type=_swept, action="append", default=[], metavar="WHAT=A,B,...", help="several networks or numbers of ranks, repeatable"
+    )
     parser.add_argument(
         "--timeout",
         type=between(0.001, 1e7, "time in s"),
@@ -53,8 +57,10 @@ def simulate_options(parser: argparse.ArgumentParser) -> None:
 def _swept(text: str) -> tuple[str, tuple[str | float, ...]]:
     """Parse ``WHAT=A,B,...`` of ``--sweep``."""
     what, _, values = text.partition("=")
-    if what not in SWEPT or not values:
-        raise argparse.ArgumentTypeError(f"{text!r}: is none of {', '.join(f'{one}=A,B,...' for one in SWEPT)}")
+    if what not in (*SWEPT, RANKS) or not values:
+        raise argparse.ArgumentTypeError(f"{text!r}: is none of {', '.join(f'{one}=A,B,...' for one in (*SWEPT, RANKS))}")
+    if what == RANKS:
+        return what, tuple(dict.fromkeys(at_least_one(one) for one in values.split(",")))
     return what, tuple(dict.fromkeys(_topology(one) if what == "topology" else _NUMBERS[what](one) for one in values.split(",")))
 
 
@@ -74,7 +80,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         OutputError: the picture cannot be written.
         UsageError: something is given twice, or a picture without a sweep.
     """
-    networks = _networks(arguments)
+    networks, ranks = _networks(arguments)
     if arguments.svg is not None:
         if not arguments.sweep:
             raise UsageError("--svg draws a sweep", todo="add --sweep bandwidth=25,50,100, say")
@@ -85,7 +91,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 
     binary = find_simulator(arguments.astra_sim or os.environ.get("ASTRA_SIM"))
     simulator = Simulator(binary, arguments.reader or reader_of(binary), arguments.timeout)
-    found = simulate_run(Path(arguments.what), simulator, networks, RunsOn(arguments.jobs))
+    found = simulate_run(Path(arguments.what), simulator, networks, RunsOn(arguments.jobs), ranks)
     if arguments.svg is not None:
         from graphlink.page.charts import svg
 
@@ -94,16 +100,18 @@ def simulate(arguments: argparse.Namespace) -> int:
     return int(not all(run.ok for run in found.runs))
 
 
-def _networks(arguments: argparse.Namespace) -> list[Network]:
-    """Return the networks to simulate: all combinations of what is swept, with what is given once. Raises UsageError."""
+def _networks(arguments: argparse.Namespace) -> tuple[list[Network], Sequence[int]]:
+    """Return the networks to simulate, all combinations of what is swept with what is given once, and the numbers of ranks. Raises
+    UsageError."""
     from graphlink.run.simulate import Network
 
-    values: dict[str, Sequence[Any]] = {name: (getattr(arguments, name),) for name in SWEPT}
+    values: dict[str, Sequence[Any]] = {RANKS: (None,), **{name: (getattr(arguments, name),) for name in SWEPT}}
     for what, swept in arguments.sweep:
         if values[what] != (None,):
             raise UsageError(f"{what} is given twice", todo="name all its values in one --sweep")
         values[what] = swept
-    return [Network(*one) for one in product(*(values[name] for name in SWEPT))]
+    networks = [Network(*one) for one in product(*(values[name] for name in SWEPT))]
+    return networks, () if values[RANKS] == (None,) else values[RANKS]
 
 
 def text(found: Simulated, *, swept: bool, verbose: bool = False) -> list[str | Table]:
@@ -191,6 +199,7 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
     if last is None:
         return [*lines, "  The replay does not finish: graphlink replay DIR --machine ranks says where."]
     slots = f"nodes waited {ms(found.slot_wait_ns)} ms for a slot, added up" if found.slot_wait_ns else "no node waited for a slot"
+    made = all(one.recorded_work_ns is None for one in found.ranks)
     recorded, replayed, simulated = (
         0 if one is None else one["communication"]
         for one in (
@@ -199,16 +208,20 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
             _added([one.work_ns for one in run.ranks]),
         )
     )
-    lines.append(
-        "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, and begins "
-        f"all ranks at once. In the replay {slots}, and communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting."
-    )
+    if made:
+        lines.append(f"  Replayed: {slots}. Nothing was recorded of these graphs: they were made.")
+    else:
+        took = f"communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting"
+        lines.append(
+            "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, "
+            f"and begins all ranks at once. In the replay {slots}, and {took}."
+        )
     if not simulated and not replayed:
         lines.append("  Simulated and replayed: nothing communicates, or the node log does not tell how long it took.")
     else:
         lines.append(
-            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what was recorded: "
-            f"{ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
+            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what is in "
+            f"the graphs: {ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
         )
     return lines
 
@@ -225,27 +238,33 @@ def _failure(run: SimulatorRun, *, swept: bool) -> list[str]:
 def _sweep(found: Simulated) -> list[str | Table]:
     longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
     first, rows = found.runs[0].total_ns, []
+    by_ranks = any(run.replayed_ns is not None for run in found.runs)
     for run in found.runs:
         communication = _added([one.work_ns for one in run.ranks])
         rows.append(
             (
+                *((f"{len(run.ranks):,}",) if by_ranks else ()),
                 *_of_network(run),
                 _NONE if run.total_ns is None else ms(run.total_ns),
                 _pct(run.total_ns, first),
                 _pct(run.total_ns, longest),
+                *((_NONE if run.replayed_ns is None else ms(run.replayed_ns),) if by_ranks else ()),
                 _NONE if communication is None else ms(communication["communication"]),
                 "ok" if run.ok else "failed",
             )
         )
     best = min((run.total_ns, k) for k, run in enumerate(found.runs) if run.total_ns is not None) if any(r.ok for r in found.runs) else None
     answer = "no simulation went well" if best is None else f"quickest {ms(best[0])} ms, {', '.join(_of_network(found.runs[best[1]]))}"
-    head = ("topology", "GB/s", "ns a step", "simulated ms", "to the first", "to recorded", "communication ms", "")
+    head = (*(("ranks",) if by_ranks else ()), "topology", "GB/s", "ns a step", "simulated ms", "to the first", "to recorded")
+    head += (*(("replayed ms",) if by_ranks else ()), "communication ms", "")
     went = f"{sum(run.ok for run in found.runs)} of {counted(len(found.runs), 'simulation')} went well"
     left = [f"  {found.left_out:,} more combinations were not run: at most {len(found.runs)} are"] if found.left_out else []
+    made = ["  other numbers of ranks than recorded: graphs as graphlink scale makes them, data parallel"] if by_ranks else []
     return [
         f"{found.folder} in {Path(found.simulator).name} ({found.reader}): {answer}; {went}",
         *([] if longest is None else [f"  recorded {ms(longest)} ms, the longest rank"]),
-        Table(rows, head, "<>>>>>><", spare=("communication ms", "to recorded")),
+        *made,
+        Table(rows, head, f"{'>' * by_ranks}<{'>' * (len(head) - 2 - by_ranks)}<", spare=("communication ms", "to recorded")),
         *left,
     ]
 
@@ -257,13 +276,19 @@ def _of_network(run: SimulatorRun) -> tuple[str, str, str]:
 
 
 def picture(found: Simulated) -> Heat:
-    """Return the chart of a sweep: a row for each topology and latency, a column for each bandwidth; what failed is empty."""
+    """Return the chart of a sweep: a row for each number of ranks, topology and latency, a column for each bandwidth; what failed is
+    empty."""
     from graphlink.page.parts import Heat
 
-    places = {(f"{topology}, {latency} ns", bandwidth): run for run in found.runs for topology, bandwidth, latency in [_of_network(run)]}
+    by_ranks = any(run.replayed_ns is not None for run in found.runs)
+    places = {}
+    for run in found.runs:
+        topology, bandwidth, latency = _of_network(run)
+        many = f"{counted(len(run.ranks), 'rank')}, " if by_ranks else ""
+        places[f"{many}{topology}, {latency} ns", bandwidth] = run
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
     values: list[list[int | float | None]] = [
         [places[row, column].total_ns if (row, column) in places else None for column in columns] for row in rows
     ]
-    title = f"Time in ASTRA-sim ({found.reader}), {counted(len(found.ranks), 'rank')}"
+    title = f"Time in ASTRA-sim ({found.reader})" + ("" if by_ranks else f", {counted(len(found.ranks), 'rank')}")
     return Heat("simulate", title, f"{title}, by network: darker is longer.", rows, columns, "GB/s", values)

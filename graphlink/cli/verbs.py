@@ -20,6 +20,7 @@ from graphlink.cli.link import join, join_options, link, link_options
 from graphlink.cli.ops import ops, ops_options
 from graphlink.cli.replay import replay, replay_options
 from graphlink.cli.report import report, report_options
+from graphlink.cli.scale import scale, scale_options
 from graphlink.cli.show import show, show_options
 from graphlink.cli.simulate import simulate, simulate_options
 
@@ -66,6 +67,7 @@ _ALL: Final = (
     Verb("check", "DIR|FILE.et", "say what ASTRA-sim would make of any Chakra graph", check_options, check),
     Verb("doctor", "DIR|FILE ...", "say what a recording lacks, what that costs, and how to record it", doctor_options, doctor),
     Verb("astra", "DIR", "write what ASTRA-sim needs beside the graphs, with the network that the run shows", astra_options, astra),
+    Verb("scale", "DIR", "make graphs of more ranks from those that were recorded, and predict their time", scale_options, scale),
     Verb("simulate", "DIR", "run an ASTRA-sim that is there, judge it, and compare with recording and replay", simulate_options, simulate),
 )
 VERBS: Final = {verb.name: verb for verb in _ALL}

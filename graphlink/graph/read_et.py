@@ -139,6 +139,7 @@ def _metadata(path: Path, first: bytes) -> Metadata:
         host=texts.get("host"),
         clock_offset_ns=ints.get("clock_offset_ns", 0),
         clock_drift_ppb=ints.get("clock_drift_ppb", 0),
+        made=texts.get("made"),
     )
 
 

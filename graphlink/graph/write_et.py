@@ -48,13 +48,14 @@ def global_metadata(told: Metadata) -> bytes:
     a = pb.AttributeProto
     known = {"epoch_ns": told.epoch_ns, "rank": told.rank, "world_size": told.world_size}
     clock = {"clock_offset_ns": told.clock_offset_ns, "clock_drift_ppb": told.clock_drift_ppb}
-    texts = (("graphlink", told.graphlink), ("host", told.host))
-    graphlink, host = ([a(name=name, string_val=text)] if text is not None else [] for name, text in texts)
+    texts = (("graphlink", told.graphlink), ("host", told.host), ("made", told.made))
+    graphlink, host, made = ([a(name=name, string_val=text)] if text is not None else [] for name, text in texts)
     attributes = [
         *(a(name=name, int64_val=value) for name, value in known.items() if value is not None),
         *graphlink,
         *(a(name=name, int64_val=value) for name, value in clock.items() if value),
         *host,
+        *made,
     ]
     return attr.serialised(pb.GlobalMetadata(version=told.version, attr=attributes))
 
@@ -64,7 +65,7 @@ def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
     host_texts = _host_texts(linked)
     text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
-    comms, calls, noted = _comm_bytes(graph), _sync_calls(graph, linked), _text_columns(graph)
+    comms, calls, noted = comm_bytes(graph), _sync_calls(graph, linked), _text_columns(graph)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = _int_columns(graph, linked)
     node = pb.Node()  # one for all: to make a message takes longer than to fill it
@@ -95,13 +96,13 @@ def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
             node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
             node.data_deps[:] = sources[a:b]
             shapes, schema = host_texts[row]
-            rest = node.SerializeToString() + shapes + blob + _tail(is_host, kinds[a + base : b + base]) + calls.get(i, b"") + schema
+            rest = node.SerializeToString() + shapes + blob + tail(is_host, kinds[a + base : b + base]) + calls.get(i, b"") + schema
             block.append(rest + comms.get(i, b"") + noted.get(i, b""))
         yield block
 
 
 @lru_cache(maxsize=4096)
-def _tail(host: bool, kinds: bytes) -> bytes:
+def tail(host: bool, kinds: bytes) -> bytes:
     """Return ``is_cpu_op`` and ``dep_kinds``, which few nodes have to themselves."""
     return attr.attribute("is_cpu_op", bool_val=host) + attr.texts("dep_kinds", [KINDS[k] for k in kinds])
 
@@ -222,7 +223,7 @@ def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
     return out
 
 
-def _comm_bytes(graph: Graph) -> dict[int, bytes]:
+def comm_bytes(graph: Graph) -> dict[int, bytes]:
     """Encode the attributes of communication by node, in the order of ``COMMUNICATION``."""
     columns = [(name, graph.columns[name]) for name in COMMUNICATION if name in graph.columns]
     if not columns:

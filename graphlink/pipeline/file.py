@@ -179,6 +179,7 @@ def load(path: Path) -> Bubbles:
         InputError: it cannot be read, or is none of ours.
     """
     if not path.exists():
+        document.refuse_made(path.with_name(output_names.SUMMARY))
         raise InputError(
             "there is no such file: no pipeline was found in the run, or an older graphlink wrote this folder",
             path=path,

@@ -91,20 +91,20 @@ def write(folder: Path, orders: Sequence[Order], timed: Timed, times: ActionTime
             for rank, graph in enumerate(graphs(orders, timed, times)):
                 names.append(output_names.graph(PREFIX, rank))
                 with writing(publication.beside / names[-1]) as out:
-                    write_et(out, graph, _UNRECORDED)
+                    write_et(out, graph, UNRECORDED)
             publication.publish()
     except OutputError as problem:
         raise OutputError(problem.what, path=problem.path, todo="make room, or name another folder with --et") from None
     return names
 
 
-def graphs(orders: Sequence[Order], timed: Timed, times: ActionTimes) -> Iterator[Graph]:
-    """Yield the graph of each rank of a step. ``times``: those that it was played with."""
+def graphs(orders: Sequence[Order], timed: Timed, times: ActionTimes, made: str | None = None) -> Iterator[Graph]:
+    """Yield the graph of each rank of a step. ``times``: those that it was played with; ``made``: what its file says it was made by."""
     messages = _messages(orders, timed, times)
     for rank, order in enumerate(orders):
         coming, going = (np.flatnonzero(ranks == rank) for ranks in (messages.receiver, messages.sender))
         nodes = _nodes(timed.start_ns[rank], timed.end_ns[rank], messages, coming, going)
-        yield _graph(rank, len(orders), order, nodes, messages)
+        yield _graph(Metadata(SCHEMA_VERSION, __version__, 0, rank, len(orders), made=made), order, nodes, messages)
 
 
 def _messages(orders: Sequence[Order], timed: Timed, times: ActionTimes) -> _Messages:
@@ -166,7 +166,7 @@ def _edges(nodes: _Nodes, messages: _Messages) -> tuple[I64, I64, I64]:
     return target[order], source[order], kind[order]
 
 
-def _graph(rank: int, ranks: int, order: Order, nodes: _Nodes, messages: _Messages) -> Graph:
+def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages) -> Graph:
     count, none = len(nodes.sort), np.zeros(len(nodes.sort), np.int64)
     target, source, kind = _edges(nodes, messages)
     host = nodes.sort == _END
@@ -174,7 +174,7 @@ def _graph(rank: int, ranks: int, order: Order, nodes: _Nodes, messages: _Messag
     strings = {name: i for i, name in enumerate(dict.fromkeys(["", *names]))}
     nothing = np.zeros(0, np.int32)
     return Graph(
-        metadata=Metadata(version=SCHEMA_VERSION, graphlink=__version__, epoch_ns=0, rank=rank, world_size=ranks),
+        metadata=metadata,
         strings=tuple(strings),
         name=np.array([strings[name] for name in names], np.int32),
         type=_TYPE[nodes.sort],
@@ -195,7 +195,7 @@ def _graph(rank: int, ranks: int, order: Order, nodes: _Nodes, messages: _Messag
         first=np.searchsorted(target, np.arange(count + 1)),
         source=source.astype(np.int32),
         edge_kind=kind.astype(np.uint8),
-        columns=_columns(ranks, order, nodes, messages),
+        columns=_columns(metadata.world_size or 1, order, nodes, messages),
         rows=NodeRows(
             kind=np.where(host, NodeKind.END, NodeKind.DEVICE_OP).astype(np.uint8),
             row=np.full(count, NOWHERE, np.int32),
@@ -266,4 +266,4 @@ def _unrecorded() -> Linked:
     return Linked(trace, None, match, none, np.zeros(0, np.bool_), none, none, {}, ())
 
 
-_UNRECORDED: Final = _unrecorded()
+UNRECORDED: Final = _unrecorded()

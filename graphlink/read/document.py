@@ -49,3 +49,38 @@ def _beyond(document: Any) -> bool:
         elif isinstance(value, int) and abs(value) >= MAX_NS:
             return True
     return False
+
+
+class _Made(msgspec.Struct):
+    """The part of a summary that says what made graphs that were not recorded."""
+
+    made: str | None = None
+    source: str = ""
+
+
+def refuse_made(summary: Path) -> None:
+    """Refuse a folder whose ``summary`` says that its graphs were made, where a recording is needed.
+
+    Raises:
+        InputError: they were.
+    """
+    told = _made(summary)
+    if told is not None and told.made is not None:
+        raise InputError(
+            f"holds graphs that {told.made} made from those of {told.source}; this needs a recording",
+            path=summary.parent,
+            todo="name a recorded run; what was made is for replay, critical-path --across, check, astra, simulate and show",
+        )
+
+
+def is_made(summary: Path) -> bool:
+    """Tell whether a summary is one of graphs that were made."""
+    told = _made(summary)
+    return told is not None and told.made is not None
+
+
+def _made(summary: Path) -> _Made | None:
+    try:
+        return msgspec.json.decode(summary.read_bytes(), type=_Made)
+    except (OSError, ValueError, RecursionError):
+        return None

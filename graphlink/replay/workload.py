@@ -186,8 +186,8 @@ def names_found(work: Workload, pattern: UserPattern | re.Pattern[str], *, famil
 
 
 def has_times(file: Graph) -> bool:
-    """Return whether any node says when it was recorded to start."""
-    return file.read is None or bool(file.start_ns.any() or file.says("start_ns").any())
+    """Return whether any node says when it was recorded to start; none of a graph that was made does."""
+    return file.metadata.made is None and (file.read is None or bool(file.start_ns.any() or file.says("start_ns").any()))
 
 
 def measured_ns(file: Graph) -> int:

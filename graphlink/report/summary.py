@@ -190,6 +190,7 @@ def load(path: Path) -> Summary:
         raise InputError(
             "cannot read the summary: there is no such file", path=path, todo="name the folder that an earlier run wrote with --out"
         )
+    document.refuse_made(path)
     return document.load(path, Summary, "summary of this version of graphlink")
 
 

@@ -28,6 +28,7 @@ from graphlink.replay.records import Listed, Report
 from graphlink.report.diagnosis import Diagnosis
 from graphlink.report.summary import Summary
 from graphlink.run.export import Exported
+from graphlink.scale.records import Scaled
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
@@ -53,6 +54,7 @@ FILES: Final[dict[str, Any]] = {
     "node.schema.json": NodeView,
     "astra.schema.json": Prepared,
     "simulate.schema.json": Simulated,
+    "scale.schema.json": Scaled,
     "export.schema.json": Exported,
     "bubbles.compared.schema.json": Compared,
     "report.schema.json": Page,

@@ -1,17 +1,25 @@
-"""Simulates a run in ASTRA-sim, on one network or on several at once, and joins that with its recorded and its replayed times."""
+"""Simulates a run in ASTRA-sim, on one network or on several at once, and joins that with its recorded and its replayed times.
+
+Other numbers of ranks than were recorded are simulated on the graphs that ``run/scale.py`` makes of them, in a temporary folder.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.astra.plan import planned, simulatable
-from graphlink.astra.simulate import Simulated, Simulation, nodes_of, recorded_and_replayed, simulate
+from msgspec.structs import replace
+
+from graphlink.astra.plan import Simulatable, planned, simulatable
+from graphlink.astra.simulate import Simulated, Simulation, SimulatorRun, nodes_of, recorded_and_replayed, simulate
 from graphlink.engine.engines import RunsOn, run_all
-from graphlink.errors import GraphlinkError
+from graphlink.errors import GraphlinkError, UsageError
+from graphlink.report.summary import alike
+from graphlink.run.scale import Wishes, data_axis, scale
 
 MOST_RUNS: Final = 64
 _OWN_BYTES: Final = 150_000_000  # of a process that runs a simulator
@@ -36,36 +44,77 @@ class Simulator:
     timeout_s: float
 
 
-def simulate_run(folder: Path, simulator: Simulator, networks: Sequence[Network], runs_on: RunsOn) -> Simulated:
+def simulate_run(folder: Path, simulator: Simulator, networks: Sequence[Network], runs_on: RunsOn, ranks: Sequence[int] = ()) -> Simulated:
     """Simulate the graphs in ``folder`` on each of ``networks``, of which no more than ``MOST_RUNS`` are run.
 
+    ``ranks``: numbers of data parallel ranks in all, each of them on each network; none: as recorded.
+
     Raises:
-        InputError: the graphs are not there or stop ASTRA-sim, or the binary does not start.
+        InputError: the graphs are not there or stop ASTRA-sim, no graphs of so many ranks can be made, or the binary does not start.
+        UsageError: there cannot be so many ranks.
     """
-    run = simulatable(folder, replay_only=False)
-    ranks, slot_wait_ns = recorded_and_replayed(run)
-    nodes, reasons = nodes_of(run.work, simulator.reader), run.reasons(simulator.reader)
-    estimate = _OWN_BYTES + _BYTES_A_BYTE * sum(path.stat().st_size for path in run.paths.values())
+    recorded = simulatable(folder, replay_only=False)
+    times, slot_wait_ns = recorded_and_replayed(recorded)
     with tempfile.TemporaryDirectory(prefix="graphlink-", ignore_cleanup_errors=True) as made:
-        tasks = []
-        for k, one in enumerate(networks[:MOST_RUNS]):
-            out = Path(made) / f"{k}"
-            plan = planned(run, out, topology=one.topology, gigabytes_per_s=one.gigabytes_per_s, latency_ns=one.latency_ns)
-            tasks.append(Simulation(plan, out, simulator.path, simulator.reader, simulator.timeout_s, nodes, reasons))
-        names = [f"{folder} run {k + 1}" for k in range(len(tasks))]
-        outcomes = run_all(simulate, tasks, names, runs_on, [estimate] * len(tasks), "simulations")
-    runs = []
-    for outcome in outcomes:
-        if isinstance(outcome, GraphlinkError):
-            raise outcome
-        runs.append(outcome)
+        runs = [*_larger(recorded, ranks, Path(made), runs_on)] if ranks else [recorded]
+        asked = [(run, network) for run in runs for network in networks]
+        found = _simulated(asked[:MOST_RUNS], simulator, runs_on, Path(made), replayed=bool(ranks))
     return Simulated(
         folder=str(folder),
         simulator=str(simulator.path),
         reader=simulator.reader,
-        ranks=ranks,
+        ranks=times,
         slot_wait_ns=slot_wait_ns,
-        runs=runs,
-        left_out=max(len(networks) - MOST_RUNS, 0),
-        warnings=list(run.harms(simulator.reader)),
+        runs=found,
+        left_out=max(len(asked) - MOST_RUNS, 0),
+        warnings=[text for text, _ in alike(line for run in reversed(runs) for line in run.harms(simulator.reader))],
     )
+
+
+def _larger(recorded: Simulatable, ranks: Sequence[int], made: Path, runs_on: RunsOn) -> Iterator[Simulatable]:
+    """Yield the run with other numbers of ranks, in folders of their own."""
+    axis = None
+    for count in ranks:
+        if count == recorded.world:
+            yield recorded
+            continue
+        axis = axis or data_axis(recorded.folder)
+        size, rest = divmod(count * axis.size, recorded.world)
+        if rest:
+            each = recorded.world // axis.size
+            raise UsageError(f"--sweep ranks={count}: ranks are added {each:,} at a time", todo=f"name a multiple of {each:,}")
+        out = made / f"ranks-{count}"
+        scale(recorded.folder, Wishes(data=size), out, runs_on, force=False)
+        yield simulatable(out, replay_only=False)
+
+
+def _simulated(
+    asked: Sequence[tuple[Simulatable, Network]], simulator: Simulator, runs_on: RunsOn, made: Path, *, replayed: bool
+) -> list[SimulatorRun]:
+    """Simulate each run on its network; ``replayed``: also replay each on the same slots."""
+    tasks, estimates, ends = [], [], []
+    of_run: dict[int, tuple[Simulation, int, int | None]] = {}
+    for k, (run, network) in enumerate(asked):
+        out = made / f"{k}"
+        plan = planned(run, out, topology=network.topology, gigabytes_per_s=network.gigabytes_per_s, latency_ns=network.latency_ns)
+        if id(run) not in of_run:
+            nodes, reasons = nodes_of(run.work, simulator.reader), run.reasons(simulator.reader)
+            first = Simulation(plan, out, simulator.path, simulator.reader, simulator.timeout_s, nodes, reasons)
+            estimate = _OWN_BYTES + _BYTES_A_BYTE * sum(path.stat().st_size for path in run.paths.values())
+            of_run[id(run)] = first, estimate, _replayed_ns(run) if replayed else None
+        first, estimate, end = of_run[id(run)]
+        tasks.append(dataclass_replace(first, plan=plan, out=out))
+        estimates.append(estimate)
+        ends.append(end)
+    names = [f"{run.folder} run {k + 1}" for k, (run, _) in enumerate(asked)]
+    found = []
+    for outcome, end in zip(run_all(simulate, tasks, names, runs_on, estimates, "simulations"), ends, strict=True):
+        if isinstance(outcome, GraphlinkError):
+            raise outcome
+        found.append(replace(outcome, replayed_ns=end))
+    return found
+
+
+def _replayed_ns(run: Simulatable) -> int | None:
+    ends = [one.replayed_ns for one in recorded_and_replayed(run)[0]]
+    return None if None in ends else max(end for end in ends if end is not None)

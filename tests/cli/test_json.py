@@ -39,6 +39,7 @@ VERBS_AND_RECORDS = [
     (["report", "{out}"], "report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
+    (["scale", "{out}", "--data-parallel", "3", "--out", "{new}", "--force", "--jobs", "1"], "scale"),
 ]
 
 

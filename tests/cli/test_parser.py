@@ -36,6 +36,8 @@ OPTIONS = {
     "report": "-o --out --png --svg",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
+    "scale": """-o --out --data-parallel --pipeline --microbatches --tensor --layout --bandwidth --latency --seed --no-spread --jobs
+    --engine --force""",
     "simulate": "--astra-sim --reader --topology --bandwidth --latency --sweep --timeout --jobs --svg -v --verbose",
 }
 

@@ -179,7 +179,9 @@ def test_a_sweep_is_capped(graphlink: Run, graphs: Path, simulator: Any, monkeyp
     [
         (("--sweep", "bandwidth=5", "--bandwidth", "6"), "bandwidth is given twice"),
         (("--sweep", "latency=5", "--sweep", "latency=6"), "latency is given twice"),
-        (("--sweep", "ranks=5"), "is none of topology=A,B,..."),
+        (("--sweep", "rows=5"), "is none of topology=A,B,..."),
+        (("--sweep", "ranks=0"), "at least 1"),
+        (("--sweep", "ranks=2", "--sweep", "ranks=4"), "ranks is given twice"),
         (("--sweep", "topology=torus"), "'torus' is none of ring, switch, fully-connected"),
         (("--sweep", "bandwidth=0"), "'0' is no bandwidth"),
         (("--sweep", "bandwidth="), "is none of topology="),

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from graphlink.cli import main
+from graphlink.testing.cluster import cluster_run
+from graphlink.testing.cluster_records import ClusterTraining
 from tests.astra.et_files import coll, node, written
 from tests.e2e.conftest import ROOT, SIMULATORS
 
@@ -67,3 +69,19 @@ def test_recordings_go_well(tmp_path: Path, reader: str, name: str) -> None:
         host = played["replayed_work_ns"]["host"]
         assert simulated["work_ns"]["host"] == pytest.approx(host, rel=0.001)
         assert simulated["simulated_ns"] == pytest.approx(played["replayed_ns"], rel=0.01)
+
+
+def test_more_ranks_than_recorded_are_made_and_simulated(tmp_path: Path) -> None:
+    """On the present version alone: the legacy one takes one group for all."""
+    cluster_run(ClusterTraining(data=4, tensor=1)).write(tmp_path / "traces")
+    assert main([str(tmp_path / "traces"), "--out", str(tmp_path / "out"), "--no-timeline", "-q"]) == 0
+    binary, file = SIMULATORS / "AstraSim_head", tmp_path / "a.json"
+    if not binary.exists():
+        pytest.skip("no ASTRA-sim beside the project")
+    sweep = ("--sweep", "ranks=4,8", "--bandwidth", "100", "--latency", "1000", "--jobs", "1")
+    assert main(["simulate", str(tmp_path / "out"), "--astra-sim", str(binary), *sweep, "--json", str(file)]) == 0
+    small, large = json.loads(file.read_text())["runs"]
+    assert (len(small["ranks"]), len(large["ranks"])) == (4, 8)
+    for run in (small, large):
+        assert run["ok"] and run["total_ns"] == pytest.approx(run["replayed_ns"], rel=0.05)
+    assert small["total_ns"] < large["total_ns"]

@@ -1,0 +1,1 @@
+"""Graphs of more ranks, made from those that were recorded."""
