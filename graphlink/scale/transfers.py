@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.astra.network import Transfers
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64
-from graphlink.replay.whatif import wire_share
+from graphlink.replay.network import wire_share
 from graphlink.tables import take
 
 F64 = np.ndarray[Any, np.dtype[np.float64]]
