@@ -29,6 +29,7 @@ from graphlink.replay.rewire import NewEdges, Restructured, rewired
 from graphlink.replay.workload import Work, Workload
 
 MB: Final = 1 << 20
+MOST_PIECES: Final = 1024
 _REDUCING: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK)
 _Key = tuple[int, int]  # group, type
 
@@ -146,6 +147,8 @@ def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -
 
 def _bucket(series: range, first: int, last: int, size_bytes: int, change: BucketChange) -> _Bucket:
     pieces = 1 if change.size_mb is None or first < last else max(1, round(size_bytes / (change.size_mb * MB)))
+    if pieces > MOST_PIECES:
+        raise UsageError(f"{change.title}: a collective of {size_bytes:,} bytes would be {pieces:,} pieces", todo="ask for larger buckets")
     return _Bucket(series, first, last, size_bytes, pieces)
 
 

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
+from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, LoaderChange
+from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
-from graphlink.replay.rewire import Restructured
+from graphlink.replay.meetings import meetings
+from graphlink.replay.rewire import Restructured, skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
@@ -109,3 +112,18 @@ def test_the_second_recording_of_the_tutorial_is_predicted_from_the_first() -> N
     predicted = predicted_ns(first, LoaderChange(workers=8, recorded=1, prefetch=1))
     assert predicted == pytest.approx(play_ideal(second).total_ns, rel=0.05)
     assert predicted_ns(first, LoaderChange(workers=1, recorded=1, prefetch=1)) == pytest.approx(play_ideal(first).total_ns, rel=0.05)
+
+
+def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
+    """Two ranks without communication: together they take what the slower one takes alone."""
+    alone = [graph_of(tmp_path, Loading(seed=seed, batch_ns=5_000_000)) for seed in (1, 2)]
+    both = workload({rank: one.files[0] for rank, one in enumerate(alone)})
+    loader = LoaderChange(workers=3)
+    played = play_coupled(changed(both, loader).work, meetings(changed(both, loader).work, {0: (0,)}))
+    assert played.total_ns == max(predicted_ns(one, loader) for one in alone)
+    assert changed(both, loader).what.count("batches of") == 2
+
+
+def test_callers_in_a_circle_have_no_outermost() -> None:
+    beside, gone = np.array([1, 2, 0, 0, NOWHERE, 4]), np.array([True, True, True, True, False, True])
+    assert skipped(beside, gone).tolist() == [NOWHERE, NOWHERE, NOWHERE, NOWHERE, 4, 4]
