@@ -5,6 +5,7 @@ Nodes are the same if sort of work, path and name are; the k-th called of a rank
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
-from graphlink.replay.workload import workload
+from graphlink.replay.workload import Workload, workload
 from graphlink.tables import begins, spread
 
-_Code = dict[tuple[int, str, str], int]
+_Code = dict[tuple[int, str, str, int], int]  # sort of work, path, name, thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +37,12 @@ def in_other_run(selection: Selection, mine: Bool, folder: str) -> Counterparts:
         InputError: its graphs cannot be read.
         UsageError: it has none of these ranks.
     """
-    other = _other_run(selection, folder)
     code: _Code = {}
-    ours, theirs = _keys(selection, code, paths=True), _keys(other, code, paths=True)
-    our_names, their_names = _keys(selection, code, paths=False), _keys(other, code, paths=False)
-    our_turn, their_turn = _turns(selection), _turns(other)
-    own_ns, exact = np.full(len(ours), NOWHERE, np.int64), np.zeros(len(ours), np.bool_)
-    for rank, (low, high) in zip(selection.work.ranks, selection.work.bounds, strict=True):
-        if rank in other.work.ranks:
-            there = slice(*other.work.bounds[other.work.ranks.index(rank)])
-            time_ns = (other.work.cost_ns - other.work.fixed_ns)[there]
-            turns = our_turn[low:high], their_turn[there]
-            by_path, same = _matched(ours[low:high], theirs[there], turns, time_ns)
-            by_name, _ = _matched(our_names[low:high], their_names[there], turns, time_ns)
-            own_ns[low:high] = np.where(by_path == NOWHERE, by_name, by_path)
-            exact[low:high] = same
+    here, there = _sides(selection, code), _sides(_other_run(selection, folder), code)
+    own_ns, exact = np.full(len(mine), NOWHERE, np.int64), np.zeros(len(mine), np.bool_)
+    for (rank, ours), (low, high) in zip(here.items(), selection.work.bounds, strict=True):
+        if rank in there:
+            own_ns[low:high], exact[low:high] = _found(ours, there[rank])
     return Counterparts(np.where(mine, own_ns, NOWHERE), int(np.count_nonzero(mine & (own_ns != NOWHERE) & ~exact)))
 
 
@@ -70,17 +62,17 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
     Raises:
         UsageError: there is no such rank.
     """
-    work, key, turn = selection.work, _keys(selection, {}, paths=True), _turns(selection)
-    even = np.unique(work.member[mine])
-    others = [i for i in range(len(work.ranks)) if i not in even]
+    work, sides = selection.work, [*_sides(selection, {}).values()]
+    even = np.unique(work.member[mine]).tolist()
+    others = [side for i, side in enumerate(sides) if i not in even]
     if not others:
         raise UsageError("even_out: no other rank is replayed with it", todo="replay all ranks together: --machine coupled, without --rank")
-    time_ns = work.cost_ns - work.fixed_ns
     own_ns, exact = np.full(len(work), NOWHERE, np.int64), np.zeros(len(work), np.bool_)
-    for low, high in (work.bounds[i] for i in even.tolist()):
+    for i in even:
+        low, high = work.bounds[i]
         found = np.full((len(others), high - low), np.nan)
-        for row, (a, b) in zip(found, (work.bounds[i] for i in others), strict=True):
-            ns, same = _matched(key[low:high], key[a:b], (turn[low:high], turn[a:b]), time_ns[a:b])
+        for row, other in zip(found, others, strict=True):
+            ns, same = _found(sides[i], other)
             row[ns != NOWHERE] = ns[ns != NOWHERE]
             exact[low:high] |= same
         some = ~np.isnan(found).all(axis=0)
@@ -88,29 +80,70 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
     return Counterparts(np.where(mine, own_ns, NOWHERE), int(np.count_nonzero(mine & (own_ns != NOWHERE) & ~exact)))
 
 
-def _keys(selection: Selection, code: _Code, *, paths: bool) -> I64:
-    """Return a number for each node, the same for nodes that are the same; ``paths``: with their path."""
-    work = selection.work
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The nodes of a rank: ``keys``, from the most exact, are equal for nodes that are the same; ``turn``: places in the order of calls;
+    ``time_ns``: what each takes without its start delay."""
+
+    keys: tuple[I64, ...]
+    turn: I64
+    time_ns: I64
+
+
+def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
+    """Return the nodes of each rank. Calls come in their order, although streams may run at another pace."""
+    work, by = selection.work, selection.launched_by
+    start, tid = work.column("start_ns"), work.column("tid")
+    called, thread = (np.where(by == NOWHERE, other, column[by]) for column, other in ((start, start), (tid, NOWHERE)))
+    order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
+    turn = np.asarray(spread(len(work), order, np.arange(len(work))), np.int64)
+    names, texts = _names(work)
+    paths, none = selection.paths, np.zeros(len(work), np.int64)
+    out = {}
+    for rank, (low, high) in zip(work.ranks, work.bounds, strict=True):
+        mine = slice(low, high)
+        number = _in_turn(thread[mine], called[mine])
+        sort, name, path, zero = work.work[mine].astype(np.int64), names[mine], paths.of_node[mine], none[mine]
+        keys = (_keys(code, (sort, path, name, which), paths.texts, texts) for which in (number, zero))
+        by_name = _keys(code, (sort, zero, name, zero), [""], texts)
+        out[rank] = _Side((*keys, by_name), turn[mine], (work.cost_ns - work.fixed_ns)[mine])
+    return out
+
+
+def _names(work: Workload) -> tuple[I64, list[str]]:
+    """Return the name of every node as a position in a list of different names: an op and its parts have several."""
     texts: dict[str, int] = {}
     names = [np.zeros(0, np.int64)]
     for file, (low, high) in zip(work.files, work.bounds, strict=True):
         own = np.array([texts.setdefault(text, len(texts)) for text in file.strings], np.int64)
         names.append(own[file.name][work.position[low:high]])
-    name = np.concatenate(names)
-    path = selection.paths.of_node if paths else np.zeros(len(work), np.int64)
-    rows, which = np.unique(np.stack([work.work.astype(np.int64), path, name], axis=1), axis=0, return_inverse=True)
-    known, shown = [*texts], selection.paths.texts if paths else [""]
-    number = [code.setdefault((sort, shown[of], known[called]), len(code)) for sort, of, called in rows.tolist()]
+    return np.concatenate(names), [*texts]
+
+
+def _in_turn(thread: I64, called_ns: I64) -> I64:
+    """Number threads by when they first did anything: their ids are of a process."""
+    order = np.argsort(called_ns, kind="stable")
+    _, first, which = np.unique(thread[order], return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first))[which.reshape(-1)]
+    return np.asarray(spread(len(thread), order, number), np.int64)
+
+
+def _keys(code: _Code, columns: tuple[I64, ...], paths: Sequence[str], names: Sequence[str]) -> I64:
+    """Return a number for each row of (sort of work, path, name, thread), the same for equal texts."""
+    rows, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    number = [code.setdefault((sort, paths[of], names[called], thread), len(code)) for sort, of, called, thread in rows.tolist()]
     return np.array(number, np.int64)[which.reshape(-1)]
 
 
-def _turns(selection: Selection) -> I64:
-    """Return the place of each node in the order of calls: streams may run at another pace, calls come in their order."""
-    work, by = selection.work, selection.launched_by
-    start = work.column("start_ns")
-    called = np.where(by == NOWHERE, start, start[by])
-    order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
-    return np.asarray(spread(len(work), order, np.arange(len(work))), np.int64)
+def _found(ours: _Side, theirs: _Side) -> tuple[I64, Bool]:
+    """Return for each node of ``ours`` the time of its counterpart, ``NOWHERE`` for none; and which of them are the k-th of as many. Nodes
+    of another thread, and then of another path, are taken only where there are none of the same, or another number of them."""
+    out, exact = np.full(len(ours.turn), NOWHERE, np.int64), np.zeros(len(ours.turn), np.bool_)
+    for mine, other in zip(ours.keys, theirs.keys, strict=True):
+        ns, same = _matched(mine, other, (ours.turn, theirs.turn), theirs.time_ns)
+        better = (out == NOWHERE) | (same & ~exact)
+        out[better], exact[better] = ns[better], same[better]
+    return out, exact
 
 
 def _matched(ours: I64, theirs: I64, turns: tuple[I64, I64], time_ns: I64) -> tuple[I64, Bool]:
