@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
-from graphlink.replay.changes import Changes, LoaderChange
+from graphlink.replay.changes import Changes, LoaderChange, TimeChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
@@ -38,9 +38,9 @@ def case(seed: int) -> Loading:
     )
 
 
-def true_window_ns(what: Loading, windows: int = 40) -> float:
+def true_window_ns(what: Loading, windows: int = 40, kernel_scale: float = 1.0) -> float:
     """The time of a window in a long run: the mean of its second half."""
-    execution = run(loading_program(replace(what, windows=windows)))
+    execution = run(loading_program(replace(what, windows=windows)), kernel_scale=kernel_scale)
     begin = [row.start_ns for row in execution.host if row.name.startswith("ProfilerStep")]
     return (begin[-what.batches] - begin[(windows // 2) * what.batches]) / (windows - 1 - windows // 2)
 
@@ -78,6 +78,15 @@ def test_a_recording_with_too_few_workers_tells_what_others_take(tmp_path: Path,
     work = recorded(tmp_path, long, cuda_sync=True)
     window_ns = predicted_ns(work, LoaderChange(workers=workers, recorded=was)) / 6
     assert window_ns == pytest.approx(true_window_ns(replace(what, workers=workers)), rel=0.05)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 8, 13])
+def test_workers_and_faster_kernels_at_once(tmp_path: Path, seed: int) -> None:
+    what = case(seed)
+    scales = tuple(TimeChange(sort=sort, scale=0.5) for sort in ("kernel", "copy"))
+    both = Changes(time=scales, dataloader=(LoaderChange(workers=2),))
+    predicted = play_ideal(apply(graph_of(tmp_path, what), both, {}).work).total_ns
+    assert predicted == pytest.approx(true_window_ns(replace(what, workers=2), kernel_scale=0.5), rel=0.02)
 
 
 def test_fewer_cores_are_fewer_batches_at_a_time(tmp_path: Path) -> None:
