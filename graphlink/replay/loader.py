@@ -32,6 +32,7 @@ from graphlink.replay.workload import Work, Workload, names_found
 
 SETTLED: Final = 64  # how often all batches that are asked for are replaced before the state counts as that of a long run
 MOST_BATCHES: Final = 100_000  # that are gone through for it, but for two windows
+MOST_BATCH_NS: Final = 1 << 50
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
@@ -190,7 +191,10 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Load
             "so the recording does not show how long a batch takes",
             todo="record with fewer workers, or ask for more",
         )
-    return np.full(len(wait), round((every_ns if busy else every_ns - waited.mean()) * loader.recorded))
+    took_ns = (every_ns if busy else every_ns - waited.mean()) * loader.recorded
+    if took_ns > MOST_BATCH_NS:
+        raise UsageError(f"{loader.title}: a batch would take more than 13 days", todo="check the number of workers in the recording")
+    return np.full(len(wait), round(took_ns))
 
 
 def _apart(work: Workload, found: _Found, loader: LoaderChange) -> Workload:
