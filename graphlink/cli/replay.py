@@ -300,8 +300,8 @@ def _answers(report: Report) -> list[str | Table]:
     lines: list[str | Table] = []
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
-    rests = dict.fromkeys(f"{one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done)
-    lines += ["", "  rests on:", *(f"  - {line}" for line in rests)] if rests else []
+    rests = dict.fromkeys(f"{one.kind.replace('_', ' ')}: {one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done)
+    lines += ["", "  this rests on:", *(f"  - {line}" for line in rests)] if rests else []
     return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
 
 

@@ -29,6 +29,8 @@ from graphlink.replay.rewire import NewEdges, Restructured, rewired
 from graphlink.replay.workload import Work, Workload
 
 MB: Final = 1 << 20
+MOST_PIECES: Final = 1024
+MOST_PIECE_NS: Final = 1 << 50
 _REDUCING: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK)
 _Key = tuple[int, int]  # group, type
 
@@ -52,7 +54,11 @@ class _Cost:
     ns_per_byte: float
 
     def of(self, size_bytes: float) -> int:
-        return max(1, round(self.latency_ns + self.ns_per_byte * size_bytes))
+        """Return what so many bytes take. Raises UsageError for more than 2**50 ns, 13 days."""
+        ns = self.latency_ns + self.ns_per_byte * size_bytes
+        if ns > MOST_PIECE_NS:
+            raise UsageError(f"a collective of {size_bytes:,.0f} bytes would take more than 13 days", todo="give a larger bandwidth")
+        return max(1, round(ns))
 
 
 def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
@@ -146,6 +152,8 @@ def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -
 
 def _bucket(series: range, first: int, last: int, size_bytes: int, change: BucketChange) -> _Bucket:
     pieces = 1 if change.size_mb is None or first < last else max(1, round(size_bytes / (change.size_mb * MB)))
+    if pieces > MOST_PIECES:
+        raise UsageError(f"{change.title}: a collective of {size_bytes:,} bytes would be {pieces:,} pieces", todo="ask for larger buckets")
     return _Bucket(series, first, last, size_bytes, pieces)
 
 

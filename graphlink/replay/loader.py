@@ -31,6 +31,8 @@ from graphlink.replay.rewire import NewEdges, Restructured, outermost, rewired, 
 from graphlink.replay.workload import Work, Workload, names_found
 
 SETTLED: Final = 64  # how often all batches that are asked for are replaced before the state counts as that of a long run
+MOST_BATCHES: Final = 100_000  # that are gone through for it, but for two windows
+MOST_BATCH_NS: Final = 1 << 50
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
@@ -80,6 +82,8 @@ def with_workers(work: Workload, loader: LoaderChange, groups: Mapping[int, Sequ
             todo="it shows one where a range enumerate(DataLoader)#..., batch-generator or dataloader is recorded",
         )
     recorded = _play(work, groups)
+    if not recorded.ran.all():
+        raise UsageError(f"{loader.title}: the graph cannot be replayed to its end", todo="look for circles with graphlink check")
     runs = [_Run(batches, _making_ns(work, recorded, batches, loader), loader) for batches in found.loaders]
     out = _settled(_apart(work, found, loader), runs, groups)
     played = _play(out, groups)
@@ -187,7 +191,10 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Load
             "so the recording does not show how long a batch takes",
             todo="record with fewer workers, or ask for more",
         )
-    return np.full(len(wait), round((every_ns if busy else every_ns - waited.mean()) * loader.recorded))
+    took_ns = (every_ns if busy else every_ns - waited.mean()) * loader.recorded
+    if took_ns > MOST_BATCH_NS:
+        raise UsageError(f"{loader.title}: a batch would take more than 13 days", todo="check the number of workers in the recording")
+    return np.full(len(wait), round(took_ns))
 
 
 def _apart(work: Workload, found: _Found, loader: LoaderChange) -> Workload:
@@ -243,7 +250,7 @@ class _Run:
     def repeat(self, own_ns: I64) -> None:
         """Go through windows in which the thread does ``own_ns`` between taking a batch and asking for the next, until it has settled."""
         own, count, asked = own_ns.tolist(), len(own_ns), 0
-        for j in range(count * max(2, -(-SETTLED * self.loader.ahead // count))):
+        for j in range(count * max(2, -(-min(SETTLED * self.loader.ahead, MOST_BATCHES) // count))):
             self.made.append(self.making(j))
             self.taken.append(max(asked, self.made[j]))
             asked = self.taken[j] + own[j % count]

@@ -55,16 +55,14 @@ def rewired(work: Workload, gone: Bool, new: NewEdges | None = None) -> Workload
 def skipped(beside: I64, gone: Bool) -> I64:
     """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``); of others itself.
 
-    n log n.
+    ``NOWHERE`` where there is none, as in a circle, which files of others may have. n log n.
     """
     n = len(beside)
     to = np.append(np.where(gone, np.where(beside == NOWHERE, n, beside), np.arange(n)), n)
-    while True:
-        further = to[to]
-        if np.array_equal(further, to):
-            break
-        to = further
-    return np.where(to[:n] == n, NOWHERE, to[:n])
+    for _ in range(n.bit_length()):
+        to = to[to]
+    to = to[:n]
+    return np.where((to == n) | np.append(gone, False)[to], NOWHERE, to)
 
 
 def outermost(work: Workload, head: Bool) -> I64:

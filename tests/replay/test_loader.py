@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
-from graphlink.replay.changes import Changes, LoaderChange
+from graphlink.model import NOWHERE
+from graphlink.replay.changes import Changes, LoaderChange, TimeChange
+from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
-from graphlink.replay.rewire import Restructured
+from graphlink.replay.meetings import meetings
+from graphlink.replay.rewire import Restructured, skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
@@ -35,9 +38,9 @@ def case(seed: int) -> Loading:
     )
 
 
-def true_window_ns(what: Loading, windows: int = 40) -> float:
+def true_window_ns(what: Loading, windows: int = 40, kernel_scale: float = 1.0) -> float:
     """The time of a window in a long run: the mean of its second half."""
-    execution = run(loading_program(replace(what, windows=windows)))
+    execution = run(loading_program(replace(what, windows=windows)), kernel_scale=kernel_scale)
     begin = [row.start_ns for row in execution.host if row.name.startswith("ProfilerStep")]
     return (begin[-what.batches] - begin[(windows // 2) * what.batches]) / (windows - 1 - windows // 2)
 
@@ -77,6 +80,15 @@ def test_a_recording_with_too_few_workers_tells_what_others_take(tmp_path: Path,
     assert window_ns == pytest.approx(true_window_ns(replace(what, workers=workers)), rel=0.05)
 
 
+@pytest.mark.parametrize("seed", [0, 3, 8, 13])
+def test_workers_and_faster_kernels_at_once(tmp_path: Path, seed: int) -> None:
+    what = case(seed)
+    scales = tuple(TimeChange(sort=sort, scale=0.5) for sort in ("kernel", "copy"))
+    both = Changes(time=scales, dataloader=(LoaderChange(workers=2),))
+    predicted = play_ideal(apply(graph_of(tmp_path, what), both, {}).work).total_ns
+    assert predicted == pytest.approx(true_window_ns(replace(what, workers=2), kernel_scale=0.5), rel=0.02)
+
+
 def test_fewer_cores_are_fewer_batches_at_a_time(tmp_path: Path) -> None:
     work = graph_of(tmp_path, Loading(batch_ns=10_000_000))
     assert predicted_ns(work, LoaderChange(workers=8, cores=3)) == pytest.approx(
@@ -109,3 +121,18 @@ def test_the_second_recording_of_the_tutorial_is_predicted_from_the_first() -> N
     predicted = predicted_ns(first, LoaderChange(workers=8, recorded=1, prefetch=1))
     assert predicted == pytest.approx(play_ideal(second).total_ns, rel=0.05)
     assert predicted_ns(first, LoaderChange(workers=1, recorded=1, prefetch=1)) == pytest.approx(play_ideal(first).total_ns, rel=0.05)
+
+
+def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
+    """Two ranks without communication: together they take what the slower one takes alone."""
+    alone = [graph_of(tmp_path, Loading(seed=seed, batch_ns=5_000_000)) for seed in (1, 2)]
+    both = workload({rank: one.files[0] for rank, one in enumerate(alone)})
+    loader = LoaderChange(workers=3)
+    played = play_coupled(changed(both, loader).work, meetings(changed(both, loader).work, {0: (0,)}))
+    assert played.total_ns == max(predicted_ns(one, loader) for one in alone)
+    assert changed(both, loader).what.count("batches of") == 2
+
+
+def test_callers_in_a_circle_have_no_outermost() -> None:
+    beside, gone = np.array([1, 2, 0, 0, NOWHERE, 4]), np.array([True, True, True, True, False, True])
+    assert skipped(beside, gone).tolist() == [NOWHERE, NOWHERE, NOWHERE, NOWHERE, 4, 4]

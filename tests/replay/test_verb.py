@@ -247,3 +247,36 @@ def test_a_broken_table_of_groups(out: Path, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "comm_group.json").write_text("[1]")
     assert main(["replay", str(tmp_path)]) == 1
     assert "communicators" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--cores", "4"], "--cores is for --dataloader-workers"),
+        (["--prefetch-factor", "4"], "--prefetch-factor is for --dataloader-workers"),
+        (["--bucket-bandwidth", "4"], "--bucket-bandwidth is for --buckets"),
+        (["--dataloader-workers", "many"], "workers, cores and batches in advance are 1 to"),
+        (["--dataloader-workers", "0"], "workers, cores and batches in advance are 1 to"),
+        (["--dataloader-workers", "2", "--cores", "0"], "workers, cores and batches in advance are 1 to"),
+        (["--cuda-graph", "("], "is no regular expression"),
+        (["--list", "--buckets", "25"], "--list lists what is recorded"),
+    ],
+)
+def test_options_of_another_structure_that_do_not_fit_are_refused(
+    out: Path, options: Sequence[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(out), *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_another_structure_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, data = tmp_path / "changes.toml", tmp_path / "r.json"
+    assert main(["replay", str(out), "--dataloader-workers", "2", "--cores", "4", "--json", str(data)]) == 0
+    assert "DataLoader with 2 workers on 4 cores: enumerate(DataLoader)" in capsys.readouterr().out
+    (by_option,) = json.loads(data.read_bytes())["what_if"]
+    assert [made["kind"] for made in by_option["done"]] == ["dataloader"]
+    assert "It cannot know how much busy workers slow the main thread" in by_option["done"][0]["cannot_know"]
+    file.write_text("[[dataloader]]\nworkers = 2\ncores = 4\n")
+    assert main(["replay", str(out), "--what-if", str(file), "--json", str(data)]) == 0
+    (by_file,) = json.loads(data.read_bytes())["what_if"]
+    assert by_file == by_option
