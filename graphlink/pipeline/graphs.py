@@ -4,8 +4,8 @@ An action is a computation on the rank's compute stream, after the one before it
 RECV on the other, on a stream of its own for each boundary between virtual stages and direction. A RECV depends on none but an earlier
 one that had ended, so it ends once its message is there, and only the action that needs it waits for it.
 
-The bytes of a transfer are not known. ``comm_size`` is what goes over 50 GB/s in the time that it takes, so that a simulator with this
-bandwidth, which ``graphlink astra`` finds in the graphs or takes without a measurement, gives it that time.
+The bytes of a transfer may not be known. Then ``comm_size`` is what goes over 50 GB/s in the time that it takes, so that a simulator with
+this bandwidth, which ``graphlink astra`` finds in the graphs or takes without a measurement, gives it that time.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class _Messages:
     end_ns: I64
     link: I64
     tag: I64
+    size_bytes: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +99,22 @@ def write(folder: Path, orders: Sequence[Order], timed: Timed, times: ActionTime
     return names
 
 
-def graphs(orders: Sequence[Order], timed: Timed, times: ActionTimes, made: str | None = None) -> Iterator[Graph]:
-    """Yield the graph of each rank of a step. ``times``: those that it was played with; ``made``: what its file says it was made by."""
-    messages = _messages(orders, timed, times)
+def graphs(
+    orders: Sequence[Order], timed: Timed, times: ActionTimes, made: str | None = None, size_bytes: tuple[int, int] | None = None
+) -> Iterator[Graph]:
+    """Yield the graph of each rank of a step.
+
+    ``times``: those that it was played with; ``made``: what its file says it was made by; ``size_bytes``: of activations and of gradients,
+    where they are known.
+    """
+    messages = _messages(orders, timed, times, size_bytes)
     for rank, order in enumerate(orders):
         coming, going = (np.flatnonzero(ranks == rank) for ranks in (messages.receiver, messages.sender))
         nodes = _nodes(timed.start_ns[rank], timed.end_ns[rank], messages, coming, going)
         yield _graph(Metadata(SCHEMA_VERSION, __version__, 0, rank, len(orders), made=made), order, nodes, messages)
 
 
-def _messages(orders: Sequence[Order], timed: Timed, times: ActionTimes) -> _Messages:
+def _messages(orders: Sequence[Order], timed: Timed, times: ActionTimes, size_bytes: tuple[int, int] | None) -> _Messages:
     first = np.cumsum([0, *map(len, orders)])
     rank = np.repeat(np.arange(len(orders)), np.diff(first))
     place = np.arange(first[-1]) - first[rank]
@@ -117,15 +124,18 @@ def _messages(orders: Sequence[Order], timed: Timed, times: ActionTimes) -> _Mes
     made = producer[needs]
     after = made + paired[made]  # a pair starts and ends as one
     start = np.concatenate(timed.end_ns)[after]
+    lag, gradients = lag_ns[needs], phase[made] != Pass.F
+    size = np.maximum(_BYTES_PER_NS * lag, 1) if size_bytes is None else np.array(size_bytes, np.int64)[gradients.astype(np.int64)]
     return _Messages(
         sender=rank[made],
         receiver=rank[needs],
         after=place[after],
         before=place[needs] - np.append(False, paired)[needs],
         start_ns=start,
-        end_ns=start + lag_ns[needs],
-        link=2 * stage[made] + (phase[made] != Pass.F),
+        end_ns=start + lag,
+        link=2 * stage[made] + gradients,
         tag=np.arange(len(needs)),
+        size_bytes=size,
     )
 
 
@@ -223,7 +233,7 @@ def _columns(ranks: int, order: Order, nodes: _Nodes, messages: _Messages) -> di
         "pipeline_microbatch": Column.of(compute, order.microbatch[action]),
         "pipeline_chunk": Column.of(compute, order.stage[action] // ranks),
         "pipeline_phase": Column.of(compute, order.phase[action], texts=tuple(phase.name for phase in Pass)),
-        "comm_size": Column.of(both, np.maximum(_BYTES_PER_NS * (messages.end_ns - messages.start_ns), 1)[message]),
+        "comm_size": Column.of(both, messages.size_bytes[message]),
         "comm_src": Column.of(receives, messages.sender[nodes.at[receives]]),
         "comm_dst": Column.of(sends, messages.receiver[nodes.at[sends]]),
         "comm_tag": Column.of(both, messages.tag[message]),

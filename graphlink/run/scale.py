@@ -35,7 +35,7 @@ from graphlink.scale.longer import Longer, longer
 from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play, recorded_ns
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
 from graphlink.scale.spread import Spread, spreads
-from graphlink.scale.stages import stage_ranges
+from graphlink.scale.stages import message_bytes, stage_ranges
 from graphlink.scale.transfers import Rule, fit, grown_bytes, of_growing
 from graphlink.version import __version__
 
@@ -120,7 +120,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         if made.groups:
             write(publication.beside / output_names.GROUPS, _groups_json(made.groups))
             names.append(output_names.GROUPS)
-        summary = _summary(run, axes, made, changes, wishes, played, nodes, sorted([*names, output_names.SUMMARY]))
+        summary = _summary(run, axes, made, changes, played, nodes, sorted([*names, output_names.SUMMARY]))
         write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
         publication.publish()
     return summary
@@ -161,9 +161,11 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
         for k, line in enumerate(lines)
     ]
     whole = max(played, key=lambda one: one.timed.makespan_ns)
+    along = axes.get("pipeline")
+    size = None if along is None else message_bytes(run.graphs, along, whole.recorded_microbatches * whole.recorded_steps)
     with Publication(out, force=force) as publication:
         nodes, names = 0, []
-        for graph in graphs(whole.orders, whole.timed, whole.times, f"{MADE}: from {len(run.graphs)} ranks"):
+        for graph in graphs(whole.orders, whole.timed, whole.times, f"{MADE}: from {len(run.graphs)} ranks", size):
             names.append(output_names.graph(PREFIX, graph.metadata.rank or 0))
             nodes += len(graph.name)
             with writing(publication.beside / names[-1]) as file_out:
@@ -237,6 +239,10 @@ def _played_otherwise(whole: Longer) -> Iterator[str]:
 
 def _recorded(folder: Path) -> _Recorded:
     paths = graph_files(folder)
+    if len(paths) == 1:
+        raise InputError(
+            "holds the graph of one rank, which tells nothing of others", path=folder, todo="record all ranks of a run of two or more"
+        )
     graphs, groups = load(paths), load_groups(folder)
     world = max(max(graphs) + 1, *(graph.metadata.world_size or 0 for graph in graphs.values()))
     todo = "record and link all ranks into one folder"
@@ -262,6 +268,7 @@ class _Changes:
         growing = {g for g in used if now[g] != recorded[g]}
         kind, group, size = work.column("comm_type"), work.column("group"), work.column("comm_size")
         kinds = {g: frozenset(np.unique(kind[group == g]).tolist()) for g in used}
+        self.seed = wishes.seed
         self.rule: Rule = fit(of_growing(transfers(work, run.groups), growing), wishes.gigabytes_per_s, wishes.latency_ns)
         self.size_bytes = size.copy()
         member = np.flatnonzero(met.code == COLLECTIVE)
@@ -378,7 +385,6 @@ def _summary(
     axes: Mapping[str, Axis],
     made: Copies,
     changes: _Changes,
-    wishes: Wishes,
     played: PlayedCopies,
     nodes: int,
     files: list[str],
@@ -397,12 +403,12 @@ def _summary(
         copies=[MadeCopies(recorded=rank, copies=len(ranks), ranks=ranks[:_FEW].tolist()) for rank, ranks in made.ranks.items()],
         communicators=len(made.groups),
         collectives=changes.collectives,
-        seed=wishes.seed,
+        seed=changes.seed,
         steps=steps,
         recorded_replayed_ns=_replayed(run),
         predicted_ns=played.total_ns,
         rule=list(changes.rule.why),
-        assumed=list(_assumed(changes, wishes)),
+        assumed=list(_assumed(changes)),
         unknown=list(_unknown(changes)),
         warnings=[] if few else [f"{len(made.groups):,} communicators: ASTRA-sim means ids up to {MOST_GROUPS} to be used"],
         files=files,
@@ -415,17 +421,17 @@ def _replayed(run: _Recorded) -> int:
     return play_coupled(run.work, run.met).total_ns
 
 
-def _assumed(changes: _Changes, wishes: Wishes) -> Iterator[str]:
+def _assumed(changes: _Changes) -> Iterator[str]:
     yield "each rank has as much data a step as recorded: the whole batch grows with the ranks"
     yield "sums of gradients have as many bytes as recorded"
     if changes.shards:
         yield "what is gathered in communicators that also scatter gradients is parameters: a rank has a smaller shard of them"
     if any(one.type == "ALL_TO_ALL" for one in changes.collectives):
         yield "in exchanges of all with all a rank sends and receives as many bytes as recorded, to and from more ranks"
-    if wishes.seed is None:
+    if changes.seed is None:
         yield "copies take exactly what the recorded rank took (--no-spread)"
     else:
-        yield f"ops of copies take what ranks of their role were recorded to take, drawn with seed {wishes.seed}"
+        yield f"ops of copies take what ranks of their role were recorded to take, drawn with seed {changes.seed}"
 
 
 def _unknown(changes: _Changes) -> Iterator[str]:

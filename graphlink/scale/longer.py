@@ -30,7 +30,7 @@ class Longer:
     """A pipeline that was played. ``source``: the recorded stage of each stage.
 
     ``recorded_makespan_ns``: the mean of the recorded steps; ``played_makespan_ns``: the same of those steps played in this way, each
-    action with its own time, which shows how much of a step such playing leaves out.
+    action with its own time, which shows how much of a step such playing leaves out. ``recorded_steps``: how many they are.
     """
 
     schedule: str
@@ -43,6 +43,7 @@ class Longer:
     timed: Timed
     recorded_makespan_ns: int
     played_makespan_ns: int
+    recorded_steps: int
 
 
 def longer(ranges: Sequence[Ranges], stages: int | None, microbatches: int | None, seed: int | None, *, waits_inside: bool) -> Longer:
@@ -79,7 +80,7 @@ def longer(ranges: Sequence[Ranges], stages: int | None, microbatches: int | Non
     pools = _pools(ranges, measured, waits_inside=waits_inside)
     timed = simulate(made, times, [_drawn(order, source[rank], pools, rank, seed) for rank, order in enumerate(made)])
     recorded_ns, played_ns = _makespan_ns(ranges, measured), _replayed_ns(ranges, measured, waits_inside=waits_inside)
-    return Longer(seen.schedule, count, many, seen.microbatches, source, made, times, timed, recorded_ns, played_ns)
+    return Longer(seen.schedule, count, many, seen.microbatches, source, made, times, timed, recorded_ns, played_ns, len(seen.steps))
 
 
 def _times(measured: Measured, source: Sequence[int]) -> ActionTimes:

@@ -45,6 +45,22 @@ def stage_ranges(graphs: Mapping[int, Graph], skew_ns: Mapping[int, int], axis: 
     return tuple(_ranges(graphs[rank], skew_ns[rank], axis, place, rank) for place, rank in enumerate(ranks))
 
 
+def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tuple[int, int] | None:
+    """Return the bytes that go from stage to stage with a forward and with a backward, on average; None where no sizes were recorded.
+
+    ``actions``: forwards, or backwards, of all recorded steps of a stage.
+    """
+    sums, boundaries = [0, 0], (axis.size - 1) * (len(graphs) // axis.size)
+    for rank, graph in graphs.items():
+        sent = np.flatnonzero(graph.type == NodeType.COMM_SEND)
+        for to, size in zip(graph.comm_dst[sent].tolist(), graph.comm_size[sent].tolist(), strict=True):
+            step = axis.of(to) - axis.of(rank)
+            if abs(step) == 1:
+                sums[step < 0] += size
+    forward, backward = (round(total / max(actions * boundaries, 1)) for total in sums)
+    return (forward, backward) if forward > 0 and backward > 0 else None
+
+
 def _ranges(graph: Graph, skew_ns: int, axis: Axis, place: int, rank: int) -> Ranges:
     op = _computation(graph)
     units = list(_units(graph, op, axis, place))

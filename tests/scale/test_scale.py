@@ -110,6 +110,10 @@ def test_a_step_of_16_stages_is_predicted_from_4(linked: Linked, tmp_path: Path,
 def test_middle_stages_are_copied_and_the_ends_keep_their_role(linked: Linked, tmp_path: Path) -> None:
     made = scale(linked(PIPELINE4), Wishes(stages=7), tmp_path / "out", ONE, force=False)
     assert made.pipeline is not None and made.pipeline.source == [0, 1, 2, 1, 2, 1, 3]
+    for rank, graph in graphs_of(tmp_path / "out")[0].items():
+        moved = graph.type >= 5
+        assert set(graph.comm_size[moved].tolist()) == {PIPELINE4.activation_bytes}  # as recorded
+        assert (graph.metadata.rank, graph.metadata.world_size, graph.metadata.made) == (rank, 7, "graphlink scale: from 4 ranks")
     assert conforms(tmp_path / "out" / "trace.3.et") == ""
 
 
@@ -137,6 +141,12 @@ def test_what_was_made_is_not_made_more(linked: Linked, tmp_path: Path) -> None:
     scale(linked(DATA4), Wishes(data=5), tmp_path / "out", ONE, force=False)
     with pytest.raises(InputError, match="was made, not recorded"):
         scale(tmp_path / "out", Wishes(data=8), tmp_path / "more", ONE, force=False)
+
+
+def test_one_rank_tells_nothing_of_others(linked: Linked, tmp_path: Path) -> None:
+    (tmp_path / "trace.0.et").write_bytes((linked(DATA4) / "trace.0.et").read_bytes())
+    with pytest.raises(InputError, match="graph of one rank"):
+        scale(tmp_path, Wishes(data=8), tmp_path / "out", ONE, force=False)
 
 
 def test_a_run_without_one_of_its_ranks_is_refused(linked: Linked, tmp_path: Path) -> None:
