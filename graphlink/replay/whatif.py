@@ -39,9 +39,13 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
         UsageError: a change names nothing that is there.
     """
     chooses = Selection(work) if selection is None else selection
-    draft = Draft.of(work, chooses.waits)
+    draft = Draft.of(work, chooses.waits if any(_is_of_waits(one) for one in changes.each()) else [])
     done = tuple(_make(draft, chooses, change, groups) for change in changes.each())
     return Changed(draft.workload(), done)
+
+
+def _is_of_waits(change: AnyChange) -> bool:
+    return isinstance(change, WaitChange) or (isinstance(change, TimeChange) and change.remove)
 
 
 def _make(draft: Draft, selection: Selection, change: AnyChange, groups: Mapping[int, Sequence[int]]) -> Made:
