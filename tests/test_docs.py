@@ -104,6 +104,14 @@ def test_commands_print_what_is_shown(shell: Shell, name: str) -> None:
         assert fits(lines, printed), f"{command}\n" + "\n".join(printed)
 
 
+def test_the_file_of_changes_that_is_shown_does_what_is_shown(shell: Shell) -> None:
+    page = PAGES["replay.md"]
+    (changes,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    Path("faster.toml").write_text(changes)
+    for command, lines in commands(page):
+        assert fits(lines, shell.run(command).splitlines()), command
+
+
 def test_a_line_that_is_not_printed_is_found() -> None:
     assert fits(["a", "...", "c"], ["a", "b", "c"]) and fits(["..."], []) and fits(["...", "b", "..."], ["a", "b", "c"])
     assert not fits(["a", "...", "c"], ["a", "b"]) and not fits(["a"], ["a", "b"]) and not fits(["...", "x", "..."], ["a"])

@@ -44,8 +44,9 @@ ASSUMPTIONS: Final = {
         "It cannot know whether the program reads the result there, nor how much memory runs ahead.",
     ),
     "move_wait": Assumption(
-        "Nothing that the host does between the old and the new place needs what it waited for.",
-        "It cannot know where the program first reads the result.",
+        "Nothing that the host does before the new place needs what it waited for. There a stream synchronisation awaits what is on its "
+        "stream by then, and other calls what they awaited.",
+        "It cannot know where the program first reads the result, nor whether an event is recorded again on the way.",
     ),
     "cuda_graph": Assumption(
         "Each part does the same work whenever it runs, and its device ops take as long as when they are launched one by one.",

@@ -55,7 +55,8 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
     if len(changes.dataloader) > 1:
         raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
     chooses = Selection(work) if selection is None else selection
-    draft, done = Draft.of(work, chooses.waits), list[Made]()
+    draft = Draft.of(work, chooses.waits if any(_is_of_waits(one) for one in changes.each()) else [])
+    done: list[Made] = []
     for change in changes.each():
         if not isinstance(change, StructureChange):
             done.append(_make(draft, chooses, change, groups))
@@ -66,6 +67,10 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
             out = found.work
             done.append(made(change.kind, f"{change.done}: {found.what}", found.nodes, found.ns))
     return Changed(out, tuple(done))
+
+
+def _is_of_waits(change: AnyChange) -> bool:
+    return isinstance(change, WaitChange) or (isinstance(change, TimeChange) and change.remove)
 
 
 def _make(draft: Draft, selection: Selection, change: NetworkChange | TimeChange | WaitChange, groups: Mapping[int, Sequence[int]]) -> Made:

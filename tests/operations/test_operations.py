@@ -70,6 +70,9 @@ def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
     assert found.host_ns == sum(one.host_ns for one in rows) == int(graph.self_ns[host].sum())
     assert found.delay_ns == sum(one.delay_ns for one in rows) == int(graph.duration_ns[graph.kind == NodeKind.DEVICE_DELAY].sum())
     assert len({tuple(one.path) for one in rows}) == len(rows), "a path is one operation"
+    of_node, ops = np.array(found.of_node, np.int64), graph.kind == NodeKind.DEVICE_OP
+    assert len(of_node) == len(graph.kind) and (of_node[ops] >= 0).all()
+    assert np.bincount(of_node[ops], minlength=len(rows)).tolist() == [one.device_ops for one in rows]
     heads = [one for one in rows if one.kind != "launch"]
     assert sum(one.calls + one.backward_calls for one in heads) <= len(linked.trace.host.tid)
     for one in rows:
