@@ -25,8 +25,9 @@ from causes import Recorded, cause, told
 from graphlink.cli import main as graphlink
 from graphlink.graph.target import written
 from graphlink.ranks.group_ids import assign
+from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.whatif import Changes, Scale, apply
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import Execution, Program, Shape, kineto_document, random_program, row_ids, run, write_json
@@ -83,7 +84,7 @@ def recorded(program: Program, wanted: Callable[[dict[str, Any]], bool]) -> Reco
 def error_pct(program: Program, execution: Execution, work: Workload, scale: float) -> float:
     """Signed error in percent of the makespan that the graph predicts with every device op at another speed."""
     sorts = [w for w in (Work.KERNEL, Work.COPY) if np.any(work.work == w)]
-    changed = apply(work, Changes(tuple(Scale(w, None, scale) for w in sorts)), {}).work
+    changed = apply(work, Changes(tuple(TimeChange(sort=SORT_OF[w], scale=scale) for w in sorts)), {}).work
     # What was before the first row is in no graph, and takes its time at any speed.
     lead = execution.makespan_ns - measured_ns(work.files[0])
     return 100 * (play_ideal(changed).total_ns / (run(program, kernel_scale=scale).makespan_ns - lead) - 1)

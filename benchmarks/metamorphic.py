@@ -37,8 +37,9 @@ from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report
+from graphlink.replay.changes import Changes, parse_scale
 from graphlink.replay.ideal import play_ideal, replay
-from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, workload
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from graphlink.testing import changes

@@ -166,6 +166,7 @@ class FileFacts(Short):
     faults: Faults
     duplicate_ids: I32  # positions of nodes whose id a node before them has; dependencies go to the last one, as in ASTRA-sim
     odd: tuple[OddAttribute, ...]
+    group_names: dict[int, str]  # ``pg_name``, the id of a group -> ``pg_desc``, its recorded name
     sync_call: dict[int, tuple[str, ...]]  # position -> the calls whose waiting ended there, of the few nodes that say so
 
 

@@ -41,6 +41,15 @@ class UserPattern:
         except (re.error, regex.error, RecursionError, OverflowError, ValueError) as problem:
             raise UsageError(f"{what} is no regular expression: {problem}") from None
 
+    def __repr__(self) -> str:
+        return f"UserPattern({self.pattern!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserPattern) and other.pattern == self.pattern
+
+    def __hash__(self) -> int:
+        return hash(self.pattern)
+
     def fullmatch(self, name: str) -> regex.Match[str] | None:
         """Match all of the text as ``re.fullmatch`` does. Raises UsageError: matching takes too long, over all names so far."""
         return self._timed(self._compiled.fullmatch, name)

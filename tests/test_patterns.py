@@ -12,7 +12,7 @@ from graphlink import patterns
 from graphlink.errors import UsageError
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.rules import user_rules
-from graphlink.replay.whatif import parse_scale
+from graphlink.replay.changes import parse_scale
 
 CATASTROPHIC = r"(?P<phase>F)(a|aa)+c?d"
 NAME = "F" + "a" * 80
@@ -38,7 +38,7 @@ def test_a_catastrophic_expression_ends_with_its_name_and_option(monkeypatch: py
     with pytest.raises(UsageError, match="--range-rule") as said:
         rule.read(NAME)
     assert len(said.value.text().splitlines()) <= 5
-    pattern = parse_scale("kernel:(a|aa)+c?d=0.5").pattern
+    pattern = parse_scale("kernel:(a|aa)+c?d=0.5").name
     assert pattern is not None
     with pytest.raises(UsageError, match="--scale kernel:"):
         pattern.search(NAME)

@@ -10,12 +10,13 @@ from typing import Final
 from graphlink.advice.kinds import Outputs, candidates
 from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
+from graphlink.replay.changes import Changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
 from graphlink.replay.played import Played
 from graphlink.replay.report import cannot, usual_machine
-from graphlink.replay.whatif import Changes, fit
+from graphlink.replay.whatif import fit
 from graphlink.replay.workload import Workload
 
 Groups = Mapping[int, Sequence[int]]

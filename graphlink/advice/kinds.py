@@ -18,8 +18,9 @@ from graphlink.operations.records import Operations
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.delays import LOADER
 from graphlink.records import counted, ms, percent, shortened
+from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
 from graphlink.replay.syncs import SyncWait, sync_waits
-from graphlink.replay.whatif import Changes, Scale, launches
+from graphlink.replay.times import launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 
@@ -59,8 +60,11 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
 
 def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> tuple[Changes, tuple[str, ...]]:
     """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
-    made = tuple(Scale(work, UserPattern(pattern, "advice") if pattern else None, factor, rank) for work, pattern, factor in scales)
-    return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.factor:g}"))
+    made = tuple(
+        TimeChange(sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank)
+        for work, pattern, factor in scales
+    )
+    return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.scale:g}"))
 
 
 def _data_loading(run: Outputs) -> Iterator[Candidate]:
@@ -99,7 +103,7 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; {counted(int(of_node.sum()), 'launch call')}, "
         f"{launch_ns / 1000:,.1f} us each in the quickest ops, and {short} of {counted(len(kernels), 'kernel')} take less than that",
         todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
-        changes=Changes(launch_ns=-launch_ns),
+        changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
         supposed="if launches cost the host nothing; graphs take the rest of its ops away as well",
     )
@@ -126,7 +130,7 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             what=f"{shortened(op)} makes the host wait for {whom}",
             evidence=f"{counted(count[op], 'wait')}{by}{f', {ms(ns)} ms in all' if ns else ''}{line}",
             todo=todo,
-            changes=Changes(remove_sync=(op,)),
+            changes=Changes(wait=(WaitChange(which=op, remove=True),)),
             arguments=("--remove-sync", op),
             supposed="if the host did not wait there",
         )

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from graphlink.records import Short
-from graphlink.replay.whatif import Changes
+from graphlink.replay.changes import Changes
 
 Kind = Literal[
     "data_loading",

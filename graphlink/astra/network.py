@@ -20,8 +20,8 @@ from graphlink.graph_model import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
+from graphlink.replay.network import wire_share
 from graphlink.replay.slots import meeting_costs
-from graphlink.replay.whatif import wire_share
 from graphlink.replay.workload import Workload
 from graphlink.tables import concat, take
 

@@ -42,6 +42,8 @@ _EPILOG: Final = """what-if, all of it combinable:
                                 (1 GB = 1e9 bytes), no less than the quickest one recorded on that rank, and waits for no other rank
   --launch-cost US              every launch call takes US microseconds more than recorded, with a minus less. What a launch takes
                                 is no node of its own, so it cannot be set, only changed; an op is never below 0
+  --what-if FILE.toml           changes from a file, which can also choose by step, thread, stream, path and Python line, and which has
+                                more kinds of changes: docs/replay.md. The options above add to it.
 
 Errors printed are self-consistency: a graph against the recording that it was made of, no prediction.
 """
@@ -71,6 +73,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     change.add_argument("--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable")
     change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
     change.add_argument("--bandwidth", type=between(1e-6, 1e9, "bandwidth in GB/s"), metavar="GB/S", help="communication at this bandwidth")
+    change.add_argument("--what-if", metavar="FILE.toml", help="the changes that a file asks for")
     change.add_argument("--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more")
 
 
@@ -80,9 +83,10 @@ def replay(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
+    from graphlink.operations.file import of_nodes
+    from graphlink.replay.changes import Changes, changes_of, load_changes
     from graphlink.replay.folder import graph_files, load_groups
     from graphlink.replay.report import listed, report, usual_machine
-    from graphlink.replay.whatif import Changes, parse_scale
 
     what = Path(arguments.what)
     files = graph_files(what, arguments.rank)
@@ -92,19 +96,17 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.together and machine not in JOINED:
         raise UsageError("--together is for --machine ranks and --machine coupled")
     _refuse_mixed(arguments)
-    groups = load_groups(what if what.is_dir() else what.parent)
-    changes = Changes(
-        tuple(map(parse_scale, arguments.scale)),
-        tuple(arguments.remove_sync),
-        None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
-        None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
-    )
+    folder = what if what.is_dir() else what.parent
+    groups = load_groups(folder)
+    changes = Changes() if arguments.what_if is None else load_changes(Path(arguments.what_if))
+    changes = changes.joined(changes_of(arguments.scale, arguments.remove_sync, arguments.bandwidth, arguments.launch_cost))
     if arguments.list is not None:
         sort, top = (None if arguments.list == "all" else arguments.list), MOST_NAMES if arguments.top is None else arguments.top
         names = listed(files, machine, groups, sort, top, together=arguments.together)
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
-    found = report(files, machine, groups, changes, together=arguments.together)
+    operations = of_nodes(folder, files) if changes.of_operations else None
+    found = report(files, machine, groups, changes, operations=operations, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
 
@@ -114,7 +116,11 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
     if arguments.list is None:
         if arguments.top is not None:
             raise UsageError("--top is for --list")
-    elif arguments.scale or arguments.remove_sync or arguments.bandwidth is not None or arguments.launch_cost is not None:
+    elif (
+        arguments.scale
+        or arguments.remove_sync
+        or any(one is not None for one in (arguments.what_if, arguments.bandwidth, arguments.launch_cost))
+    ):
         raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
 
 
@@ -274,6 +280,8 @@ def _answers(report: Report) -> list[str | Table]:
     lines: list[str | Table] = []
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
+    rests = dict.fromkeys(f"{one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done)
+    lines += ["", "  rests on:", *(f"  - {line}" for line in rests)] if rests else []
     return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
 
 
@@ -282,10 +290,10 @@ def _done(report: Report) -> list[str]:
     from graphlink.replay.whatif import told_ranks
 
     if len(report.what_if) == 1:
-        return report.what_if[0].done
+        return [one.what for one in report.what_if[0].done]
     ranks: dict[str, list[int]] = {}
     for w in report.what_if:
-        for line in (*w.done, *(f"as recorded, nothing there is named by {n}" for n in w.not_here)):
+        for line in (*(one.what for one in w.done), *(f"as recorded, nothing there is named by {n}" for n in w.not_here)):
             ranks.setdefault(line, []).extend(r.rank for r in w.ranks)
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 

@@ -47,6 +47,7 @@ class NodeBlock:
     data_kind: bytearray = field(default_factory=bytearray)
     ctrl: array[int] = field(default_factory=lambda: array("Q"))
     odd: list[OddAttribute] = field(default_factory=list)
+    group_names: dict[int, str] = field(default_factory=dict)
     sync_call: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -57,10 +58,12 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
     """
     parts: list[dict[str, npt.NDArray[Any]]] = []
     odd: list[OddAttribute] = []
+    group_names: dict[int, str] = {}
     sync_call: dict[int, tuple[str, ...]] = {}
     for block in chain([NodeBlock()], blocks):
         parts.append(_columns(block))
         odd += block.odd
+        group_names |= block.group_names
         sync_call |= block.sync_call
     column: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
     ids, kind, ctrl_ids = column["id"], column.pop("data_kind"), column.pop("ctrl")
@@ -87,6 +90,7 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
             faults=concat(broken, more),
             duplicate_ids=np.sort(by_id[~begins(ids[by_id])]).astype(np.int32),
             odd=tuple(odd),
+            group_names=group_names,
             sync_call=sync_call,
         ),
         **column,

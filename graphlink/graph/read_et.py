@@ -27,6 +27,7 @@ _READ: Final = 1 << 21  # bytes
 _LONGEST: Final = 1 << 31  # of a message, as in protobuf
 _INT64: Final = (1 << 63) - 1
 _TODO: Final = "name a .et file of graphlink or of Chakra"
+_GROUP: Final = EXPECTED["pg_name"][0]
 _KIND_CODE: Final = {k.name.lower(): int(k) for k in EdgeKind}
 
 
@@ -160,7 +161,7 @@ def _decoded(path: Path, names: dict[str, int], positions: Iterator[int], messag
 def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> None:
     """Append what is read of a node. An attribute that stands there again overrules the one before."""
     data_deps, ctrl_deps = node.data_deps, node.ctrl_deps
-    has, kinds, scalars = 0, None, ABSENT.copy()
+    has, kinds, scalars, description = 0, None, ABSENT.copy(), ""
     first: dict[str, str] = {}  # values of attributes, made where one stands there again
     for attribute in node.attr:
         name = attribute.name
@@ -184,8 +185,12 @@ def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> N
                 kinds = None
         elif name == "sync_call":
             block.sync_call[position] = tuple(attribute.string_list.values) or (attribute.string_val,)
+        elif name == "pg_desc":
+            description = attribute.string_val
         elif name in HAS:
             has |= HAS[name]
+    if description:
+        block.group_names[scalars[_GROUP]] = description
     micros = min(node.start_time_micros, MOST_MICROS), min(node.duration_micros, MOST_MICROS)
     code = names.setdefault(node.name, len(names))
     block.rows.extend((code, node.type, *micros, has, len(data_deps), len(ctrl_deps), *scalars))

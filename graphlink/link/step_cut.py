@@ -14,7 +14,7 @@ from graphlink.records import Short
 from graphlink.tables import take
 
 ALL: Final = "all"
-_MARK: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")
+MARK: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")
 _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -99,7 +99,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
 
 
 def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
-    marks = [_MARK.fullmatch(text) for text in trace.strings]
+    marks = [MARK.fullmatch(text) for text in trace.strings]
     number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
     there = np.unique(number[number != NOWHERE]).tolist()
     missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first

@@ -12,7 +12,7 @@ from graphlink.link.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name
-from graphlink.operations.parts import parts_of
+from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
@@ -108,6 +108,7 @@ def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
         unknown=_kernels(np.zeros(len(of_unknown), np.int64), linked, use, length_ns, 1, of_unknown)[0],
         waits=host_waits(found.host, graph, linked),
         operations=[operations[k] for k in order],
+        of_node=places(order)[found.of_node].tolist(),
         steps=list(steps.names),
         parts=parts_of(found, graph, linked, comm, steps, order),
         graphs=graph_replays(linked),

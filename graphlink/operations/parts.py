@@ -42,7 +42,7 @@ class _Rows:
 
 def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]) -> list[Part]:
     """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x steps."""
-    place = np.append(spread(len(order), np.array(order, np.int64), np.arange(len(order))), NOWHERE)  # the last one stands for none
+    place = places(order)
     strings = (*linked.trace.strings, OTHER_THREADS)
     rows = [*_device(found, graph, linked, comm), *_host(found, graph, linked, len(strings) - 1), *_calls(found, linked)]
     joined = _Rows(*(np.concatenate([getattr(one, name) for one in rows]) for name in _Rows.__slots__))
@@ -50,6 +50,11 @@ def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communi
     within = step > 0
     within[within] = joined.at_ns[within] < steps.end_ns[step[within] - 1]
     return list(_summed(joined, place[joined.operation], np.where(within, step, 0), len(steps.names) + 1, strings))
+
+
+def places(order: Sequence[int]) -> I64:
+    """Return the place of each operation in ``order``; the last entry stands for none."""
+    return np.append(spread(len(order), np.array(order, np.int64), np.arange(len(order))), NOWHERE)
 
 
 def _summed(rows: _Rows, operation: I64, step: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:

@@ -142,7 +142,7 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
     ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device time first. ``steps``: names,
-    as in ``summary.json``.
+    as in ``summary.json``. ``of_node``: of each node of the graph, by id, the position of its operation; -1 for none.
     """
 
     graphlink: str = __version__
@@ -157,6 +157,7 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[Kernel]
     operations: list[Operation]
     waits: list[HostWait]
+    of_node: list[int] = []
     steps: list[str] = []
     parts: list[Part] = []
     graphs: list[GraphReplays] = []

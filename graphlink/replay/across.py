@@ -17,13 +17,14 @@ from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
 from graphlink.read import document
 from graphlink.records import Short
+from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Rendezvous, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
-from graphlink.replay.whatif import Changes, Scale, apply
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
@@ -172,7 +173,7 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
     for share, name in enumerate(SHARES):
         sorts = [w for w in Work if _SHARE[w] == share and (work.work == w).any()]
         sorts += [Work.DELAY] if share == Share.IDLE and Work.DELAY not in sorts and work.fixed_ns.any() else []
-        changed = apply(work, Changes(tuple(Scale(w, None, 0) for w in sorts)), groups).work if sorts else work
+        changed = apply(work, Changes(tuple(TimeChange(sort=SORT_OF[w], scale=0) for w in sorts)), groups).work if sorts else work
         out[name] = before_ns - play_coupled(changed, meetings(changed, groups)).total_ns
     return out
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
-from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload
 from graphlink.tables import begins, spread
 
@@ -71,7 +71,10 @@ def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
     notes: list[str] = []
     members = {int(g): _present(int(g), groups, work.ranks) for g in np.unique(work.column("group"))}
     pairs = _collectives(work, members, code, partner, notes)
+    expected = np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64)
     _messages(work, code, partner, notes)
+    if work.gone is not None:
+        _leave(work.gone, code, partner, expected)
     clock = run_clock(work.files)
     if clock.differ and not together:
         notes.append(f"{clock.differ}: all begin together")
@@ -81,11 +84,20 @@ def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
         begin_ns=np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns,
         measured_ns=None if together else clock.measured_ns,
         clock=clock,
-        expected=np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64),
+        expected=expected,
         group=pairs[:, 0],
         turn=pairs[:, 1],
         notes=tuple(notes),
     )
+
+
+def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
+    """Let nodes that are ``gone`` meet nobody, and nobody wait for them: edit in place."""
+    left = gone & (code == COLLECTIVE)
+    np.subtract.at(expected, partner[left], 1)
+    without_send = (code == RECEIVE) & (partner != NOWHERE) & gone[partner]
+    code[gone | without_send] = PLAIN
+    partner[gone | without_send] = NOWHERE
 
 
 def _turns(*keys: I64) -> I64:

@@ -97,6 +97,19 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was made: of how many ``nodes``, of waits of how many; by how much their times grew, added up (``ns``); what it rests
+    on and what it cannot know.
+    """
+
+    kind: str
+    what: str
+    nodes: int
+    ns: int
+    rests_on: str
+    cannot_know: str
+
+
 class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
 
@@ -105,7 +118,7 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int
     gain_pct: float | None  # None where a rank does not finish, before or after
     path: PathEntry
-    done: list[str]
+    done: list[Made]
     not_here: list[str]
     stuck: list[StuckEntry]
 

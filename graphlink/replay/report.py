@@ -16,6 +16,7 @@ from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.graph_model import Graph, NodeType
 from graphlink.records import shortened
+from graphlink.replay.changes import Changes
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
@@ -25,10 +26,10 @@ from graphlink.replay.names import scalable
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
+from graphlink.replay.selection import NodeOperations
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
-from graphlink.replay.syncs import Changed
-from graphlink.replay.whatif import Changes, fit, refuse_unfit
-from graphlink.replay.workload import DELAY_NAME, GAP_NAME, Work, Workload, has_times, measured_ns, workload
+from graphlink.replay.whatif import Changed, fit, refuse_unfit
+from graphlink.replay.workload import DELAY_NAME, GAP_NAME, Workload, has_times, measured_ns, workload
 
 MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS, COUPLED)
 JOINED: Final = (RANKS, COUPLED)  # machines that replay all ranks at once
@@ -45,35 +46,56 @@ def usual_machine(ranks: int) -> str:
 
 
 def report(
-    files: Mapping[int, Path], machine: str | None, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
+    files: Mapping[int, Path],
+    machine: str | None,
+    groups: Mapping[int, Sequence[int]],
+    changes: Changes,
+    *,
+    operations: Mapping[int, NodeOperations] | None = None,
+    together: bool = False,
 ) -> Report:
     """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with ``changes`` again.
 
-    ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone.
+    ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone. ``operations``: by rank,
+    where they are known, for changes that choose paths or lines.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
         UsageError: a change names nothing, or is one of several waits.
     """
-    found = _report(files, machine or usual_machine(len(files)), groups, changes, together)
+    found = _report(files, machine or usual_machine(len(files)), groups, changes, operations, together)
     stuck = found.runs[0].stuck
     if machine is not None or found.machine != COUPLED or not stuck:
         return found
     first = stuck[0]
     why = f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for {first.waits_for}"
-    return replace(_report(files, IDEAL, groups, changes, together), why_alone=f"{why}: --machine {COUPLED} replays all together")
+    return replace(
+        _report(files, IDEAL, groups, changes, operations, together), why_alone=f"{why}: --machine {COUPLED} replays all together"
+    )
 
 
-def _report(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, together: bool) -> Report:
+def _report(
+    files: Mapping[int, Path],
+    machine: str,
+    groups: Mapping[int, Sequence[int]],
+    changes: Changes,
+    operations: Mapping[int, NodeOperations] | None,
+    together: bool,
+) -> Report:
     found = Report(machine=machine, runs=[], what_if=[], cannot=[])
     batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
-    refused = [([*batch], _replay(found, load(batch), groups, changes, together)) for batch in batches]
+    refused = [([*batch], _replay(found, load(batch), groups, changes, operations, together)) for batch in batches]
     refuse_unfit(refused, changes)
     return found
 
 
 def _replay(
-    found: Report, files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], changes: Changes, together: bool
+    found: Report,
+    files: Mapping[int, Graph],
+    groups: Mapping[int, Sequence[int]],
+    changes: Changes,
+    operations: Mapping[int, NodeOperations] | None,
+    together: bool,
 ) -> dict[str, UsageError]:
     """Replay some ranks and add what was found to ``found``; return the changes that fit nothing there, and why."""
     work = _workload(files)
@@ -81,7 +103,7 @@ def _replay(
     found.runs.append(_run(work, joined, played))
     if not changes.any:
         return {}
-    changed = fit(work, changes, groups)
+    changed = fit(work, changes, groups, operations)
     found.what_if.append(_what_if(played, changed, *_played(changed.work, found.machine, groups, together)))
     found.cannot.extend(line for line in cannot(files, found.machine, changes) if line not in found.cannot)
     return changed.refused
@@ -156,10 +178,10 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
     """Describe what a what-if of these graphs does not answer."""
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
-    if machine not in JOINED and waits and changes.bytes_per_s is None:
+    if machine not in JOINED and waits and not changes.network:
         out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets those meet that match")
     out += _kept(files, changes)
-    if _folded(files.values()) and any(s.work in (None, Work.HOST) and s.pattern for s in changes.scales):
+    if _folded(files.values()) and any(one.sort in (None, "host") and one.name for one in changes.time):
         out.append(NAMES)
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
@@ -168,8 +190,8 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
 
 def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
-    changed = {s.work for s in changes.scales if not s.pattern}
-    names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
+    changed = {one.sort for one in changes.time if not one.name}
+    names = [name for name, sort in ((DELAY_NAME, "delay"), (GAP_NAME, "gap")) if sort not in changed]
     shares = []
     for rank, f in files.items():
         kept = [i for i, name in enumerate(f.strings) if name in names]

@@ -1,64 +1,21 @@
-"""Synchronisation that is taken away: which edges stand for one wait of a host thread, and a workload without them."""
+"""Waits of host threads: which edges stand for one wait."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from graphlink.errors import UsageError
 from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
 
-ALL: Final = "all"
 NUMBER: Final = re.compile(r"\d{1,20}")
 _END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """The workload with changes. ``done``: what each did, how many nodes and edges. ``refused``: changes that fit nothing there, as on the
-    command line, and why.
-    """
-
-    work: Workload
-    done: tuple[str, ...] = ()
-    refused: dict[str, UsageError] = field(default_factory=dict)
-
-
-def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
-    """Return ``work`` without the waits that are named: by the id of an awaited or a waiting node, the name of the call (where the graph
-    has it) or of the op that waits, or ``all``. An edge that stands for several waits goes with the last of them.
-
-    Raises:
-        UsageError: a name or id is of no wait.
-    """
-    waits = sync_waits(work)
-    if not waits:
-        raise UsageError("--remove-sync: the host waits for nothing in this graph (no sync edges but those that close it)")
-    left = np.bincount([e for w in waits for e in w.edges], minlength=len(work.kind))
-    owned = left > 0
-    hit = np.zeros(len(waits), np.bool_)
-    done = []
-    for what in wanted:
-        named = np.array([what == ALL or _answers(work, w, what) for w in waits])
-        if not named.any():
-            raise UsageError(
-                f"--remove-sync {what!r}: no wait of that id or name among {len(waits)}",
-                todo=f"the most frequent are {', '.join(_examples(waits))}; or {ALL}",
-            )
-        before = np.count_nonzero(left)
-        for i in np.flatnonzero(named & ~hit).tolist():
-            left[list(waits[i].edges)] -= 1
-        hit |= named
-        done.append(f"without sync {what}: {np.count_nonzero(named):,} waits, {before - np.count_nonzero(left):,} edges")
-    return Changed(_without(work, owned & (left == 0)), tuple(done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +84,11 @@ def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int
     )
 
 
-def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
-    if NUMBER.fullmatch(what):
-        return int(what) in {work.id(i) for i in (*wait.sources, *wait.targets)}
-    return what in wait.names
-
-
-def _examples(waits: Sequence[SyncWait]) -> list[str]:
-    counts = Counter(name for w in waits for name in w.names)
-    return [name[:40] for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:4]]
-
-
-def _without(work: Workload, gone: Bool) -> Workload:
-    target = work.target[~gone]
-    first = np.append(0, np.cumsum(np.bincount(target, minlength=len(work))))
-    lag_ns = None if work.lag_ns is None else work.lag_ns[~gone]
-    return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone], lag_ns=lag_ns)
+def edges_of(work: Workload, waits: Sequence[SyncWait], which: Bool) -> Bool:
+    """Return the edges that stand for the waits ``which`` and for no others: an edge that stands for several goes with the last of them."""
+    every = np.bincount([e for wait in waits for e in wait.edges], minlength=len(work.kind))
+    gone = np.bincount([e for wait, one in zip(waits, which.tolist(), strict=True) if one for e in wait.edges], minlength=len(work.kind))
+    return np.asarray((gone > 0) & (gone == every))
 
 
 def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:

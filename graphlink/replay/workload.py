@@ -17,7 +17,7 @@ from graphlink.errors import InputError
 from graphlink.graph.durations import micros
 from graphlink.graph.families import families_of, family_of, most_late
 from graphlink.graph.latency import Delayed, delayed
-from graphlink.graph_model import Deps, Graph, NodeType
+from graphlink.graph_model import PART, Deps, Graph, NodeType
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
@@ -59,7 +59,7 @@ class Workload(Short):
     ``cost_ns`` that does not scale with the work: the start delay.
 
     ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin; ``cost_ns`` is what it costs
-    from there.
+    from there. ``gone``, None but in a what-if: nodes that were removed, which meet nobody any more.
     """
 
     ranks: tuple[int, ...]
@@ -76,6 +76,7 @@ class Workload(Short):
     slot: U8  # Slot
     work: U8  # Work
     lag_ns: I64 | None = None
+    gone: Bool | None = None
 
     def __len__(self) -> int:
         return len(self.member)
@@ -99,6 +100,12 @@ class Workload(Short):
         """Return the integer column ``name`` of ``Graph``, one entry per node."""
         parts = [f.integers(name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
+
+    @property
+    def is_part(self) -> Bool:
+        """Return which nodes are parts of an op behind its first node."""
+        parts = [_named(f, lambda name: name.endswith(PART))[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
+        return np.concatenate([np.zeros(0, np.bool_), *parts])
 
     def names(self) -> tuple[I64, list[str]]:
         """Return the family of every node as a position in a list of different names."""

@@ -31,10 +31,10 @@ from graphlink.pipeline.file import Bubbles
 from graphlink.publish import settle
 from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
+from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
 from graphlink.replay.report import MACHINES, report
-from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.replay.workload import workload
 from graphlink.report import summary
 from graphlink.run import tables
@@ -248,6 +248,7 @@ class Run:
         remove_sync: str | int | Sequence[str | int] = (),
         gb_per_s: float | None = None,
         launch_us: float | None = None,
+        what_if: str | Path | None = None,
         machine: str | None = None,
         rank: int | None = None,
     ) -> Report:
@@ -261,6 +262,7 @@ class Run:
             remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
+            what_if: A file of changes (docs/replay.md), which the others add to.
             machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and ``ideal`` for
                 one and where several would wait for each other for ever.
             rank: Only this rank.
@@ -276,13 +278,10 @@ class Run:
             raise bad_value("gb_per_s", gb_per_s, "a bandwidth in GB/s above 0")
         if launch_us is not None and not -1e9 < launch_us < 1e9:
             raise bad_value("launch_us", launch_us, "a time in us")
-        changes = Changes(
-            tuple(map(parse_scale, _several(scale))),
-            _several(remove_sync),
-            None if gb_per_s is None else gb_per_s * 1e9,
-            None if launch_us is None else round(launch_us * 1000),
-        )
-        return report(files, machine, load_groups(self.folder), changes)
+        given = Changes() if what_if is None else load_changes(Path(what_if))
+        changes = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
+        operations = operations_file.of_nodes(self.folder, files) if changes.of_operations else None
+        return report(files, machine, load_groups(self.folder), changes, operations=operations)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})

@@ -22,9 +22,10 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import I64, NOWHERE, Linked
+from graphlink.replay.changes import Changes, parse_scale
 from graphlink.replay.ideal import replay
 from graphlink.replay.slots import play_slots
-from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import workload
 from graphlink.testing import Variation, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace

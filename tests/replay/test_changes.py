@@ -10,11 +10,14 @@ import pytest
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.link.commtypes import CollectiveType
+from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.ideal import play_ideal
+from graphlink.replay.network import wire_share
 from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits
-from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
+from graphlink.replay.times import launches
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from tests.replay.hand import COLL, CPU, GPU, N, file, load
 
@@ -38,7 +41,7 @@ def step() -> Workload:
 
 
 def after(*scales: str, **changes: Any) -> int:
-    asked = Changes(scales=tuple(map(parse_scale, scales)), **changes)
+    asked = changes_of(scales, **changes)
     return play_ideal(apply(step(), asked, {}).work).total_ns
 
 
@@ -56,14 +59,14 @@ def test_what_each_change_does() -> None:
     assert after("host gap=0") == after("gap=0")
     assert after("gemm|item|gap=0") == after("kernel:gemm=0", "host:item=0", "gap=0")
     assert after(remove_sync=("all",)) == 85_000
-    assert after(launch_ns=-2_000) == 108_000
-    assert after("kernel=0", remove_sync=("all",), launch_ns=1_000) == 42_000
+    assert after(launch_us=-2) == 108_000
+    assert after("kernel=0", remove_sync=("all",), launch_us=1) == 42_000
 
 
 def test_nothing_is_edited() -> None:
     work = step()
     before = {name: np.array(getattr(work, name)) for name in ("cost_ns", "micros_ns", "fixed_ns", "first", "source", "kind")}
-    changed = apply(work, Changes((parse_scale("kernel=0.5"), parse_scale("delay=0")), ("all",), None, 5_000), {}).work
+    changed = apply(work, changes_of(("kernel=0.5", "delay=0"), ("all",), None, 5), {}).work
     for name, column in before.items():
         assert np.array_equal(getattr(work, name), column)
     assert play_slots(changed).total_ns != play_slots(work).total_ns
@@ -129,7 +132,7 @@ def test_waits_for_one_operator_are_told_apart_by_their_calls() -> None:
     ],
 )
 def test_an_edge_goes_with_the_last_wait_that_it_stands_for(which: tuple[str, ...], left: list[tuple[int, int]]) -> None:
-    work = apply(three_calls(), Changes(remove_sync=which), {}).work
+    work = apply(three_calls(), changes_of(remove_sync=which), {}).work
     target = np.repeat(np.arange(len(work)), np.diff(work.first))
     of = work.kind == Y
     assert list(zip(work.source[of].tolist(), target[of].tolist(), strict=True)) == left
@@ -172,7 +175,7 @@ def test_waking_up_costs_only_where_something_is_waited_for(scale: str, ns: int,
 
 def test_waking_up_scales_with_its_node_and_is_gone_without_the_wait() -> None:
     def total(*scales: str, **changes: Any) -> int:
-        return play_ideal(apply(waking(), Changes(tuple(map(parse_scale, scales)), **changes), {}).work).total_ns
+        return play_ideal(apply(waking(), changes_of(scales, **changes), {}).work).total_ns
 
     assert total("kernel=0", "host=2") == 2 * 20_000
     assert total("kernel=0", "host:cont=0") == 16_000
@@ -190,18 +193,18 @@ def test_the_edges_that_close_a_rank_are_no_wait() -> None:
     """``end`` follows every leaf; it waits where a call is named whose wait ended there."""
     nodes = [N(0, CPU, 1), N(1, GPU, 9, ((0, L),)), N(2, CPU, 0, ((0, H), (1, Y)), name="end")]
     with pytest.raises(UsageError, match="waits for nothing"):
-        apply(load(nodes), Changes(remove_sync=("all",)), {})
+        apply(load(nodes), changes_of(remove_sync=("all",)), {})
     named = [*nodes[:2], nodes[2]._replace(calls=("cudaDeviceSynchronize",))]
-    assert apply(load(named), Changes(remove_sync=("all",)), {}).done == ("without sync all: 1 waits, 1 edges",)
+    assert apply(load(named), changes_of(remove_sync=("all",)), {}).done[0].what == "without sync all: 1 waits, 1 edges"
     both = [*nodes[:2], N(2, CPU, 1, ((0, H), (1, Y)), name="aten::item"), N(3, GPU, 5, ((2, L),))]
     both.append(N(4, CPU, 0, ((2, H), (3, Y)), name="end"))
-    changed = apply(load(both), Changes(remove_sync=("all",)), {})
-    assert changed.done == ("without sync all: 1 waits, 1 edges",)
+    changed = apply(load(both), changes_of(remove_sync=("all",)), {})
+    assert changed.done[0].what == "without sync all: 1 waits, 1 edges"
     assert changed.work.source[changed.work.first[4] : changed.work.first[5]].tolist() == [2, 3], "what closes the rank stays"
 
 
 def test_delays_that_are_part_of_a_node_are_counted() -> None:
-    assert apply(step(), Changes((parse_scale("delay=0"),)), {}).done == ("delay x 0: 1 nodes, -0.003 ms of work",)
+    assert apply(step(), Changes((parse_scale("delay=0"),)), {}).done[0].what == "delay x 0: 1 nodes, -0.003 ms of work"
 
 
 def test_launches_of_one_graph_are_one_call() -> None:
@@ -216,10 +219,10 @@ def test_bandwidth() -> None:
         N(3, COLL, 50, ((2, S),), group=1, size=0),
     ]
     work = workload({0: file(nodes, world_size=8)})
-    changed = apply(work, Changes(bytes_per_s=100e9), {1: (0, 1, 2, 3)})
+    changed = apply(work, changes_of(bandwidth_gb_per_s=100), {1: (0, 1, 2, 3)})
     assert changed.work.cost_ns.tolist() == [1_000, 120_000, 5_000, 50_000]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
-    assert "1 of unknown size" in changed.done[0]
-    assert apply(work, Changes(bytes_per_s=100e9), {}).work.cost_ns[1] == 140_000  # all 8 ranks
+    assert "1 of unknown size" in changed.done[0].what
+    assert apply(work, changes_of(bandwidth_gb_per_s=100), {}).work.cost_ns[1] == 140_000  # all 8 ranks
 
 
 def test_bytes_on_the_wire() -> None:
@@ -247,9 +250,9 @@ def test_wrong_scales(text: str) -> None:
         (Changes((parse_scale("GEMM=2"),)), r"did you mean gemm_64\?"),
         (Changes((parse_scale("kernel:item=2"),)), "what it finds is of sort host;"),
         (Changes((parse_scale("delay:xyz=0"),)), "no such node"),
-        (Changes(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
-        (Changes(remove_sync=("0",)), "no wait"),
-        (Changes(bytes_per_s=1e9), "no communication"),
+        (changes_of(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
+        (changes_of(remove_sync=("0",)), "no wait"),
+        (changes_of(bandwidth_gb_per_s=1), "no communication"),
     ],
 )
 def test_changes_of_nothing_are_refused(changes: Changes, what: str) -> None:

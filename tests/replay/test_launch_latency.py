@@ -14,12 +14,13 @@ from graphlink.graph.critical import critical_path as critical_path_of_graph
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.latency import FEW
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.meetings import meetings
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.slots import play_slots
-from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload
 from graphlink.testing import random_program, run
 from tests.graph.test_critical_gains import graphs
@@ -31,7 +32,7 @@ H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
 
 def total_us(work: Workload, *scales: str, **changes: object) -> float:
     """Of the ideal machine, with the coupled one and the critical path saying the same."""
-    changed = apply(work, Changes(tuple(map(parse_scale, scales)), **changes), {}).work  # type: ignore[arg-type]
+    changed = apply(work, changes_of(scales, **changes), {}).work
     played = play_ideal(changed)
     assert play_coupled(changed, meetings(changed, {})).total_ns == played.total_ns
     path = critical_path(changed, played)

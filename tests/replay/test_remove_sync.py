@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
+from graphlink.replay.changes import changes_of
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.syncs import sync_waits
-from graphlink.replay.whatif import Changes, apply
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns
 from graphlink.testing import Api, Call, Execution, Program, ThreadBuilder, random_program, run
 from graphlink.testing.program import Action
@@ -90,7 +91,7 @@ def test_the_waits_of_one_call_go_and_no_others(tmp_path: Path) -> None:
     before = sync_waits(work)
     edge = {e: (int(work.source[e]), i) for i, w in enumerate(before) for e in w.edges}
     for name in named(work):
-        rest = apply(work, Changes(remove_sync=(name,)), {}).work
+        rest = apply(work, changes_of(remove_sync=(name,)), {}).work
         others = [w for w in before if name not in w.names]
         assert len(before) - len(others) == 6
         assert [(w.sources, w.targets, w.names) for w in sync_waits(rest)] == [(w.sources, w.targets, w.names) for w in others]
@@ -110,7 +111,7 @@ def test_the_prediction_without_a_call_is_that_of_the_changed_program(tmp_path: 
         # one that found all done has no edge if an edge from a later op of the stream implies it
         assert blocked(execution) <= found <= waits_of(execution)
         for name in found:
-            got = play_ideal(apply(work, Changes(remove_sync=(name,)), {}).work).total_ns
+            got = play_ideal(apply(work, changes_of(remove_sync=(name,)), {}).work).total_ns
             errors.setdefault(name, []).append(abs(100 * (got / (run(returning(program, name)).makespan_ns - lead) - 1)))
     print("", *(f"without {name:24} {len(e):3} programs, worst {max(e):.3f} %" for name, e in sorted(errors.items())), sep="\n")
     assert set(errors) >= {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaEventQuery", "cudaMemcpy"}

@@ -12,8 +12,9 @@ import pytest
 from graphlink.cli import main
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
+from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.syncs import waiting_ranks
-from graphlink.replay.whatif import Changes, fit, parse_scale, told_ranks
+from graphlink.replay.whatif import fit, told_ranks
 from tests.astra.et_files import coll, node, written
 from tests.replay.hand import CPU, GPU, N, load
 
@@ -112,11 +113,11 @@ def test_what_does_not_fit_leaves_the_rest_as_it_is() -> None:
     work = load(*ranks(["gemm", "relu"]))
     fitted = fit(work, Changes((parse_scale("kernel:gemm=0.5"), parse_scale("kernel:xyz=0"))), {})
     assert fitted.work.cost_ns.tolist() == [5000, 20000, 1000, 5000, 40000, 1000]
-    assert fitted.done == ("kernel:gemm x 0.5: 1 nodes, -0.020 ms of work (rank 0)",)
+    assert [d.what for d in fitted.done] == ["kernel:gemm x 0.5: 1 nodes, -0.020 ms of work (rank 0)"]
     assert list(fitted.refused) == ["--scale kernel:xyz=0"]
     assert waiting_ranks(work, 1) == (0, 1) and waiting_ranks(work, 0) == ()
     with pytest.raises(UsageError, match="ranks 0, 1"):
-        fit(work, Changes(remove_sync=("2",)), {})
+        fit(work, changes_of(remove_sync=("2",)), {})
 
 
 def test_what_was_changed_is_not_said_to_stay(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from graphlink.graph.target import written
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import EdgeKind
 from graphlink.ranks.group_ids import assign
+from graphlink.replay.changes import SORTS, Changes, changes_of, parse_scale
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import Api, Call, Execution, Program, Shape, random_program, run, write_kineto
@@ -40,7 +41,7 @@ def recorded(folder: Path, execution: Execution, *, cuda_sync: bool) -> Workload
 
 def faster(work: Workload, factor: float) -> int:
     """ns of a replay in which every device op takes ``factor`` of its time (delays stay)."""
-    found = {w for w in ("kernel", "copy") if np.any(work.work == parse_scale(f"{w}=1").work)}
+    found = {w for w in ("kernel", "copy") if np.any(work.work == SORTS[w])}
     changes = Changes(tuple(parse_scale(f"{w}={factor}") for w in sorted(found)))
     return play_ideal(apply(work, changes, {}).work).total_ns
 
@@ -168,7 +169,7 @@ def test_a_faster_host_and_a_faster_device(tmp_path: Path, programs: int, most_n
         execution = run(program)
         work = recorded(tmp_path, execution, cuda_sync=True)
         lead = execution.makespan_ns - measured_ns(work.files[0])
-        scales = {w for w in ("host", "gap", "kernel", "copy") if np.any(work.work == parse_scale(f"{w}=1").work)}
+        scales = {w for w in ("host", "gap", "kernel", "copy") if np.any(work.work == SORTS[w])}
         for kernels, of in errors.items():
             changes = [parse_scale(f"{w}={0.5 if w in ('host', 'gap') else kernels}") for w in sorted(scales)]
             got = play_ideal(apply(work, Changes(tuple(changes)), {}).work).total_ns
@@ -204,7 +205,7 @@ def test_without_synchronisation(tmp_path: Path, programs: int) -> None:
         truth = run(without_waits(program)).makespan_ns - lead
         if not np.any(work.kind == EdgeKind.SYNC):
             continue
-        got = play_ideal(apply(work, Changes(remove_sync=("all",)), {}).work).total_ns
+        got = play_ideal(apply(work, changes_of(remove_sync=("all",)), {}).work).total_ns
         errors.append(abs(100 * (got / truth - 1)))
         gains.append(100 * (1 - truth / execution.makespan_ns))
     e = np.array(errors)

@@ -1,0 +1,362 @@
+"""The changes of a what-if, as a file of ``--what-if`` has them and as the options of the command line make them.
+
+A file is TOML: a table ``[[time]]``, ``[[wait]]`` or ``[[network]]`` a change, in any number. In each of the first two a selector says
+which nodes or waits it is about, and one more key what becomes of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from graphlink.errors import InputError, UsageError
+from graphlink.link.step_cut import Steps, parse_steps
+from graphlink.patterns import UserPattern
+from graphlink.read.source import unreadable
+from graphlink.replay.workload import Work
+
+MOST_FACTOR: Final = 1_000_000
+MOST_US: Final = 1e9
+MOST_GB_PER_S: Final = 1e9
+ALL: Final = "all"
+Sort: TypeAlias = Literal["host", "gap", "kernel", "comm", "copy", "delay"]
+SORT_OF: Final[dict[Work, Sort]] = {
+    Work.HOST: "host",
+    Work.GAP: "gap",
+    Work.KERNEL: "kernel",
+    Work.COMM: "comm",
+    Work.COPY: "copy",
+    Work.DELAY: "delay",
+}
+SORTS: Final[dict[str, Work]] = {name: work for work, name in SORT_OF.items()}
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times
+_OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
+_MOST_BYTES: Final = 1 << 20  # of a file
+_AT: Final = re.compile(r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<key>.*)`", re.DOTALL)
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes for which all of this is true; what is None is true of all.
+
+    ``step``: a number or a range as ``3-5``, by the marks of steps. ``thread``: OS thread ids of host nodes, and of the host nodes that
+    launched. ``path``: found in the callers, outermost first, with ``/`` between. ``line``: found in the ``file(line): function`` of the
+    Python frames. Of a wait, ``stream`` and ``sort`` are those of the device op that is awaited, all else is of the host node that waits.
+    """
+
+    rank: Count | tuple[Count, ...] | None = None
+    step: Count | str | None = None
+    thread: int | tuple[int, ...] | None = None
+    stream: int | tuple[int, ...] | None = None
+    sort: Sort | None = None
+    name: UserPattern | None = None
+    path: UserPattern | None = None
+    line: UserPattern | None = None
+
+    def __post_init__(self) -> None:
+        if self.step is not None and self.steps is None:
+            raise ValueError(f"step {self.step!r} is neither a number (3) nor a range (2-5)")
+
+    @property
+    def steps(self) -> Steps | None:
+        """Return the steps that are chosen; None for all, and for what is none."""
+        try:
+            return None if self.step is None else parse_steps(str(self.step))
+        except UsageError:
+            return None
+
+    @property
+    def anything(self) -> bool:
+        """Tell whether it says anything, so that not all is chosen."""
+        return any(getattr(self, name) is not None for name in Selector.__struct_fields__)
+
+    @property
+    def what(self) -> str:
+        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort; before it ``rank3:``, after it all else."""
+        one = self.rank if isinstance(self.rank, int) else None
+        parts = (None if one is None else f"rank{one}", self.sort, None if self.name is None else self.name.pattern)
+        head = ":".join(part for part in parts if part is not None)
+        more = {"step": self.step, "thread": self.thread, "stream": self.stream} | ({} if one is not None else {"rank": self.rank})
+        words = [f"{key} {_listed(value)}" for key, value in more.items() if value is not None]
+        words += [f"{key} {value.pattern!r}" for key, value in (("path", self.path), ("line", self.line)) if value is not None]
+        return " of ".join(part for part in (head, ", ".join(words)) if part)
+
+    @property
+    def of_option(self) -> bool:
+        """Tell whether ``--scale`` can say it."""
+        return all(one is None for one in (self.step, self.thread, self.stream, self.path, self.line)) and not isinstance(self.rank, tuple)
+
+
+class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0; ``remove``: no time, and no
+    wait in it; ``like``: the times of the run in that folder; ``even_out``: those of the same ops on the other ranks; ``launch_us``: more
+    or less for each launch call that it makes.
+    """
+
+    scale: float | None = None
+    add_us: float | None = None
+    remove: bool = False
+    like: str | None = None
+    even_out: bool = False
+    launch_us: float | None = None
+
+    def __post_init__(self) -> None:
+        Selector.__post_init__(self)
+        _refuse_but_one(self, _ACTIONS)
+        if self.scale is not None and not 0 <= self.scale <= MOST_FACTOR:
+            raise ValueError(f"scale {self.scale} is no factor from 0 to {MOST_FACTOR:,}")
+        for name in ("add_us", "launch_us"):
+            us = getattr(self, name)
+            if us is not None and not -MOST_US < us < MOST_US:
+                raise ValueError(f"{name} {us} is no time in us")
+        if not self.anything and (self.scale is not None or self.add_us is not None or self.remove):
+            raise ValueError("names nothing to change: give one of " + ", ".join(Selector.__struct_fields__))
+        if self.even_out and self.rank is None:
+            raise ValueError("even_out wants the rank that is to be as the others")
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return next(name for name in _ACTIONS if _is_given(getattr(self, name)))
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        what = self.what or ALL
+        if self.launch_us is not None:
+            return f"launches {self.launch_us:+g} us each" + (f" of {what}" if self.anything else "")
+        act = {"scale": f"x {self.scale:g}" if self.scale is not None else "", "add_us": f"{self.add_us or 0:+g} us each"}
+        act |= {"remove": "removed", "like": f"like {self.like}", "even_out": "as on the other ranks"}
+        return f"{what} {act[self.kind]}"
+
+    @property
+    def title(self) -> str:
+        """Return how the command line, or else a file, asks for it."""
+        if self.scale is not None and self.of_option:
+            return f"--scale {self.what}={self.scale:g}"
+        if self.launch_us is not None and not self.anything:
+            return f"--launch-cost {self.launch_us:g}"
+        return f"[[time]] {self.done}"
+
+
+class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Waits of host threads ``remove``d, or moved to a later place of their thread: ``move_to_end_of_step``, or ``move_before`` the next
+    op in whose name that is found.
+
+    ``which``: ``all``, the id of an awaited or a waiting node, the exact name of the op that waits or of the call.
+    """
+
+    which: str | Count = ALL
+    remove: bool = False
+    move_to_end_of_step: bool = False
+    move_before: UserPattern | None = None
+
+    def __post_init__(self) -> None:
+        Selector.__post_init__(self)
+        _refuse_but_one(self, ("remove", "move_to_end_of_step", "move_before"))
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return "remove_wait" if self.remove else "move_wait"
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        of = f" of {self.what}" if self.anything else ""
+        if self.remove:
+            return f"without sync {self.which}{of}"
+        where = "to the end of its step" if self.move_before is None else f"to before {self.move_before.pattern}"
+        return f"sync {self.which}{of} moved {where}"
+
+    @property
+    def title(self) -> str:
+        """Return how the command line, or else a file, asks for it."""
+        return f"--remove-sync {self.which}" if self.remove and not self.anything else f"[[wait]] {self.done}"
+
+
+class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of a ring; without a
+    latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json`` or, as a text, its recorded name.
+    """
+
+    group: Count | str | None = None
+    bandwidth_gb_per_s: float
+    latency_us: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth_gb_per_s < MOST_GB_PER_S:
+            raise ValueError(f"bandwidth_gb_per_s {self.bandwidth_gb_per_s} is no bandwidth in GB/s")
+        if self.latency_us is not None and not 0 <= self.latency_us < MOST_US:
+            raise ValueError(f"latency_us {self.latency_us} is no time in us")
+
+    @property
+    def kind(self) -> str:
+        """Return its entry in the table of assumptions."""
+        return "network"
+
+    @property
+    def done(self) -> str:
+        """Return what it does, in a few words."""
+        of = "" if self.group is None else f" in group {self.group}"
+        late = "" if self.latency_us is None else f", latency {self.latency_us:g} us a step"
+        return f"bandwidth {self.bandwidth_gb_per_s:g} GB/s{late}{of}"
+
+    @property
+    def title(self) -> str:
+        """Return how the command line, or else a file, asks for it."""
+        plain = self.group is None and self.latency_us is None
+        return f"--bandwidth {self.bandwidth_gb_per_s:g}" if plain else f"[[network]] {self.done}"
+
+
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange
+
+
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The changes that are requested. They are made in the order of ``_ORDER``, those of one table in their order."""
+
+    time: tuple[TimeChange, ...] = ()
+    wait: tuple[WaitChange, ...] = ()
+    network: tuple[NetworkChange, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Tell whether anything is changed."""
+        return any(getattr(self, name) for name in self.__struct_fields__)
+
+    @property
+    def of_operations(self) -> bool:
+        """Tell whether a change chooses paths or lines, for which the operations of nodes are wanted."""
+        return any(one.path is not None or one.line is not None for one in (*self.time, *self.wait))
+
+    def each(self) -> Iterator[AnyChange]:
+        """Yield every change, in the order in which they are made."""
+        for name in _ORDER:
+            yield from getattr(self, name)
+
+    def joined(self, more: Changes) -> Changes:
+        """Return these changes and ``more`` behind them."""
+        return Changes(*(getattr(self, name) + getattr(more, name) for name in self.__struct_fields__))
+
+    @staticmethod
+    def of(one: AnyChange) -> Changes:
+        """Return one change alone."""
+        return replace(Changes(), **{_TABLE[type(one)]: (one,)})
+
+
+_ORDER: Final = ("network", "time", "wait")  # as in ``Changes``: a table of a file
+_TABLE: Final[dict[type[msgspec.Struct], str]] = {NetworkChange: "network", TimeChange: "time", WaitChange: "wait"}
+
+
+def _refuse_but_one(change: msgspec.Struct, actions: Sequence[str]) -> None:
+    """Refuse a change that says several things that are to be done, or none. Raises ValueError."""
+    given = [name for name in actions if _is_given(getattr(change, name))]
+    if len(given) != 1:
+        raise ValueError(f"wants one of {', '.join(actions)}" + (f", and has {', '.join(given)}" if given else ""))
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def changes_of(
+    scale: Sequence[str] = (), remove_sync: Sequence[str] = (), bandwidth_gb_per_s: float | None = None, launch_us: float | None = None
+) -> Changes:
+    """Return the changes that options ask for.
+
+    Raises:
+        UsageError: one is no ``SORT:REGEX=FACTOR``.
+    """
+    times = tuple(map(parse_scale, scale)) + (() if launch_us is None else (TimeChange(launch_us=launch_us),))
+    network = () if bandwidth_gb_per_s is None else (NetworkChange(bandwidth_gb_per_s=bandwidth_gb_per_s),)
+    return Changes(times, tuple(WaitChange(which=one, remove=True) for one in remove_sync), network)
+
+
+def parse_scale(text: str) -> TimeChange:
+    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is of one rank.
+
+    Raises:
+        UsageError: no sort and no pattern, or no factor.
+    """
+    what, equals, number = text.rpartition("=")
+    of = _OF_RANK.match(what)
+    rank, what = (None, what) if of is None else (int(of[1]), what[of.end() :])
+    sort, colon, pattern = what.partition(":")
+    todo = f"write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of {', '.join(SORTS)}"
+    if not equals:
+        raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
+    if not what:
+        raise UsageError(f"--scale {text!r}: names nothing to scale", todo=todo)
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not 0 <= factor <= MOST_FACTOR:
+        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
+    if sort not in SORTS:
+        return TimeChange(name=UserPattern(what, "--scale"), scale=factor, rank=rank)
+    named = UserPattern(pattern, f"--scale {sort}:") if colon else None
+    return TimeChange(sort=SORT_OF[SORTS[sort]], name=named, scale=factor, rank=rank)
+
+
+def load_changes(path: Path) -> Changes:
+    """Read a file of changes; folders in it are from the folder that it is in.
+
+    Raises:
+        InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error names.
+    """
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as problem:
+        raise unreadable(path, problem) from None
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"is no file of changes: it has more than {_MOST_BYTES:,} bytes", path=path)
+    try:
+        found = msgspec.toml.decode(data, type=Changes, dec_hook=_pattern)
+    except msgspec.ValidationError as problem:
+        raise _wrong(path, str(problem)) from None
+    except (msgspec.DecodeError, RecursionError, ValueError) as problem:
+        raise InputError(f"is no TOML: {problem}", path=path, todo="docs/replay.md has an example") from None
+    if not found.any:
+        raise InputError("has no changes", path=path, todo=f"add tables such as [[{_ORDER[1]}]]: docs/replay.md has an example")
+    return replace(found, time=tuple(one if one.like is None else replace(one, like=str(path.parent / one.like)) for one in found.time))
+
+
+def _pattern(kind: type, value: Any) -> Any:
+    """Compile a regular expression in a file. Raises ValueError."""
+    if kind is not UserPattern or not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    try:
+        return UserPattern(value, "the pattern")
+    except UsageError as problem:
+        raise ValueError(problem.what) from None
+
+
+def _wrong(path: Path, problem: str) -> InputError:
+    """Return the error of what msgspec says is wrong, with entry and key."""
+    found = _AT.fullmatch(problem)
+    what = problem if found is None else found["what"]
+    unknown = _UNKNOWN.fullmatch(what)
+    table, entry, key = (None, None, None) if found is None else found.group("table", "entry", "key")
+    names = list(Changes.__struct_fields__) if table is None else _keys(table)
+    if unknown is not None:
+        key, what = unknown["key"], f"there is no key {unknown['key'][:40]!r}"
+    where = "" if table is None else f"[[{table}]]" if entry is None else f"[[{table}]] number {int(entry) + 1}"
+    where += f"{', ' if where else ''}key {key[:40]}" if key else ""
+    todo = f"its keys are {', '.join(names)}" if unknown is not None else "docs/replay.md has all keys"
+    return InputError(f"is no file of changes: {what}", path=path, where=where or None, todo=todo)
+
+
+def _keys(table: str) -> list[str]:
+    return next(([*kind.__struct_fields__] for kind, name in _TABLE.items() if name == table), [])

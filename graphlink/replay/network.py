@@ -1,0 +1,100 @@
+"""Other times of communication: what bytes and steps of ring algorithms take on another network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import UsageError
+from graphlink.graph_model import NodeType
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.replay.assumptions import made
+from graphlink.replay.changes import NetworkChange
+from graphlink.replay.draft import Draft
+from graphlink.replay.records import Made
+from graphlink.replay.workload import MOST_NS, Slot, Workload
+
+_ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
+_ROUND_OF_SHARDS: Final = (CollectiveType.ALL_GATHER,)
+_ROUND: Final = (
+    *(CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
+    *(CollectiveType.GATHER, CollectiveType.SCATTER),
+)
+_F64 = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Made:
+    """Give communication in ``draft`` the time of its bytes on the wire, and of the steps of a ring where a latency is given; else it takes
+    no less than the quickest of its rank was recorded to take.
+
+    Raises:
+        UsageError: there is no communication of known size, or no such group.
+    """
+    work, cost = draft.work, draft.cost
+    kind = work.column("type")
+    comm = np.isin(kind, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot != Slot.CPU)
+    nodes = np.flatnonzero(comm & _in_group(work, change, groups))
+    member, own = work.member[nodes], (cost - draft.fixed)[nodes]
+    size = work.column("comm_size")[nodes]
+    worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
+    group = work.column("group")[nodes].tolist()
+    members = np.array([len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, member.tolist(), strict=True)], np.float64)
+    comm_type = np.where(kind == NodeType.COMM_COLL, work.column("comm_type"), NOWHERE)[nodes]
+    wire_ns = size * wire_share(comm_type, members) / change.bandwidth_gb_per_s
+    some = own > 0  # gloo's sends cost nothing: their receives do
+    changes = some & (size > 0)
+    sized, unsized = int(np.count_nonzero(changes)), int(np.count_nonzero(size <= 0))
+    if not sized:
+        raise UsageError(f"{change.title}: the graphs hold no communication of known size")
+    if change.latency_us is None:
+        quickest = np.full(len(work.files), MOST_NS)
+        np.minimum.at(quickest, member[some], own[some])
+        new_ns = np.maximum(np.rint(wire_ns), quickest[member])
+    else:
+        new_ns = np.rint(wire_ns + ring_steps(comm_type, members) * change.latency_us * 1e3)
+    before = int(cost.sum())
+    cost[nodes[changes]] = new_ns[changes].astype(np.int64) + draft.fixed[nodes[changes]]
+    rest = f"; {unsized} of unknown size stay as recorded" if unsized else ""
+    how = "wire bytes / bandwidth" if change.latency_us is None else "latency x steps + wire bytes / bandwidth"
+    what = f"{change.done}: {sized:,} communication nodes at {how}, waits for other ranks left out{rest}"
+    return made(change.kind, what, sized, int(cost.sum()) - before)
+
+
+def _in_group(work: Workload, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Bool:
+    """Return the nodes of the group that is changed: its id, or its recorded name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if change.group is None:
+        return np.ones(len(work), np.bool_)
+    named = {g: text for file in work.files for g, text in file.file.group_names.items()}
+    ids = [change.group] if isinstance(change.group, int) else [g for g, text in named.items() if text == change.group]
+    of = work.column("group")
+    there = np.unique(of[of > 0]).tolist()
+    if not np.isin(of, ids).any() or not ids:
+        shown = ", ".join(f"{g} ({named[g]})" if g in named else str(g) for g in there[:12])
+        raise UsageError(f"{change.title}: no communication is in group {change.group}", todo=f"there are {shown or 'none'}")
+    return np.isin(of, ids)
+
+
+def wire_share(comm_type: I64, members: _F64) -> _F64:
+    """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
+
+    ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
+    """
+    n = np.maximum(members, 1)
+    out = np.ones(len(comm_type), np.float64)
+    for types, share in ((_ROUND_TWICE, 2 * (n - 1) / n), (_ROUND_OF_SHARDS, n - 1), (_ROUND, (n - 1) / n)):
+        out = np.where(np.isin(comm_type, types), share, out)
+    return out
+
+
+def ring_steps(comm_type: I64, members: _F64) -> _F64:
+    """Return how many steps a ring algorithm takes, one after the other: twice round for ALL_REDUCE, else once; one for a message
+    (``NOWHERE``)."""
+    round_ = np.maximum(members - 1, 1)
+    return np.where(comm_type == NOWHERE, 1.0, np.where(np.isin(comm_type, _ROUND_TWICE), 2 * round_, round_))
