@@ -82,13 +82,17 @@ def table(made: Sequence[Predicted]) -> Iterator[str]:
     wanted: list[tuple[str, Callable[[SecondRun], bool]]] = [("all", lambda _: True)]
     wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in KINDS]
     wanted += [("1 rank", lambda case: case.ranks == 1), ("2 to 8 ranks", lambda case: case.ranks > 1)]
-    wanted += [(f"{low} to {high} steps", lambda case, low=low, high=high: low <= case.steps <= high) for low, high in STEPS]
+    wanted += [
+        (f"{low} to {high} steps" if low < high else f"steps: {low}", lambda case, low=low, high=high: low <= case.steps <= high)
+        for low, high in STEPS
+    ]
     for name, which in wanted:
         mine = [one for one in made if which(one.case)]
         run, step = [one.run for one in mine], [one.step for one in mine]
         none = sum(span is None for span, _ in run)
         if mine:
-            widths = f"{inside(run):12.1%}{width_pct(run):6.1f} %{inside(step):13.1%}{width_pct(step):6.1f} %"
+            widths = f"{inside(run):12.1%}{width_pct(run):6.1f} %"
+            widths += f"{inside(step):13.1%}{width_pct(step):6.1f} %" if any(span is not None for span, _ in step) else ""
             yield f"{name:16}{len(mine):8}{none:9}{widths}"
 
 

@@ -43,4 +43,5 @@ def of_nodes(folder: Path, ranks: Iterable[int]) -> dict[int, NodeOperations]:
             tuple("\n".join(one.stack) for one in file.operations),
         )
         for rank, file in files.items()
+        if file.of_node  # those of earlier versions have none
     }

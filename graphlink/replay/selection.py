@@ -73,7 +73,10 @@ class Selection:
             out &= _found(wanted.path, self.paths) | self._of_operations("path", wanted.path)
         if wanted.line is not None:
             if not self.operations:
-                raise UsageError("line: the Python lines of these graphs are not known", todo="name a folder with ops.<rank>.json in it")
+                raise UsageError(
+                    "line: the Python lines of these graphs are not known",
+                    todo="link the recording again with --force, so that ops.<rank>.json tells them",
+                )
             out &= self._of_operations("line", wanted.line)
         return out
 

@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.link.call_roles import Role, role_of
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import ALL, Selector, WaitChange
 from graphlink.replay.draft import Draft
@@ -113,6 +113,7 @@ def _end_of_step(selection: Selection, node: int) -> int:
 
 
 _StreamKey = tuple[int, int, int]  # member, device, stream
+_NOTHING: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,27 @@ class _Streams:
         """Return what a synchronisation of a stream awaits at a moment: the last op launched before, and what an event makes the next one
         wait for, if it was launched before as well: streams are told to wait when that is recorded, mostly long before the next launch.
         """
-        launched_ns, node = self.of.get(key, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+        launched_ns, node = self.of.get(key, _NOTHING)
         at = int(np.searchsorted(launched_ns, at_ns))
-        out = [*map(int, node[max(at - 1, 0) : at])]
-        if at < len(node):
-            edges = slice(int(self.work.first[node[at]]), int(self.work.first[node[at] + 1]))
-            told = self.work.source[edges][self.work.kind[edges] == EdgeKind.EVENT]
-            out += [*map(int, told[self.launched_ns[told] < at_ns])]
-        return out
+        told = self.told(key, at_ns)
+        return [*map(int, node[max(at - 1, 0) : at]), *map(int, told[self.launched_ns[told] < at_ns])]
+
+    def told(self, key: _StreamKey, at_ns: int) -> I32:
+        """Return what the first op that is launched on a stream from a moment on waits for by events."""
+        launched_ns, node = self.of.get(key, _NOTHING)
+        at = int(np.searchsorted(launched_ns, at_ns))
+        edges = slice(int(self.work.first[node[at]]), int(self.work.first[node[at] + 1])) if at < len(node) else slice(0)
+        return np.asarray(self.work.source[edges][self.work.kind[edges] == EdgeKind.EVENT], np.int32)
+
+    def named(self, wait: SyncWait) -> set[_StreamKey]:
+        """Return the stream that a call named which awaited several: the one whose next op waits by events for what is on the others; all
+        of them where no one stream or several are like that."""
+        keys: set[_StreamKey] = {(a, b, c) for a, b, c in self.key[[*wait.sources]].tolist()}
+        at_ns = int(self.work.column("start_ns")[wait.targets[0]])
+        likely = {
+            key for key in keys if {s for s in wait.sources if tuple(self.key[s].tolist()) != key} <= set(self.told(key, at_ns).tolist())
+        }
+        return likely if len(likely) == 1 else keys
 
 
 def _streams(work: Workload) -> _Streams:
@@ -155,9 +169,9 @@ def _streams(work: Workload) -> _Streams:
 
 def _awaited(wait: SyncWait, place: int, streams: _Streams) -> list[int]:
     """Return what a call awaits at another place: a stream or device synchronisation what is on the stream, or on all, by then; all others
-    what they awaited. So does one that awaited several streams, of which the graph does not tell which it names."""
+    what they awaited. So does one that awaited several streams where the graph does not tell which it names."""
     roles = {role_of(name) for name in wait.names}
-    keys: set[_StreamKey] = {(a, b, c) for a, b, c in streams.key[[*wait.sources]].tolist()}
+    keys = streams.named(wait)
     if Role.DEVICE_SYNC in roles:
         keys = {key for key in streams.of if any(key[:2] == one[:2] for one in keys)}
     elif roles & {Role.EVENT_SYNC, Role.EVENT_QUERY, Role.COPY} or len(keys) > 1:

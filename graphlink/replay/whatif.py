@@ -56,10 +56,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]],
         raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
     chooses = Selection(work) if selection is None else selection
     draft = Draft.of(work, chooses.waits if any(_is_of_waits(one) for one in changes.each()) else [])
-    done: list[Made] = []
-    for change in changes.each():
-        if not isinstance(change, StructureChange):
-            done.append(_make(draft, chooses, change, groups))
+    done = [_make(draft, chooses, change, groups) for change in changes.each() if not isinstance(change, StructureChange)]
     out = draft.workload()
     for change in changes.each():
         if isinstance(change, StructureChange):

@@ -34,6 +34,7 @@ from graphlink.scale.layout import Axis, found, required, stated, step_of
 from graphlink.scale.longer import Longer, longer
 from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play, recorded_ns
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
+from graphlink.scale.sound import unfit
 from graphlink.scale.spread import Spread, spreads
 from graphlink.scale.stages import message_bytes, stage_ranges
 from graphlink.scale.transfers import Rule, fit, grown_bytes, of_growing
@@ -249,10 +250,11 @@ def _recorded(folder: Path) -> _Recorded:
     if world > len(graphs):
         raise InputError(f"has graphs of {len(graphs):,} ranks of {world:,}: what the others do is not known", path=folder, todo=todo)
     for rank, graph in graphs.items():
-        plain = graph.metadata.graphlink is not None and graph.metadata.made is None and graph.metadata.host is None and graph.timed
-        if not plain or not len(graph.id) or not np.array_equal(graph.id, np.arange(len(graph.id))):
-            what = "was made, not recorded" if graph.metadata.made else "is no complete graph of graphlink with all host nodes"
-            raise InputError(what, path=paths[rank], todo="name the folder of a recording that graphlink linked")
+        why = unfit(graph, rank, graphs.keys(), groups)
+        if why is not None:
+            raise InputError(
+                why, path=paths[rank], todo="name the folder of a recording that graphlink linked; graphlink check DIR says more"
+            )
     work = workload(graphs)
     return _Recorded(folder, paths, graphs, groups, work, meetings(work, groups))
 

@@ -21,7 +21,7 @@ from graphlink.model import I64
 from graphlink.read.ranges import STEP_MARK
 from graphlink.replay.workload import Work, works_of
 
-AXES: Final = ("data", "tensor", "pipeline", "expert")
+AXES: Final = ("data", "tensor", "pipeline")
 _SUMS: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)
 _CHAINED: Final = 0.5  # share of the sums of a step that wait for an earlier one through computation, above which they divide a layer
 _STATE: Final = "say how ranks are numbered, the axis of neighbouring ranks first: --layout tensor=2,data=4, say"
@@ -56,9 +56,8 @@ def stated(text: str, world: int) -> dict[str, Axis]:
         name, _, number = part.strip().partition("=")
         if name not in AXES or name in axes or not (number.isascii() and number.isdecimal() and 0 < int(number) <= world):
             raise UsageError(f"--layout {text!r}: {part!r} is none of {', '.join(f'{axis}=N' for axis in AXES)}", todo=_STATE)
-        if name != "expert":  # a part of the data axis
-            axes[name] = Axis(int(number), stride, "as given with --layout")
-            stride *= int(number)
+        axes[name] = Axis(int(number), stride, "as given with --layout")
+        stride *= int(number)
     if stride != world:
         raise UsageError(f"--layout {text!r}: is of {stride:,} ranks, and {world:,} were recorded", todo=_STATE)
     return axes

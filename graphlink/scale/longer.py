@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.errors import InputError, UsageError
 from graphlink.model import I64
 from graphlink.pipeline.recognise import recognise
-from graphlink.pipeline.records import Ranges
+from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import Order, orders
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, simulate
 from graphlink.pipeline.theory import Measured, measure
@@ -78,6 +78,13 @@ def longer(ranges: Sequence[Ranges], stages: int | None, microbatches: int | Non
     measured = measure(ranges, seen, waits_inside=waits_inside)
     times = _times(measured, source)
     pools = _pools(ranges, measured, waits_inside=waits_inside)
+    missing = {(source[rank], int(phase)) for rank, order in enumerate(made) for phase in np.unique(order.phase)} - pools.keys()
+    if missing:
+        stage, phase = min(missing)
+        raise InputError(
+            f"no {Pass(phase).name} of stage {stage} was recorded, which {seen.schedule} has",
+            todo="record with ranges around all passes of each microbatch (docs/bubbles.md)",
+        )
     timed = simulate(made, times, [_drawn(order, source[rank], pools, rank, seed) for rank, order in enumerate(made)])
     recorded_ns, played_ns = _makespan_ns(ranges, measured), _replayed_ns(ranges, measured, waits_inside=waits_inside)
     return Longer(seen.schedule, count, many, seen.microbatches, source, made, times, timed, recorded_ns, played_ns, len(seen.steps))

@@ -20,8 +20,12 @@ from graphlink.replay.meetings import meetings
 from graphlink.replay.report import report
 from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
+from graphlink.run.library import link
+from graphlink.run.options import Options
 from graphlink.run.scale import Wishes, scale
 from graphlink.testing.cluster_records import ClusterTraining
+from graphlink.testing.pipeline_records import PipelineTraining
+from graphlink.testing.pipelines import pipeline_run
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of, step_ns
 
 ONE = RunsOn(1)
@@ -104,6 +108,18 @@ def test_a_step_of_16_stages_is_predicted_from_4(linked: Linked, tmp_path: Path,
     assert made.pipeline is not None and made.pipeline.schedule == schedule
     assert made.pipeline.played_makespan_ns == pytest.approx(made.pipeline.recorded_makespan_ns, rel=0.01)
     assert total_ns(tmp_path / "out") == made.pipeline.makespan_ns
+    assert errors_of(tmp_path / "out") == 0 and runs_to_its_end(tmp_path / "out")
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1"])
+def test_ranges_that_were_recorded_tell_forwards_and_backwards(tmp_path: Path, schedule: str) -> None:
+    training = PipelineTraining(schedule, stages=3, microbatches=6, transfer_ns=50_000, visible=True, jitter_ns=100_000)
+    pipeline_run(training).write(tmp_path / "traces")
+    link(tmp_path / "traces", out=tmp_path / "recorded", options=Options(timeline="none"))
+    made = scale(tmp_path / "recorded", Wishes(stages=6, microbatches=18), tmp_path / "out", ONE, force=False)
+    assert made.pipeline is not None and made.pipeline.told_by == "the ranges of the recording"
+    truth = pipeline_run(replace(training, stages=6, microbatches=18)).makespan_ns()
+    assert made.pipeline.makespan_ns == pytest.approx(truth, rel=0.01)
     assert errors_of(tmp_path / "out") == 0 and runs_to_its_end(tmp_path / "out")
 
 
