@@ -1,224 +1,337 @@
-"""How well graphlink predicts a second recording from the first alone: real programs, recorded as they are and with one thing changed.
+"""Second recordings: what graphlink predicts from a recording of a program, and what the program with one thing changed really took.
 
-    python benchmarks/prediction.py --out FOLDER          records each pair five times, first and second in turn, and predicts: 10 minutes
-    python benchmarks/prediction.py --out FOLDER --only straggler --repeats 3
-    python benchmarks/prediction.py --recorded FOLDER     predicts what lies there already
+    python benchmarks/prediction.py FOLDER [--record] [--repeats 5] [--json FILE] [--keep fixtures/real/pairs]
 
-The programs are in ``fixtures/capture/pairs.py`` (CPU, gloo, one core a rank; PyTorch is needed). What is predicted is the step: the mean
-of the steps after the first, of the slowest rank. Times are medians of the repeats. The limit of an error is 5 per cent, or twice the
-spread (standard deviation) of the second recordings, whichever is more. Pairs of another size of work stand apart: they need a rule for the
-times of ops (``SIZES``). Exit status 1 if the median error of the others is beyond 5 per cent and beyond the median of twice the spreads.
+``FOLDER/<program>/<repeat>`` has the recordings; ``--record`` makes those that are missing, all programs in turn, so that a drift of
+the machine meets both sides of a pair. Each recording of the first program predicts a step of the second one, from itself alone and by
+the same rules; the median is compared with the median of what the second took. ``--keep`` copies of each program the recording nearest to
+its median.
+
+A step is the mean of those after the first, from end to end. The spread of repeats is the median of how far they are from their median.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median, pstdev
+from statistics import median
 from typing import Any, Final
 
-PROGRAMS: Final = Path(__file__).resolve().parents[1] / "fixtures" / "capture" / "pairs.py"
-LIMIT_PCT: Final = 5.0
-REMOVED: Final = '[[time]]\nname = "barrier"\nremove = true\n'
-EVEN: Final = "[[time]]\nrank = 1\neven_out = true\n"
-# The work of an op by its shapes: products of matrices by their multiplications, all else by the bytes that it reads and writes.
-ELEMENTS: Final = '[[time]]\nname = "relu|threshold|sum|mean|pow|mul"\nscale = 2\n'
-WIDER: Final = f'[[time]]\nname = "::(mm|addmm)$|foreach_add"\nscale = 4\n{ELEMENTS}'
-LARGER: Final = f'[[time]]\nname = "::(mm|addmm)$"\nscale = 2\n{ELEMENTS}'
+import msgspec
+
+import graphlink
+from graphlink.cli.schedules import offer
+from graphlink.errors import GraphlinkError, UsageError
+from graphlink.pipeline.file import Bubbles, load
+from graphlink.pipeline.records import StepTime
+
+ROOT: Final = Path(__file__).parents[1]
+CAPTURE: Final = ROOT / "fixtures" / "capture" / "pairs.py"
+RESNET_4_WORKERS_MS: Final = 139.7  # samples of the TensorBoard plugin: a step of resnet50_num_workers_4
+LEAST_PCT: Final = 5.0  # an error up to this is good enough, and up to twice the spread of the repeats
+VIEWS: Final = re.compile(r"aten::(as_strided|t|transpose|view|expand|permute|detach|resolve_conj|empty\w*)$")
+MATMULS: Final = re.compile(r"aten::(mm|addmm)$")
+
+Predictor = Callable[[Path, graphlink.Run], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A pair: what is changed, and how the change is asked for: arguments of a verb, and a file of what-ifs where there is one."""
-
-    name: str
-    changed: str
-    verb: str
-    arguments: tuple[str, ...] = ()
-    what_if: str = ""
+class Refused(Exception):
+    """Graphlink does not predict this from this recording; the text says why."""
 
 
-CASES: Final = (
-    Case("dataloader", "DataLoader with 1 worker, not 0", "replay", ("--dataloader-workers", "1", "--cores", "2")),
-    Case("barrier", "no barrier in a loop", "replay", what_if=REMOVED),
-    Case("straggler", "rank 1 has as much work as rank 0", "replay", what_if=EVEN),
-    Case("buckets", "gradients in one bucket, not in 2 MB", "replay", ("--buckets", "100")),
-    Case("microbatches", "8 microbatches, not 4", "bubbles", ("--schedule", "1f1b", "--microbatches", "8")),
-    Case("gpipe", "GPipe, not 1F1B", "bubbles", ("--schedule", "gpipe")),
-    Case("interleaved", "interleaved 1F1B, 2 chunks", "bubbles", ("--schedule", "interleaved", "--chunks", "2")),
-)
-SIZES: Final = (
-    Case("width", "layers twice as wide", "replay", what_if=WIDER),
-    Case("batch", "batches twice as large", "replay", what_if=LARGER),
-)
-NOT_PREDICTED: Final = {
-    "thread": "waits of a thread for another one are no synchronisation of a device, and none of the what-ifs moves them",
-    "2 -> 4 ranks": "this machine has no core for each of four ranks",
-}
+@dataclass(frozen=True)
+class Pair:
+    """Two programs of ``fixtures/capture/pairs.py``; ``predict`` takes the folder of a recording of ``before`` and its run, and returns the
+    ns of a step of ``after``. ``of_size``: work of another size, whose times no recording of the first has."""
+
+    before: str
+    after: str
+    predict: Predictor
+    of_size: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Times of a step in ms; ``inside``: of the predictions with a band, how many second recordings were in it."""
-
-    case: Case
-    before_ms: float
-    predicted_ms: float
-    after_ms: float
-    spread_pct: float
-    inside: tuple[int, int]
-    refused: str = ""
-
-    @property
-    def error_pct(self) -> float:
-        return 100 * (self.predicted_ms / self.after_ms - 1)
-
-    @property
-    def within(self) -> bool:
-        return not self.refused and abs(self.error_pct) <= max(LIMIT_PCT, 2 * self.spread_pct)
+def replayed(change: str | Callable[[Path, graphlink.Run], str], folder: Path, run: graphlink.Run) -> float:
+    """Return the mean step of a replay with the changes of a ``--what-if`` file. Raises Refused."""
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary, "change.toml")
+        file.write_text(change if isinstance(change, str) else change(folder, run))
+        try:
+            [found] = run.replay(what_if=file).what_if
+        except (UsageError, ValueError) as problem:
+            raise Refused(str(problem).splitlines()[0]) from None
+    if found.band is None or found.band.step is None:
+        raise Refused("the replay does not finish" if found.band is None else found.band.why)
+    return float(found.band.step.ns)
 
 
-def record(case: Case, folder: Path, repeats: int) -> None:
-    """Record both sides in turn, so that what changes on the machine changes both."""
-    for k in range(repeats):
-        for side in ("before", "after"):
-            into = folder / case.name / f"{side}-{k}"
-            command = [sys.executable, str(PROGRAMS), case.name, side, str(into)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stderr}")
+def scheduled(schedule: str, microbatches: int, folder: Path, run: graphlink.Run) -> float:
+    """Return the step that ``graphlink bubbles DIR --schedule --microbatches`` predicts. Raises Refused."""
+    try:
+        return float(_step(load(run.folder / "bubbles.json"), schedule, microbatches).step_ns)
+    except GraphlinkError as problem:
+        raise Refused(str(problem).splitlines()[0]) from None
 
 
-def step_ms(recordings: Path, out: Path) -> float:
-    """Link recordings into ``out``, and return the usual step of the slowest rank."""
-    _run("link", str(recordings), "--out", str(out), "--force", "-q", "--no-timeline")
-    summary = json.loads((out / "summary.json").read_text())
-    return float(max(rank["iterations"]["mean_ns"] for rank in summary["ranks"]) / 1e6)
+def _step(file: Bubbles, schedule: str, microbatches: int | None = None) -> StepTime:
+    step = offer(file, schedule, microbatches).other.step
+    if isinstance(step, msgspec.UnsetType):
+        raise Refused(f"{schedule}: no step is predicted")
+    return step
 
 
-def predict(case: Case, out: Path, scratch: Path) -> tuple[float, tuple[float, float] | None]:
-    """Return the predicted step, and its band, in ms.
+def recorded_ns(run: graphlink.Run) -> float:
+    """Return the mean step after the first of a recording, of a pipeline the median from first action to first action."""
+    if (run.folder / "bubbles.json").exists():
+        file = load(run.folder / "bubbles.json")
+        measured = _step(file, str(file.pipeline.schedule)).measured_ns
+        return float("nan") if isinstance(measured, msgspec.UnsetType) else float(measured)
+    return replayed('[[time]]\nsort = "host"\nscale = 1.0\n', run.folder, run)
 
-    Raises:
-        ValueError: graphlink refuses the change.
+
+def half_of_the_helper(folder: Path, run: graphlink.Run) -> str:
+    """Halve the work of the thread that has no marks of steps."""
+    nodes = run.nodes()
+    host = nodes[nodes["tid"].notna()]
+    marks = set(host[host["name"].str.startswith("ProfilerStep")]["tid"])
+    return f'[[time]]\nthread = {[int(one) for one in sorted(set(host["tid"]) - marks)]}\nsort = "host"\nscale = 0.5\n'
+
+
+def resized(dim: int, times: int, folder: Path, run: graphlink.Run) -> str:
+    """Scale ops by the rule of sizes: each dimension of ``dim`` becomes ``times`` as large.
+
+    An op takes what calling takes, and its work: of matrix products proportional to their FLOPs, of others to the elements of their largest
+    input. Calling takes the median of ops that only view. Ops of one name are scaled by one factor, weighted by their time.
     """
-    arguments = [*case.arguments]
-    if case.what_if:
-        (scratch / "what-if.toml").write_text(case.what_if)
-        arguments += ["--what-if", str(scratch / "what-if.toml")]
-    told = scratch / "told.json"
-    _run(case.verb, str(out), *arguments, "--json", str(told))
-    found = json.loads(told.read_text())
-    if case.verb == "bubbles":
-        return found["what_if"]["step"]["step_ns"] / 1e6, None
-    step = found["what_if"][0]["band"]["step"]
-    return step["ns"] / 1e6, (step["low_ns"] / 1e6, step["high_ns"] / 1e6)
+    own = list(own_times(folder))
+    called = median(us for name, _, us in own if VIEWS.match(name))
+    was: dict[str, float] = defaultdict(float)
+    now: dict[str, float] = defaultdict(float)
+    for name, shapes, us in own:
+        grown = [[times * d if d == dim else d for d in shape] for shape in shapes]
+        factor = work(name, grown) / max(work(name, shapes), 1)
+        was[name] += us
+        now[name] += us if VIEWS.match(name) or factor <= 1 else min(us, called) + max(us - called, 0) * factor
+    scaled = {name: now[name] / us for name, us in was.items() if us > 0 and now[name] / us > 1.001}
+    return "".join(f"[[time]]\nname = '^{re.escape(name)}$'\nsort = \"host\"\nscale = {factor:.4f}\n" for name, factor in scaled.items())
 
 
-def _run(*arguments: str) -> None:
-    with tempfile.TemporaryFile("w+") as said:
-        done = subprocess.run([sys.executable, "-m", "graphlink", *arguments], stdout=subprocess.DEVNULL, stderr=said, check=False)
-        said.seek(0)
-        if done.returncode:
-            raise ValueError(said.read().strip())
+def work(name: str, shapes: Sequence[Sequence[int]]) -> float:
+    """Return FLOPs of a matrix product, else the elements of the largest input."""
+    if MATMULS.match(name) and len(shapes) >= 2:
+        one, other = [shape for shape in shapes if len(shape) == 2][-2:]
+        return 2.0 * one[0] * one[1] * other[1]
+    return float(max((product(shape) for shape in shapes), default=1))
 
 
-def outcome(case: Case, folder: Path) -> Outcome:
-    """Predict from each first recording of a pair, and compare with all second ones."""
-    sides: dict[str, list[float]] = {"before": [], "after": []}
-    predicted, bands = list[float](), list[tuple[float, float]]()
-    refused = ""
-    with tempfile.TemporaryDirectory() as made:
-        scratch = Path(made)
-        for side, times in sides.items():
-            for recordings in sorted((folder / case.name).glob(f"{side}*")):
-                times.append(step_ms(recordings, scratch / "out"))
-                if side == "before":
-                    try:
-                        ms, band = predict(case, scratch / "out", scratch)
-                    except ValueError as problem:
-                        refused = str(problem)
-                        continue
-                    predicted.append(ms)
-                    bands += [band] if band else []
-    after = sides["after"]
-    inside = sum(low <= truth <= high for low, high in bands for truth in after), len(bands) * len(after)
-    return Outcome(
-        case,
-        median(sides["before"]),
-        median(predicted) if predicted else float("nan"),
-        median(after),
-        100 * pstdev(after) / median(after),
-        inside,
-        "" if predicted else refused,
+def product(shape: Sequence[int]) -> int:
+    out = 1
+    for d in shape:
+        out *= d
+    return out
+
+
+def own_times(folder: Path) -> Iterator[tuple[str, list[list[int]], float]]:
+    """Yield name, input shapes and own time in us (without ops inside) of each op of a recording."""
+    [path] = folder.glob("kineto_0.json*")
+    data = path.read_bytes()
+    rows: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
+    ops = sorted((row for row in rows if row.get("cat") == "cpu_op"), key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    inside: dict[int, float] = defaultdict(float)
+    around: list[int] = []
+    for k, op in enumerate(ops):
+        while around and (ops[around[-1]]["tid"] != op["tid"] or ops[around[-1]]["ts"] + ops[around[-1]]["dur"] <= op["ts"]):
+            around.pop()
+        if around:
+            inside[around[-1]] += op["dur"]
+        around.append(k)
+    for k, op in enumerate(ops):
+        shapes = [shape for shape in op.get("args", {}).get("Input Dims", []) if shape and all(isinstance(d, int) for d in shape)]
+        yield op["name"], shapes, op["dur"] - inside[k]
+
+
+WORKER = "[[dataloader]]\nworkers = 1\ncores = 2\n"
+NO_BARRIER = '[[time]]\nname = "barrier"\nremove = true\n'
+EVEN = "[[time]]\nrank = 1\neven_out = true\n"
+LATER = "[[wait]]\nmove_to_end_of_step = true\n"
+BUCKETS = "[[buckets]]\nsize_mb = 100\n"
+PAIRS: Final = (
+    Pair("loader-0-workers", "loader-1-worker", partial(replayed, WORKER)),
+    Pair("thread", "thread-half-the-work", partial(replayed, half_of_the_helper)),
+    Pair("thread", "thread-awaited-last", partial(replayed, LATER)),
+    Pair("loop-with-barrier", "loop-without-barrier", partial(replayed, NO_BARRIER)),
+    Pair("straggler", "straggler-gone", partial(replayed, EVEN)),
+    Pair("buckets-1-mb", "buckets-100-mb", partial(replayed, BUCKETS)),
+    Pair("1f1b-4", "1f1b-8", partial(scheduled, "1f1b", 8)),
+    Pair("1f1b-4", "gpipe-4", partial(scheduled, "gpipe", 4)),
+    Pair("1f1b-4", "interleaved-4", partial(scheduled, "interleaved", 4)),
+    Pair("layers", "layers-twice-as-wide", partial(replayed, partial(resized, 512, 2)), of_size=True),
+    Pair("layers", "layers-batch-twice", partial(replayed, partial(resized, 256, 2)), of_size=True),
+)
+NOT_RECORDED: Final = "2 -> 4 ranks: not recorded, as this machine has 2 cores and a rank takes one"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a pair. Times in ns; ``error_pct`` of the median prediction against the median of the second recordings, whose
+    repeats have ``spread_pct``; ``refused``: why there is no prediction; ``kept_error_pct``: of the one recording of each that is kept.
+    """
+
+    before: str
+    after: str
+    of_size: bool
+    repeats: int
+    before_ns: float
+    after_ns: float
+    spread_pct: float
+    spread_before_pct: float
+    predicted_ns: float | None = None
+    error_pct: float | None = None
+    limit_pct: float
+    held: bool = False
+    refused: str = ""
+    kept_error_pct: float | None = None
+
+
+def spread_pct(values: Sequence[float]) -> float:
+    """Return the median distance from the median, in per cent of it."""
+    middle = median(values)
+    return 100 * median(abs(value - middle) for value in values) / middle
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recordings of the programs below ``folder``, linked into ``out``."""
+
+    folder: Path
+    out: Path
+
+    def repeats(self, program: str) -> list[Path]:
+        return sorted(path for path in (self.folder / program).iterdir() if path.is_dir()) if (self.folder / program).is_dir() else []
+
+    def run(self, recording: Path) -> graphlink.Run:
+        out = self.out / recording.parent.name / recording.name
+        if not out.exists():
+            graphlink.link(recording, options=graphlink.Options(timeline="none"), out=out)
+        return graphlink.open(out)
+
+    def steps_ns(self, program: str) -> list[float]:
+        return [recorded_ns(self.run(one)) for one in self.repeats(program)]
+
+
+def result(pair: Pair, recorded: Recorded) -> Result:
+    """Predict from each recording of the first program, and compare with those of the second."""
+    before, after = recorded.steps_ns(pair.before), recorded.steps_ns(pair.after)
+    limit = max(LEAST_PCT, 2 * spread_pct(after))
+    known = Result(
+        before=pair.before,
+        after=pair.after,
+        of_size=pair.of_size,
+        repeats=len(after),
+        before_ns=median(before),
+        after_ns=median(after),
+        spread_pct=spread_pct(after),
+        spread_before_pct=spread_pct(before),
+        limit_pct=limit,
     )
+    try:
+        predicted = median(pair.predict(one, recorded.run(one)) for one in recorded.repeats(pair.before))
+    except Refused as why:
+        return msgspec.structs.replace(known, refused=str(why))
+    error = 100 * (predicted / median(after) - 1)
+    return msgspec.structs.replace(known, predicted_ns=predicted, error_pct=error, held=abs(error) <= limit)
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Return lines for people."""
-    yield f"{'pair':13} {'first':>8} {'predicted':>9} {'second':>8} {'error':>8} {'spread':>7} {'in band':>8}  changed"
-    for one in outcomes:
-        inside = f"{one.inside[0]}/{one.inside[1]}" if one.inside[1] else "-"
-        if one.refused:
-            yield f"{one.case.name:13} {one.before_ms:8.2f} {'refused':>9} {one.after_ms:8.2f}  {one.refused.splitlines()[0]}"
-        else:
-            yield (
-                f"{one.case.name:13} {one.before_ms:8.2f} {one.predicted_ms:9.2f} {one.after_ms:8.2f} {one.error_pct:+7.1f}% "
-                f"{one.spread_pct:6.1f}% {inside:>8}  {one.case.changed}{'' if one.within else '  (beyond the limit)'}"
-            )
+def published(traces: Path) -> Iterator[str]:
+    """Yield the predictions whose truth others have published (``../shared/traces``)."""
+    resnet = traces / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"
+    if not resnet.exists():
+        return
+    run = graphlink.link(resnet, options=graphlink.Options(timeline="none"))
+    predicted = replayed("[[dataloader]]\nworkers = 4\n", resnet, run) / 1e6
+    error = 100 * (predicted / RESNET_4_WORKERS_MS - 1)
+    truth = f"published {RESNET_4_WORKERS_MS} ms ({error:+.1f} %)"
+    yield f"ResNet-50 of 2021 on a V100, DataLoader 0 -> 4 workers: {predicted:.1f} ms a step, {truth}"
 
 
-def as_data(outcomes: Sequence[Outcome]) -> list[Mapping[str, Any]]:
-    return [
-        {
-            "pair": one.case.name,
-            "before_ms": round(one.before_ms, 3),
-            "predicted_ms": None if one.refused else round(one.predicted_ms, 3),
-            "after_ms": round(one.after_ms, 3),
-            "spread_pct": round(one.spread_pct, 2),
-            "refused": one.refused,
-        }
-        for one in outcomes
-    ]
+def rows(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the table: measured pairs first, those of another size of work apart, the median error and the worst of each."""
+    for of_size, title in ((False, "waits, threads, schedules, stragglers, microbatches"), (True, "other sizes of work (rule: FLOPs)")):
+        mine = [one for one in results if one.of_size == of_size]
+        yield f"\n{title:46} before ms  after ms  predicted   error  spread   limit"
+        for one in mine:
+            start = f"{one.before + ' -> ' + one.after:46} {one.before_ns / 1e6:9.2f} {one.after_ns / 1e6:9.2f}"
+            if one.predicted_ns is None or one.error_pct is None:
+                yield f"{start}          -       - {one.spread_pct:6.1f} %       -  not predicted: {one.refused}"
+            else:
+                told = f"{one.predicted_ns / 1e6:10.2f} {one.error_pct:+6.1f} % {one.spread_pct:5.1f} % {one.limit_pct:5.1f} %"
+                yield f"{start} {told}  {'within' if one.held else 'OUTSIDE'}"
+        if found := [one for one in mine if one.error_pct is not None]:
+            worst = max(found, key=lambda one: abs(one.error_pct or 0))
+            middle = median(abs(one.error_pct or 0) for one in found)
+            rest = f"{len(mine) - len(found)} not predicted"
+            yield f"median error {middle:.1f} %, worst {worst.error_pct:+.1f} % ({worst.before} -> {worst.after}); {rest}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Predict second recordings from first ones.")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=Path, help="record into this folder")
-    where.add_argument("--recorded", type=Path, help="a folder that --out wrote")
-    parser.add_argument("--only", nargs="*", default=[], help="these pairs")
+def record(folder: Path, repeats: int) -> None:
+    """Record what is missing, all programs in turn."""
+    for repeat in range(1, repeats + 1):
+        for program in dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after)):
+            out = folder / program / str(repeat)
+            if not out.exists():
+                command = [sys.executable, "-W", "ignore", str(CAPTURE), program, str(out)]
+                subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=300)
+
+
+def keep(recorded: Recorded, results: Sequence[Result], folder: Path) -> None:
+    """Copy of each program the recording nearest to the median of its steps, compressed, and the results beside them."""
+    for program in dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after)):
+        steps = recorded.steps_ns(program)
+        nearest = min(range(len(steps)), key=lambda k: abs(steps[k] - median(steps)))
+        kept = folder / program / "1"
+        kept.mkdir(parents=True, exist_ok=True)
+        for path in recorded.repeats(program)[nearest].iterdir():
+            if re.match(r"(et|kineto)_\d+\.json$", path.name):
+                (kept / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
+            elif path.name.startswith("capture."):
+                (kept / path.name).write_bytes(path.read_bytes())
+    with tempfile.TemporaryDirectory() as temporary:
+        alone = Recorded(folder, Path(temporary))
+        errors = [result(pair, alone).error_pct for pair in PAIRS]
+    told = [msgspec.structs.replace(one, kept_error_pct=error) for one, error in zip(results, errors, strict=True)]
+    (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--record", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args(arguments)
-    chosen = [case for case in (*CASES, *SIZES) if not told.only or case.name in told.only]
-    if told.out:
-        for case in chosen:
-            record(case, told.out, told.repeats)
-    outcomes = {case.name: outcome(case, told.out or told.recorded) for case in chosen}
-    judged = [outcomes[case.name] for case in CASES if case.name in outcomes]
-    print("ms a step; the first and second recordings, and the prediction from the first, are medians")
-    print(*table(judged), sep="\n")
-    apart = [outcomes[case.name] for case in SIZES if case.name in outcomes]
-    if apart:
-        print("other sizes of work, times of ops by their shapes", *table(apart), sep="\n")
-    for name, why in NOT_PREDICTED.items():
-        print(f"not predicted: {name}: {why}")
-    if told.json:
-        told.json.write_text(json.dumps(as_data([*judged, *apart]), indent=1) + "\n")
-    known = [one for one in judged if not one.refused]
-    if not known:
-        return 0
-    error, limit = median(abs(one.error_pct) for one in known), max(LIMIT_PCT, median(2 * one.spread_pct for one in known))
-    print(f"median error {error:.1f} %, limit {limit:.1f} %")
-    return int(error > limit)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
+    given = parser.parse_args()
+    if given.record:
+        record(given.folder, given.repeats)
+    with tempfile.TemporaryDirectory() as temporary:
+        recorded = Recorded(given.folder, Path(temporary))
+        results = [result(pair, recorded) for pair in PAIRS]
+        print("\n".join(rows(results)))
+        print(NOT_RECORDED)
+        print("\n".join(published(given.traces)))
+        if given.json:
+            given.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        if given.keep:
+            keep(recorded, results, given.keep)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
