@@ -33,7 +33,7 @@ from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
-from graphlink.replay.report import MACHINES, report
+from graphlink.replay.report import MACHINES, kept, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.replay.workload import workload
 from graphlink.report import summary
@@ -133,6 +133,7 @@ class Run:
         self.summary: summary.Summary = summary.load(folder / summary.NAME)
         self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
         self._read = functools.lru_cache(maxsize=_KEPT)(read_et)
+        self._before = kept(_KEPT)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)[-200:]!r}, {len(self.ranks):,} rank{'s' * (len(self.ranks) != 1)})"
@@ -282,7 +283,7 @@ class Run:
             None if gb_per_s is None else gb_per_s * 1e9,
             None if launch_us is None else round(launch_us * 1000),
         )
-        return report(files, machine, load_groups(self.folder), changes)
+        return report(files, machine, load_groups(self.folder), changes, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})
