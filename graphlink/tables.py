@@ -109,6 +109,13 @@ def marked(count: int, rows: Positions) -> Bool:
     return out
 
 
+def distinct(values: I64) -> I64:
+    """Return the values that there are, ascending, each once: ``np.unique``, but quick where they come in a few ascending runs, as times
+    of spans do."""
+    ascending = np.sort(values, kind="stable")  # merges runs
+    return ascending[begins(ascending)]
+
+
 def begins(*columns: NDArray[Any]) -> Bool:
     """Mark the rows that differ from the row before in any of the columns; the first always does."""
     out = np.zeros(len(columns[0]), np.bool_)

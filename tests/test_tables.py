@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
-from graphlink.tables import begins, marked, spread
+from graphlink.tables import begins, distinct, marked, spread
 
 few = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20)
 
@@ -28,3 +28,9 @@ def test_rows_begin_where_any_column_changes(given_: list[tuple[int, int]]) -> N
     columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
     before = [None, *given_]
     assert begins(*columns).tolist() == [now != then for now, then in zip(given_, before, strict=False)]
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+    column = np.array(values, np.int64)
+    assert distinct(column).tolist() == np.unique(column).tolist()

@@ -83,7 +83,7 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
         todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment before the run",
         changes=changes,
         arguments=arguments,
-        supposed="if it took no time; ops inside it stay",
+        supposed="if the loader itself took no time; the ops that it calls keep theirs",
     )
 
 

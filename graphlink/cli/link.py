@@ -101,7 +101,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Do imports without looking for garbage: what is imported stays, and to go through it again and again takes a tenth of a small job."""
+    """Pause garbage collection while modules load: they stay, and to go through them again and again takes a tenth of a small job."""
     was_on = gc.isenabled()
     gc.disable()
     try:

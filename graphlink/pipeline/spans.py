@@ -8,6 +8,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import KeyedSpans, Spans
+from graphlink.tables import distinct
 
 NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -34,7 +35,7 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
 
 def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     """Return the union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
-    points = np.unique(np.append(start_ns, end_ns))
+    points = distinct(np.append(start_ns, end_ns))
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
@@ -65,7 +66,7 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     start = np.maximum(start, np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1])  # without what an earlier one covers
     some = start < end
     cover, covers = Spans(start[some], end[some]), order[some]
-    edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
+    edges = distinct(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
     low, high = edges[:-1], edges[1:]
     of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
     inside = of != NOWHERE

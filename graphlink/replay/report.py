@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -46,6 +46,40 @@ def usual_machine(ranks: int) -> str:
     return COUPLED if ranks > 1 else IDEAL
 
 
+class Unchanged(NamedTuple):
+    """Graphs as they are, and what a machine made of them: what all what-ifs of them begin with."""
+
+    files: dict[int, Graph]
+    work: Workload
+    played: Played
+    run: Run
+
+
+Before = Callable[[Mapping[int, Path], str, Mapping[int, Sequence[int]], bool], Unchanged]
+
+
+def unchanged(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> Unchanged:
+    """Read graphs and replay them without changes. Raises InputError: a graph cannot be read, or holds no nodes."""
+    graphs = load(files)
+    work = _workload(graphs)
+    joined, played = _played(work, machine, groups, together)
+    return Unchanged(graphs, work, played, _run(work, joined, played))
+
+
+def kept(most: int) -> Before:
+    """Return ``unchanged`` that keeps the ``most`` latest of what it made: a sweep reads and replays its graphs once."""
+    made: dict[tuple[object, ...], Unchanged] = {}
+
+    def before(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> Unchanged:
+        key = (*files.items(), machine, together, tuple((one, tuple(ranks)) for one, ranks in groups.items()))
+        made[key] = made.pop(key) if key in made else unchanged(files, machine, groups, together)
+        if len(made) > most:
+            del made[next(iter(made))]
+        return made[key]
+
+    return before
+
+
 def report(
     files: Mapping[int, Path],
     machine: str | None,
@@ -54,62 +88,66 @@ def report(
     *,
     operations: Mapping[int, NodeOperations] | None = None,
     together: bool = False,
+    before: Before = unchanged,
 ) -> Report:
     """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with ``changes`` again.
 
     ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone. ``operations``: by rank,
-    where they are known, for changes that choose paths or lines.
+    where they are known, for changes that choose paths or lines. ``before``: ``unchanged``, or one that ``kept`` made for many reports of
+    the same graphs.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
         UsageError: a change names nothing, or is one of several waits.
     """
-    found = _report(files, machine or usual_machine(len(files)), groups, changes, operations, together)
+    asked = _Asked(groups, changes, operations, together)
+    found = _report(files, machine or usual_machine(len(files)), asked, before)
     stuck = found.runs[0].stuck
     if machine is not None or found.machine != COUPLED or not stuck:
         return found
     first = stuck[0]
     why = f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for {first.waits_for}"
-    return replace(
-        _report(files, IDEAL, groups, changes, operations, together), why_alone=f"{why}: --machine {COUPLED} replays all together"
-    )
+    return replace(_report(files, IDEAL, asked, before), why_alone=f"{why}: --machine {COUPLED} replays all together")
+
+
+class _Asked(NamedTuple):
+    """What is asked of graphs, as ``report`` has it."""
+
+    groups: Mapping[int, Sequence[int]]
+    changes: Changes
+    operations: Mapping[int, NodeOperations] | None
+    together: bool
 
 
 def _report(
     files: Mapping[int, Path],
     machine: str,
-    groups: Mapping[int, Sequence[int]],
-    changes: Changes,
-    operations: Mapping[int, NodeOperations] | None,
-    together: bool,
+    asked: _Asked,
+    before: Before,
 ) -> Report:
     found = Report(machine=machine, runs=[], what_if=[], cannot=[])
-    told = told_by_summary(next(iter(files.values())).parent) if changes.any else {}
+    told = told_by_summary(next(iter(files.values())).parent) if asked.changes.any else {}
     batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
-    refused = [([*batch], _replay(found, load(batch), groups, changes, told, operations, together)) for batch in batches]
-    refuse_unfit(refused, changes)
+    refused = [([*batch], _replay(found, before(batch, machine, asked.groups, asked.together), asked, told)) for batch in batches]
+    refuse_unfit(refused, asked.changes)
     return found
 
 
 def _replay(
     found: Report,
-    files: Mapping[int, Graph],
-    groups: Mapping[int, Sequence[int]],
-    changes: Changes,
+    still: Unchanged,
+    asked: _Asked,
     told: Mapping[int, Told],
-    operations: Mapping[int, NodeOperations] | None,
-    together: bool,
 ) -> dict[str, UsageError]:
-    """Replay some ranks and add what was found to ``found``; return the changes that fit nothing there, and why."""
-    work = _workload(files)
-    joined, played = _played(work, found.machine, groups, together)
-    found.runs.append(_run(work, joined, played))
-    if not changes.any:
+    """Replay some ranks with the changes and add what was found to ``found``; return the changes that fit nothing there, and why."""
+    files, work, played, run = still
+    found.runs.append(run)
+    if not asked.changes.any:
         return {}
-    changed = fit(work, changes, groups, operations)
-    after = _played(changed.work, found.machine, groups, together)
+    changed = fit(work, asked.changes, asked.groups, asked.operations)
+    after = _played(changed.work, found.machine, asked.groups, asked.together)
     found.what_if.append(_what_if(work, played, changed, after, told))
-    found.cannot.extend(line for line in cannot(files, found.machine, changes) if line not in found.cannot)
+    found.cannot.extend(line for line in cannot(files, found.machine, asked.changes) if line not in found.cannot)
     return changed.refused
 
 

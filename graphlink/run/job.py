@@ -6,8 +6,8 @@ what they have in common (``Joined``). ``run_rank`` is both for a rank alone.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from graphlink import output_names, publish
 from graphlink.depend.build import Built, build
+from graphlink.engine.beside import beside
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.gpu import file as idle_file
 from graphlink.gpu.time import GpuTime, gpu_time
@@ -27,19 +27,17 @@ from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.graph.critical import ShareNs
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
 from graphlink.graph.path_file import explain
-from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import Column, Graph
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
-from graphlink.link.provenance import MIN_EPOCH_NS
 from graphlink.link.step_cut import cut, parse_steps
-from graphlink.model import I64, Communication, HostTrace, Linked, System, Trace
+from graphlink.model import I64, Communication, HostTrace, Linked, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
@@ -61,14 +59,15 @@ from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.stream import gc_paused
 from graphlink.records import Short
-from graphlink.replay.ideal import error_pct, measured_ns, replay
+from graphlink.replay.ideal import replay
 from graphlink.report import summary, timeline
-from graphlink.report.phases import phases
 from graphlink.report.timeline import Joined as Joined
 from graphlink.run import codec
+from graphlink.run.entry import entry_of
+from graphlink.run.large import block_bytes, two_processes
 from graphlink.run.options import Inputs as Inputs
 from graphlink.run.options import Options as Options
-from graphlink.standstill.standstill import Standstill, stood_still
+from graphlink.standstill.standstill import stood_still
 
 log: Final = logging.getLogger("graphlink")
 
@@ -112,13 +111,17 @@ class Finished(Short, msgspec.Struct, frozen=True):
     graph: Graph
 
 
-def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
-    """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group."""
-    prepared = prepare(inputs, options)
+def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 1) -> RunResult:
+    """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group.
+
+    ``jobs``: how many processes may work on it; None: as many as cores and memory allow.
+    """
+    forked = two_processes(inputs, jobs)
+    prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     pipeline = _pipeline_of(prepared.staged.run)
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
-    done = finish(prepared, joined, options, folder)
+    done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), pipeline, (*done.files, *write_common(ids, pipeline, options, folder)))
 
 
@@ -175,21 +178,20 @@ class LinkedRank(Short, msgspec.Struct, frozen=True):
         return max(self.trace.world_size or 1, rank + 1, *(r + 1 for ranks, _ in self.comm.ops.groups for r in ranks))
 
 
-def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False) -> LinkedRank:
+def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False, forked: bool = False) -> LinkedRank:
     """Read the files of one rank, match its host rows and link its device ops.
 
-    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another run.
+    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another run;
+    ``forked``: read it in a second process.
 
     Raises:
         InputError: a file cannot be read or is of another kind, or the two are of different runs and it is not ``lenient``.
         UsageError: there is no such step.
     """
     steps = parse_steps(step)
-    trace = trace_of(inputs)
-    et: HostTrace | None = None
-    if inputs.et is not None:
-        log.info("reading %s", inputs.et)
-        et = read_host(inputs.et, keep_json=keep_json)
+    with beside(functools.partial(_et_of, inputs, keep_json=keep_json), forked=forked and inputs.et is not None) as read_et:
+        trace = trace_of(inputs)
+        et = read_et()
     dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     other_run = None
@@ -210,15 +212,22 @@ def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, len
     return LinkedRank(trace, linked, comm, dumps, unread, other_run)
 
 
+def _et_of(inputs: Inputs, *, keep_json: bool) -> HostTrace | None:
+    if inputs.et is None:
+        return None
+    log.info("reading %s", inputs.et)
+    return read_host(inputs.et, keep_json=keep_json, block_bytes=block_bytes(inputs))
+
+
 @gc_paused()
-def prepare(inputs: Inputs, options: Options) -> PreparedRank:
-    """Read and link one rank and build its graph.
+def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> PreparedRank:
+    """Read and link one rank and build its graph. ``forked``: read the execution trace in a second process.
 
     Raises:
         InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of different runs.
         UsageError: there is no such step.
     """
-    read = link_rank(inputs, options.step, keep_json=options.linked)
+    read = link_rank(inputs, options.step, keep_json=options.linked, forked=forked)
     trace, linked, comm = read.trace, read.linked, read.comm
     log.info("finding dependencies")
     built = build(linked, comm, options.build)
@@ -253,10 +262,10 @@ def prepare(inputs: Inputs, options: Options) -> PreparedRank:
 
 
 @gc_paused()
-def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path) -> Finished:
+def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, *, forked: bool = False) -> Finished:
     """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
-    Its part of the timeline is left there for ``timeline.join``.
+    Its part of the timeline is left there for ``timeline.join``. ``forked``: write the graph in a second process meanwhile.
 
     Raises:
         OutputError: a file cannot be written.
@@ -266,11 +275,26 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     if options.target == target.ASTRA_SIM:
         sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
         plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
-    files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
-    log.info("writing %s", files[0])
     graph = _with_all(prepared, joined, plan, options)
-    with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked)
+    file = folder / output_names.graph(options.name, rank)
+    log.info("writing %s", file.name)
+    with beside(functools.partial(_write_graph, file, graph, prepared.linked), forked=forked) as written:
+        if not forked:
+            written()
+        done = _finish_graph(replace(prepared, plan=plan), joined, options, folder, graph)
+        written()
+    return done
+
+
+def _write_graph(file: Path, graph: Graph, linked: Linked) -> None:
+    with publish.writing(file) as out:
+        chakra.write_et(out, graph, linked)
+
+
+def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, graph: Graph) -> Finished:
+    """Write the files of a rank but its graph, which is ``graph``."""
+    rank = prepared.rank
+    files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
@@ -308,7 +332,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
         extra += _write_merged(folder / files[-1], graph, prepared)
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += (*stood.warnings, *gpu.warnings)
-    entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
+    entry = entry_of(prepared, found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return Finished(entry, tuple(files), graph)
 
 
@@ -371,7 +395,7 @@ def trace_of(inputs: Inputs) -> Trace:
     """
     if inputs.kineto is not None:
         log.info("reading %s", inputs.kineto)
-        return read_kineto(inputs.kineto)
+        return read_kineto(inputs.kineto, block_bytes=block_bytes(inputs))
     from graphlink.read.nsys.places import number
     from graphlink.read.nsys.report import numbered, read_report
 
@@ -411,97 +435,3 @@ def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
     told = (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
     return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
-
-
-def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
-    """Return where a rank came from."""
-    inputs, trace, et, graph = prepared.inputs, prepared.linked.trace, prepared.linked.et, prepared.built.graph
-    began_ns, ended_ns = graph.epoch_ns, graph.epoch_ns + int(graph.end_ns.max(initial=0))
-    dated = began_ns >= MIN_EPOCH_NS
-    return summary.Inputs(
-        et=inputs.name_of(inputs.et) if inputs.et else None,
-        kineto=inputs.name_of(inputs.kineto) if inputs.kineto else None,
-        nsys=str(inputs.nsys) if inputs.nsys else None,
-        device=int(trace.device.device[0]) if inputs.nsys and len(trace.device.device) else None,
-        et_schema=et.schema if et else None,
-        recorded_at=et.recorded_at if et else None,
-        pid=trace.pid,
-        resolution_ns=trace.resolution_ns,
-        began_ns=began_ns if dated else None,
-        ended_ns=ended_ns if dated else None,
-        node=inputs.placed[0] if inputs.placed else None,
-        local_rank=inputs.placed[1] if inputs.placed else None,
-    )
-
-
-def _machine(trace: Trace) -> summary.Machine | UnsetType:
-    if not (trace.host_name or trace.gpus or trace.system != System()):
-        return UNSET
-    return summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
-
-
-def _left_out(prepared: PreparedRank) -> dict[str, int]:
-    """Return how many recorded rows are no nodes, by reason."""
-    trace, et = prepared.linked.trace, prepared.linked.et
-    found = {**trace.left_out, **({f"ET: {k}": n for k, n in et.left_out.items()} if et else {})}
-    found["ET ops that Kineto lacks"] = sum(prepared.linked.match.only_et.values())
-    found["device rows of a merged ET"] = et.device_nodes_left_aside if et else 0
-    found["host nodes folded into others (--host launches)"] = prepared.folded
-    return {reason: n for reason, n in sorted(found.items()) if n}
-
-
-def _entry(
-    prepared: PreparedRank,
-    explained: path.Explained,
-    replayed_ns: int,
-    standstill: Standstill,
-    gpu: GpuTime,
-    world_size: int,
-    extra: tuple[str, ...],
-) -> summary.Rank:
-    graph, linked, critical = prepared.built.graph, prepared.linked, explained.path
-    trace, match = linked.trace, linked.match
-    measured = measured_ns(graph)
-    matched = int(np.count_nonzero(match.et >= 0))
-    orphans = sum(linked.orphans.values())
-    types = Counter(chakra.type_name(c.node_type) for c in prepared.plan.by_node.values())
-    return summary.Rank(
-        rank=prepared.rank,
-        world_size=world_size,
-        inputs=_recorded_inputs(prepared),
-        machine=_machine(trace),
-        memory=list(trace.memory) or UNSET,
-        graph_nodes=len(graph.kind),
-        node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
-        host=summary.Host(
-            nodes=len(match.et),
-            matched=matched,
-            unmatched=len(match.et) - matched,
-            method=match.method,
-            only_kineto=summary.top(match.only_kineto),
-            only_et=summary.top(match.only_et),
-        ),
-        device=summary.Device(ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans),
-        clock=summary.Clock(devices=list(trace.clocks.devices if trace.clocks else ())),
-        edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
-        sync=prepared.built.sync,
-        communication=dict(sorted(types.items())),
-        replaced=prepared.plan.replaced,
-        nccl=UNSET if prepared.nccl is None else nccl.summarised(prepared.nccl),
-        replay=summary.Replay(
-            measured_ns=measured,
-            replayed_ns=replayed_ns,
-            error_pct=error_pct(replayed_ns, measured),
-            gap_share=critical.gap_share,
-            delay_share=critical.delay_share,
-        ),
-        critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
-        standstill=standstill,
-        top_gain=next(iter(explained.gains.families), UNSET),
-        gpu=list(gpu.gpu),
-        steps=list(gpu.steps),
-        iterations=UNSET if gpu.iterations is None else gpu.iterations,
-        phases=phases(gpu, linked, graph.epoch_ns) or UNSET,
-        left_out=_left_out(prepared),
-        warnings=[*prepared.warnings, *extra],
-    )

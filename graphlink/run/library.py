@@ -34,7 +34,7 @@ from graphlink.replay.across import across as across_all
 from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
-from graphlink.replay.report import MACHINES, report
+from graphlink.replay.report import MACHINES, kept, report
 from graphlink.replay.workload import workload
 from graphlink.report import summary
 from graphlink.run import tables
@@ -133,6 +133,7 @@ class Run:
         self.summary: summary.Summary = summary.load(folder / summary.NAME)
         self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
         self._read = functools.lru_cache(maxsize=_KEPT)(read_et)
+        self._before = kept(_KEPT)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)[-200:]!r}, {len(self.ranks):,} rank{'s' * (len(self.ranks) != 1)})"
@@ -281,7 +282,7 @@ class Run:
         given = Changes() if what_if is None else load_changes(Path(what_if))
         changes = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
         operations = operations_file.of_nodes(self.folder, files) if changes.of_operations else None
-        return report(files, machine, load_groups(self.folder), changes, operations=operations)
+        return report(files, machine, load_groups(self.folder), changes, operations=operations, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})

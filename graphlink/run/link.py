@@ -184,7 +184,7 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     inputs, warnings = found.ranks, found.warnings
     if len(inputs) == 1:
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
-            result = job.run_rank(one, options, folder)
+            result = job.run_rank(one, options, folder, runs_on.jobs)
         if options.comm_time != "recorded":
             warnings = (
                 *warnings,

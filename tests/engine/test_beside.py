@@ -1,0 +1,67 @@
+"""Work in a forked process: what it returns and raises arrives, and leaving the block ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphlink.engine.beside import beside
+from graphlink.errors import InputError
+from graphlink.model import I64
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+
+
+def _made() -> tuple[int, I64, str]:
+    return os.getpid(), np.arange(100_000), "Ä" * 3
+
+
+def test_what_a_forked_process_made_arrives_once() -> None:
+    with beside(_made, forked=True) as made:
+        process, column, text = made()
+        assert made()[1] is column
+    assert process != os.getpid()
+    assert column.tolist() == list(range(100_000)) and column.flags.writeable
+    assert text == "ÄÄÄ"
+
+
+def test_without_forking_it_is_done_here_when_asked_for() -> None:
+    with beside(_made, forked=False) as made:
+        assert made()[0] == os.getpid()
+
+
+def _refused() -> None:
+    raise InputError("is damaged", path=Path("a.json"), todo="record it again")
+
+
+def test_an_error_is_raised_where_it_is_asked_for() -> None:
+    with pytest.raises(InputError, match="is damaged") as raised, beside(_refused, forked=True) as made:
+        made()
+    assert raised.value.todo == "record it again"
+
+
+def test_a_killed_process_is_lack_of_memory() -> None:
+    def killed() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(MemoryError), beside(killed, forked=True) as made:
+        made()
+
+
+def test_leaving_ends_the_process(tmp_path: Path) -> None:
+    def endless() -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        while True:
+            time.sleep(60)
+
+    with pytest.raises(KeyError), beside(endless, forked=True):
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            time.sleep(0.01)
+        raise KeyError
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()

@@ -1,0 +1,31 @@
+"""A rank that two processes work on has the same files as one that a single process works on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphlink.run import job, large
+
+DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
+PAIR = job.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+def test_two_processes_write_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "LARGE_BYTES", 0)
+    monkeypatch.setattr(large, "may_fork", lambda estimates, jobs: jobs is None)
+    processes = []
+    beside = job.beside
+    monkeypatch.setattr(job, "beside", lambda work, *, forked: processes.append(forked) or beside(work, forked=forked))
+    folders = {}
+    for jobs in (1, None):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        job.run_rank(PAIR, job.Options(), folder, jobs)
+        folders[jobs] = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert processes == [False, False, True, True]
+    assert folders[1] == folders[None]
+    assert any(name.endswith(".et") for name in folders[1])
