@@ -170,7 +170,7 @@ def test_output_folders_that_cannot_be_used(graphlink: Run, traces: Path, tmp_pa
 def test_a_rank_that_asks_too_much_is_named(
     graphlink: Run, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise problem
 
     monkeypatch.setattr("graphlink.run.job.read_kineto", fail)

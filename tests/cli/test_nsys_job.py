@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from graphlink.read import read_nsys
 from graphlink.read.nsys import report as reader
-from graphlink.read.nsys.report import read_nsys
 from graphlink.testing import Shape, Training, random_program, run, training_program
 from graphlink.testing.nsys import NsysVariation, write_nsys
 from tests.cli.conftest import Ran

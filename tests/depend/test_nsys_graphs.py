@@ -19,8 +19,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Linked, Trace
-from graphlink.read import read_kineto
-from graphlink.read.nsys.report import read_nsys
+from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
 from graphlink.testing import (
     DeviceClock,
