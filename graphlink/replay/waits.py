@@ -33,7 +33,8 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
     """
     waits = draft.waits
     if not waits:
-        raise UsageError("--remove-sync: the host waits for nothing in this graph (no sync edges but those that close it)")
+        what = f"{change.title}: the host waits for nothing in this graph (no sync edges but those that close it)"
+        raise UsageError(what, todo="a wait for another thread is none of these, and no what-if changes it")
     named = _chosen(selection, waits, change)
     if not named.any():
         what = f"{change.title}: no wait of that id or name among {len(waits)}"
