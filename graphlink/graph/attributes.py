@@ -1,25 +1,29 @@
-"""Attributes of many nodes at once, as the bytes that protobuf makes of the messages of ``et_def_pb2``.
+"""Fields and attributes of many nodes at once, as the bytes that protobuf makes of the messages of ``et_def_pb2``.
 
 Repeated values go through the messages themselves, each once. Integers, which hardly repeat, are encoded a column at a time:
-an ``int64_val`` attribute is a fixed prefix and a varint. ``tests/graph`` holds both against plain construction.
+an integer is a fixed prefix and a varint. ``tests/graph`` holds both against plain construction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node, StringList
 from google.protobuf.message import Message
 
 from graphlink.model import I64, U8, Bool
+from graphlink.tables import Positions
 
 IntColumn = tuple[str, I64, Bool | None]  # an ``int64_val`` attribute: name, value of each node, where it is written (None: everywhere)
+_Field = tuple[bytes, Positions, Bool | None]  # the bytes before the varint, value and where; byte 1 of a message or list is its length
 
 
+@lru_cache(maxsize=1 << 12)
 def varint(value: int) -> bytes:
-    """Return the protobuf varint of one non-negative integer."""
+    """Return the protobuf varint of one non-negative integer; mostly a length, and few differ."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -28,19 +32,15 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-SHORT_VARINTS: Final = tuple(varint(n) for n in range(4096))
+def framed(messages: Sequence[bytes]) -> bytes:
+    """Return messages, each with its length before it, as a ``.et`` holds them."""
+    return b"".join(chain.from_iterable(zip(map(varint, map(len, messages)), messages, strict=True)))
 
 
-def framed(message: bytes) -> bytes:
-    """Return a message with its length before it, as a ``.et`` holds it."""
-    n = len(message)
-    return (SHORT_VARINTS[n] if n < len(SHORT_VARINTS) else varint(n)) + message
-
-
-def varints(value: I64) -> tuple[U8, I64]:
+def varints(value: Positions) -> tuple[U8, I64]:
     """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten,
     as in protobuf."""
-    rest = np.ascontiguousarray(value).view(np.uint64)
+    rest = np.ascontiguousarray(value, np.int64).view(np.uint64)
     longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     digits = np.empty((len(rest), longest), np.uint8)
     size = np.ones(len(rest), np.int64)
@@ -53,34 +53,52 @@ def varints(value: I64) -> tuple[U8, I64]:
 
 
 def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
-    """Encode the integer attributes of each of ``count`` nodes as the bytes of ``Node.attr`` entries, in the order of ``columns``.
+    """Encode the integer attributes of each of ``count`` nodes as the bytes of ``Node.attr`` entries, in the order of ``columns``."""
+    # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
+    return encoded(
+        [(b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48", value, where) for name, value, where in columns], count
+    )
+
+
+def encoded(columns: Sequence[_Field], count: int) -> list[bytes]:
+    """Encode fields of each of ``count`` nodes that are an integer or end in one, in the order of ``columns``.
 
     One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
     """
-    # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
-    prefixes = [b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48" for name, *_ in columns]
-    encoded = [varints(value) for _, value, _ in columns]
-    width = sum(len(p) + digits.shape[1] for p, (digits, _) in zip(prefixes, encoded, strict=True))
-    template = b"".join(p + bytes(digits.shape[1]) for p, (digits, _) in zip(prefixes, encoded, strict=True))
+    digits_of = [varints(value) for _, value, _ in columns]
+    template = b"".join(prefix + bytes(digits.shape[1]) for (prefix, *_), (digits, _) in zip(columns, digits_of, strict=True))
     bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
-    kept = np.ones((count, width), np.bool_)
+    kept = np.ones((count, len(template)), np.bool_)
     lengths, at = np.zeros(count, np.int64), 0
-    for (_, _, where), prefix, (digits, size) in zip(columns, prefixes, encoded, strict=True):
+    for (prefix, _, where), (digits, size) in zip(columns, digits_of, strict=True):
         head = at + len(prefix)
         end = head + digits.shape[1]
-        bytes_[:, at + 1] = len(prefix) - 2 + size
+        length = size + len(prefix)
+        if len(prefix) > 1:
+            bytes_[:, at + 1] = length - 2
         bytes_[:, head:end] = digits
         for k in range(1, end - head):
             kept[:, head + k] = k < size
-        length = size + len(prefix)
         if where is not None:
             kept[~where, at:end] = False
             length = length * where
         lengths += length
         at = end
-    flat = bytes_[kept].tobytes()
-    ends = np.cumsum(lengths).tolist()
-    return [flat[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+    return pieces(bytes_[kept].tobytes(), np.append(0, np.cumsum(lengths)))
+
+
+def lists(first: I64, values: Positions, key: bytes) -> list[bytes]:
+    """Encode a list of integers of each node, ``values[first[n] - first[0] : first[n + 1] - first[0]]``, as a field of ``key``; an empty
+    one is no field."""
+    digits, size = varints(values)
+    text = digits[np.arange(digits.shape[1]) < size[:, None]].tobytes()
+    at = np.append(0, np.cumsum(size))[first - first[0]]
+    return [key + varint(len(of)) + of if of else b"" for of in pieces(text, at)]
+
+
+def pieces(text: bytes, at: I64) -> list[bytes]:
+    """Cut a text at places, the first and the last of which are its ends."""
+    return [text[a:b] for a, b in pairwise(at.tolist())]
 
 
 def serialised(message: Message) -> bytes:

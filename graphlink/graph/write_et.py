@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import BinaryIO, Final
+from itertools import repeat
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
+from numpy.typing import NDArray
 
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros
@@ -37,9 +39,9 @@ def write_et(out: BinaryIO, graph: Graph, linked: Linked) -> int:
     ``linked`` is what the graph was built from: shapes, types and schemas of ops, and what the ET says of them. The columns of ``graph``
     are written as attributes of their names, in their order, integers before those of communication and texts behind.
     """
-    size = out.write(attr.framed(global_metadata(graph.metadata)))
+    size = out.write(attr.framed([global_metadata(graph.metadata)]))
     for block in node_blocks(graph, linked):
-        size += out.write(b"".join(map(attr.framed, block)))
+        size += out.write(attr.framed(block))
     return size
 
 
@@ -62,43 +64,47 @@ def global_metadata(told: Metadata) -> bytes:
 
 def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
-    host_texts = _host_texts(linked)
+    ios, schemas = _host_texts(linked)
     text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
-    kinds = graph.edge_kind.astype(np.uint8).tobytes()
     comms, calls, noted = comm_bytes(graph), _sync_calls(graph, linked), _text_columns(graph)
-    start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = _int_columns(graph, linked)
-    node = pb.Node()  # one for all: to make a message takes longer than to fill it
+    for part, heads, tails in fields(graph):
+        own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
+        ints = attr.int_blobs([*own, *_open_columns(graph, part)], len(heads))
+        rows = text_row[part]
+        of_calls, of_comms, of_noted = (map(known.get, range(part.start, part.stop), repeat(b"")) for known in (calls, comms, noted))
+        of_node = (heads, ios[rows].tolist(), ints, tails, of_calls, schemas[rows].tolist(), of_comms, of_noted)
+        yield list(map(b"".join, zip(*of_node, strict=True)))
+
+
+class Block(NamedTuple):
+    """What the messages of the nodes of ``part`` begin with: ``heads``: id to duration; ``tails``: ``is_cpu_op`` and ``dep_kinds``."""
+
+    part: slice
+    heads: list[bytes]
+    tails: list[bytes]
+
+
+def fields(graph: Graph) -> Iterator[Block]:
+    """Yield what each node says of itself and its dependencies, some thousands at a time."""
+    start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
+    kinds = graph.edge_kind.astype(np.uint8).tobytes()
+    keys, of_node = np.unique(graph.name.astype(np.int64) << 8 | graph.type, return_inverse=True)
+    named = np.array([attr.serialised(pb.Node(name=graph.strings[key >> 8], type=key & 255)) for key in keys.tolist()], object)
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))
-        own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
-        ints = attr.int_blobs([*own, *_open_columns(graph, part)], part.stop - low)
-        ends = graph.first[low : part.stop + 1].tolist()
-        base = ends[0]
-        sources = graph.source[base : ends[-1]].tolist()
-        block = []
-        for i, code, type_, is_host, row, caller, start, duration, blob in zip(
-            range(low, part.stop),
-            graph.name[part].tolist(),
-            graph.type[part].tolist(),
-            graph.host[part].tolist(),
-            text_row[part].tolist(),
-            graph.caller[part].tolist(),
-            start_us[part].tolist(),
-            duration_us[part].tolist(),
-            ints,
-            strict=True,
-        ):
-            a, b = ends[i - low] - base, ends[i - low + 1] - base
-            # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message
-            node.id, node.name, node.type = i, graph.strings[code], type_
-            node.start_time_micros, node.duration_micros = start, duration
-            node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
-            node.data_deps[:] = sources[a:b]
-            shapes, schema = host_texts[row]
-            rest = node.SerializeToString() + shapes + blob + tail(is_host, kinds[a + base : b + base]) + calls.get(i, b"") + schema
-            block.append(rest + comms.get(i, b"") + noted.get(i, b""))
-        yield block
+        count, first = part.stop - low, graph.first[low : part.stop + 1]
+        node, caller, start, duration = np.arange(low, part.stop), graph.caller[part], start_us[part], duration_us[part]
+        # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message; a zero is not written
+        heads = (
+            attr.encoded([(b"\x08", node, node != 0)], count),
+            named[of_node[part]].tolist(),
+            attr.encoded([(b"\x22\x00", caller, caller != NOWHERE)], count),
+            attr.lists(first, graph.source[first[0] : first[-1]], b"\x2a"),
+            attr.encoded([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count),
+        )
+        tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds, first)))
+        yield Block(part, list(map(b"".join, zip(*heads, strict=True))), tails)
 
 
 @lru_cache(maxsize=4096)
@@ -107,21 +113,23 @@ def tail(host: bool, kinds: bytes) -> bytes:
     return attr.attribute("is_cpu_op", bool_val=host) + attr.texts("dep_kinds", [KINDS[k] for k in kinds])
 
 
-def _host_texts(linked: Linked) -> list[tuple[bytes, bytes]]:
+def _host_texts(linked: Linked) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
     """Encode inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the last entry is of no
     row."""
     host, et = linked.trace.host, linked.et
     of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
     columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
     of_et = list(zip(*(c.tolist() for c in columns), strict=True))
-    known: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-    out = []
+    known: dict[tuple[int, ...], int] = {}
+    codes, texts = [], [(b"", b"")]
     for own, et_row in zip(of_kineto, linked.match.et.tolist(), strict=True):
         which, strings = (own, linked.trace.strings) if et is None or et_row == NOWHERE else (of_et[et_row], et.strings)
         if which not in known:
-            known[which] = _encode_texts([strings[k] for k in which])
-        out.append(known[which])
-    return [*out, (b"", b"")]
+            known[which] = len(texts)
+            texts.append(_encode_texts([strings[k] for k in which]))
+        codes.append(known[which])
+    ios, schemas = (np.array(of, object)[[*codes, 0]] for of in zip(*texts, strict=True))
+    return ios, schemas
 
 
 def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
