@@ -41,24 +41,29 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     On machines without slots a launch delays a node with its latency, which runs in parallel with the stream (``graph.critical``).
     """
     bound, fixed_ns = _bound(work, played)
-    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()
-    steps: list[tuple[int, int, int, int]] = []
-    held, held_kind, joined = bound.dependency.tolist(), bound.kind.tolist(), played.joined.tolist()
-    start, begin, end = bound.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
+    node, joins = _walk(bound.dependency, played)
+    since = np.where(joins, played.begin_ns[node], bound.ended_ns[node])
+    until = np.where(np.append(False, joins[:-1])[: len(node)], np.roll(since, 1), played.end_ns[node])  # or until another had waited enough
+    own_ns = until - since
+    kind = np.where(joins, np.where(work.slot[node] == Slot.NONE, MESSAGE, MEETING), bound.kind[node]).astype(np.uint8)
+    delay_ns = fixed_ns[node] + np.where(np.isin(work.work[node], _OWN_LAG), 0, bound.lag_ns[node])
+    start_delay_ns = np.where(joins, 0, np.minimum(delay_ns, own_ns))
+    return ReplayPath(node[::-1], kind[::-1], own_ns[::-1], start_delay_ns[::-1])
+
+
+def _walk(dependency: I32, played: Played) -> tuple[I32, Bool]:
+    """Return the nodes of the path, from its end back to its start, and at which of them it goes on with what the node joined."""
+    held, joined = dependency.tolist(), played.joined.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
-    until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
+    nodes: list[int] = []
+    flags: list[bool] = []
+    joins = False
     while at != NOWHERE:
-        joins = joined[at] != NOWHERE and until is None
-        since = begin[at] if joins else start[at]
-        took = (end[at] if until is None else until) - since
-        if joins:
-            steps.append((at, MESSAGE if work.slot[at] == Slot.NONE else MEETING, took, 0))
-            at, until = joined[at], since
-        else:
-            steps.append((at, held_kind[at], took, min(delay[at], took)))
-            at, until = held[at], None
-    node, sort, own_ns, start_delay_ns = np.array(steps[::-1], np.int64).reshape(-1, 4).T
-    return ReplayPath(node.astype(np.int32), sort.astype(np.uint8), own_ns, start_delay_ns)
+        joins = joined[at] != NOWHERE and not joins
+        nodes.append(at)
+        flags.append(joins)
+        at = joined[at] if joins else held[at]
+    return np.array(nodes, np.int32), np.array(flags, np.bool_)
 
 
 def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:

@@ -98,18 +98,19 @@ def fit(
     still = apply(work, fitting, groups, selection).work if len(work.ranks) > 1 else work
     places: list[str] = []
     refused = {}
+    changed = Changed(work)
     for one in changes.each():
         if (which := _id_of_wait(one)) is not None:
             refuse_ambiguous(which, waiting_ranks(work, int(which)))
         try:
-            places.append(_place(still, apply(work, Changes.of(one), groups, selection)))
+            changed = apply(work, Changes.of(one), groups, selection)
         except UsageError as problem:
             refused[one.title] = problem
             continue
+        places.append(_place(still, changed))
         fitting = fitting.joined(Changes.of(one))
-    if not fitting.any:
-        return Changed(work, refused=refused)
-    changed = apply(work, fitting, groups, selection)
+    if len(places) > 1:
+        changed = apply(work, fitting, groups, selection)
     done = (msgspec.structs.replace(d, what=d.what + p) for d, p in zip(changed.done, places, strict=True))
     return Changed(changed.work, tuple(done), refused)
 
