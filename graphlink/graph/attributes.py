@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node, StringList
@@ -18,7 +19,8 @@ from graphlink.model import I64, U8, Bool
 from graphlink.tables import Positions
 
 IntColumn = tuple[str, I64, Bool | None]  # an ``int64_val`` attribute: name, value of each node, where it is written (None: everywhere)
-_Field = tuple[bytes, Positions, Bool | None]  # the bytes before the varint, value and where; byte 1 of a message or list is its length
+IntField = tuple[bytes, Positions, Bool | None]  # the same of any message, by the bytes before the varint
+_OF_BYTES: Final = 2  # the wire type of messages and lists: byte 1 of the bytes before the varint is their length, which is filled in
 
 
 @lru_cache(maxsize=1 << 12)
@@ -52,16 +54,26 @@ def varints(value: Positions) -> tuple[U8, I64]:
     return digits, size
 
 
-def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
-    """Encode the integer attributes of each of ``count`` nodes as the bytes of ``Node.attr`` entries, in the order of ``columns``."""
+class Encoded(NamedTuple):
+    """Bytes of rows, one after the other in ``flat``, with the ``size`` of each."""
+
+    flat: U8
+    size: I64
+
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of each row."""
+        return pieces(self.flat.tobytes(), np.append(0, np.cumsum(self.size)))
+
+
+def int_attributes(columns: Sequence[IntColumn], count: int) -> Encoded:
+    """Encode the integer attributes of each of ``count`` nodes as entries of ``Node.attr``, in the order of ``columns``."""
     # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
-    return encoded(
-        [(b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48", value, where) for name, value, where in columns], count
-    )
+    keys = [b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48" for name, *_ in columns]
+    return int_fields([(key, value, where) for key, (_, value, where) in zip(keys, columns, strict=True)], count)
 
 
-def encoded(columns: Sequence[_Field], count: int) -> list[bytes]:
-    """Encode fields of each of ``count`` nodes that are an integer or end in one, in the order of ``columns``.
+def int_fields(columns: Sequence[IntField], count: int) -> Encoded:
+    """Encode fields of each of ``count`` messages that are an integer or end in one, in the order of ``columns``.
 
     One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
     """
@@ -69,22 +81,22 @@ def encoded(columns: Sequence[_Field], count: int) -> list[bytes]:
     template = b"".join(prefix + bytes(digits.shape[1]) for (prefix, *_), (digits, _) in zip(columns, digits_of, strict=True))
     bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
     kept = np.ones((count, len(template)), np.bool_)
-    lengths, at = np.zeros(count, np.int64), 0
+    sizes, at = np.zeros(count, np.int64), 0
     for (prefix, _, where), (digits, size) in zip(columns, digits_of, strict=True):
         head = at + len(prefix)
         end = head + digits.shape[1]
-        length = size + len(prefix)
-        if len(prefix) > 1:
-            bytes_[:, at + 1] = length - 2
+        if len(prefix) > 1 and prefix[0] & 7 == _OF_BYTES:
+            bytes_[:, at + 1] = size + (len(prefix) - 2)
         bytes_[:, head:end] = digits
         for k in range(1, end - head):
             kept[:, head + k] = k < size
+        size += len(prefix)
         if where is not None:
             kept[~where, at:end] = False
-            length = length * where
-        lengths += length
+            size *= where
+        sizes += size
         at = end
-    return pieces(bytes_[kept].tobytes(), np.append(0, np.cumsum(lengths)))
+    return Encoded(bytes_[kept], sizes)
 
 
 def lists(first: I64, values: Positions, key: bytes) -> list[bytes]:

@@ -55,8 +55,8 @@ def write_changed(out: BinaryIO, graph: Graph, origin: I64, rests: Sequence[byte
     columns.append(("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)))
     comms = comm_bytes(graph)
     for part, heads, tails in fields(graph):
-        ints = attr.int_blobs([(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(heads))
+        ints = attr.int_attributes([(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(tails)).pieces()
         kept = [rests[of] for of in origin[part].tolist()]
         of_comms = map(comms.get, range(part.start, part.stop), repeat(b""))
-        size += out.write(attr.framed(list(map(b"".join, zip(heads, kept, ints, tails, of_comms, strict=True)))))
+        size += out.write(attr.framed(list(map(b"".join, zip(*heads, kept, ints, tails, of_comms, strict=True)))))
     return size

@@ -70,18 +70,19 @@ def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
     columns = _int_columns(graph, linked)
     for part, heads, tails in fields(graph):
         own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
-        ints = attr.int_blobs([*own, *_open_columns(graph, part)], len(heads))
+        ints = attr.int_attributes([*own, *_open_columns(graph, part)], len(tails)).pieces()
         rows = text_row[part]
         of_calls, of_comms, of_noted = (map(known.get, range(part.start, part.stop), repeat(b"")) for known in (calls, comms, noted))
-        of_node = (heads, ios[rows].tolist(), ints, tails, of_calls, schemas[rows].tolist(), of_comms, of_noted)
+        of_node = (*heads, ios[rows].tolist(), ints, tails, of_calls, schemas[rows].tolist(), of_comms, of_noted)
         yield list(map(b"".join, zip(*of_node, strict=True)))
 
 
 class Block(NamedTuple):
-    """What the messages of the nodes of ``part`` begin with: ``heads``: id to duration; ``tails``: ``is_cpu_op`` and ``dep_kinds``."""
+    """Of the messages of the nodes of ``part`` what stands before inputs, id to duration (``heads``), and ``is_cpu_op`` and ``dep_kinds``
+    (``tails``), all as one entry a node."""
 
     part: slice
-    heads: list[bytes]
+    heads: tuple[list[bytes], ...]
     tails: list[bytes]
 
 
@@ -97,14 +98,14 @@ def fields(graph: Graph) -> Iterator[Block]:
         node, caller, start, duration = np.arange(low, part.stop), graph.caller[part], start_us[part], duration_us[part]
         # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message; a zero is not written
         heads = (
-            attr.encoded([(b"\x08", node, node != 0)], count),
+            attr.int_fields([(b"\x08", node, node != 0)], count).pieces(),
             named[of_node[part]].tolist(),
-            attr.encoded([(b"\x22\x00", caller, caller != NOWHERE)], count),
+            attr.int_fields([(b"\x22\x00", caller, caller != NOWHERE)], count).pieces(),
             attr.lists(first, graph.source[first[0] : first[-1]], b"\x2a"),
-            attr.encoded([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count),
+            attr.int_fields([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count).pieces(),
         )
         tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds, first)))
-        yield Block(part, list(map(b"".join, zip(*heads, strict=True))), tails)
+        yield Block(part, heads, tails)
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from graphlink.graph.attributes import varint, varints
+from graphlink.graph.attributes import Encoded, int_fields, varint
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events
 
@@ -216,18 +216,10 @@ def _by_track(track: I64, code: I64 | I32, count: int) -> list[list[int]]:
     return [codes[low:high] for low, high in itertools.pairwise(bounds)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of bytes, one after the other in ``flat``, with the ``size`` of each."""
-
-    flat: U8
-    size: I64
+_Detail = tuple[I64, I64, Callable[[I64], Encoded]]
 
 
-_Detail = tuple[I64, I64, Callable[[I64], _Rows]]
-
-
-def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
+def _detail(at: I64, value: I64, encode: Callable[[I64], Encoded]) -> _Detail:
     """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
     order = np.argsort(at, kind="stable")
     return at[order], value[order], encode
@@ -246,20 +238,20 @@ def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
     for low in range(0, len(track), BLOCK):
         part = slice(low, min(low + BLOCK, len(track)))
         starts = begins[part]
+        type_ = np.where(starts, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END)
+        name = slices.name[which[part]].astype(np.int64) + 1
         event = [
             _in_packets(args, part),
-            _field(b"\x48", np.where(starts, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END)),
-            _field(b"\x50", slices.name[which[part]].astype(np.int64) + 1, starts),
+            int_fields([(b"\x48", type_, None), (b"\x50", name, starts)], len(starts)),
             _in_packets(flows, part),
         ]
+        on_sequence = sequence(trace.rank, 0) + track[part].astype(np.int64)
         packet = [
-            _field(b"\x40", since_ns[part]),
-            _field(b"\x50", sequence(trace.rank, 0) + track[part].astype(np.int64)),
-            _field(b"\x5a", _sizes(event)),
+            int_fields([(b"\x40", since_ns[part], None), (b"\x50", on_sequence, None), (b"\x5a", _sizes(event), None)], len(starts)),
             *event,
-            _field(b"\x68", np.full(len(starts), _NEEDS_STATE)),
+            int_fields([(b"\x68", np.full(len(starts), _NEEDS_STATE), None)], len(starts)),
         ]
-        yield _side_by_side([_field(b"\x0a", _sizes(packet)), *packet]).tobytes()
+        yield _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], len(starts)), *packet]).tobytes()
 
 
 def _since(track: I32, time_ns: I64) -> I64:
@@ -274,11 +266,11 @@ def _since(track: I32, time_ns: I64) -> I64:
 def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
-    def annotation(head: bytes) -> Callable[[I64], _Rows]:
-        def encode(value: I64) -> _Rows:
-            inner = _field(head, value)
-            size = _field(b"\x22", inner.size)
-            return _Rows(_side_by_side([size, inner]), size.size + inner.size)
+    def annotation(head: bytes) -> Callable[[I64], Encoded]:
+        def encode(value: I64) -> Encoded:
+            inner = int_fields([(head, value, None)], len(value))
+            size = int_fields([(b"\x22", inner.size, None)], len(value))
+            return Encoded(_side_by_side([size, inner]), size.size + inner.size)
 
         return encode
 
@@ -296,12 +288,12 @@ def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
 def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
 
-    def fixed(tag: bytes) -> Callable[[I64], _Rows]:
-        def encode(value: I64) -> _Rows:
+    def fixed(tag: bytes) -> Callable[[I64], Encoded]:
+        def encode(value: I64) -> Encoded:
             digits = np.empty((len(value), len(tag) + 8), np.uint8)
             digits[:, : len(tag)] = np.frombuffer(tag, np.uint8)
             digits[:, len(tag) :] = value.astype("<u8").view(np.uint8).reshape(-1, 8)
-            return _Rows(digits.ravel(), np.full(len(value), digits.shape[1]))
+            return Encoded(digits.ravel(), np.full(len(value), digits.shape[1]))
 
         return encode
 
@@ -311,21 +303,9 @@ def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     ]
 
 
-def _field(tag: bytes, value: I64, where: Bool | None = None) -> _Rows:
-    """Return rows of a tag and the varint of ``value``; with ``where`` only these have any bytes."""
-    digits, size = varints(value)
-    bytes_ = np.empty((len(value), len(tag) + digits.shape[1]), np.uint8)
-    bytes_[:, : len(tag)] = np.frombuffer(tag, np.uint8)
-    bytes_[:, len(tag) :] = digits
-    size += len(tag)
-    if where is not None:
-        size *= where
-    return _Rows(bytes_[np.arange(bytes_.shape[1]) < size[:, None]], size)
-
-
-def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
+def _in_packets(details: Sequence[_Detail], part: slice) -> Encoded:
     """Return a row for each packet of ``part``: its details, one after the other in their order."""
-    at, rows = [np.zeros(0, np.int64)], [_Rows(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
+    at, rows = [np.zeros(0, np.int64)], [Encoded(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
     for where, value, encoded in details:
         mine = slice(*np.searchsorted(where, (part.start, part.stop)).tolist())
         at.append(where[mine] - part.start)
@@ -334,14 +314,14 @@ def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
     order = np.argsort(packet.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix
     begin = np.cumsum(size) - size
     flat = np.concatenate([r.flat for r in rows])[_places(begin[order], size[order])]
-    return _Rows(flat, np.bincount(packet, size, part.stop - part.start).astype(np.int64))
+    return Encoded(flat, np.bincount(packet, size, part.stop - part.start).astype(np.int64))
 
 
-def _sizes(parts: Sequence[_Rows]) -> I64:
+def _sizes(parts: Sequence[Encoded]) -> I64:
     return np.asarray(np.sum([p.size for p in parts], axis=0))
 
 
-def _side_by_side(parts: Sequence[_Rows]) -> U8:
+def _side_by_side(parts: Sequence[Encoded]) -> U8:
     """Return the bytes of rows that are made of one row of each part, one part after the other."""
     size = _sizes(parts)
     out = np.empty(int(size.sum()), np.uint8)

@@ -43,7 +43,9 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     bound, fixed_ns = _bound(work, played)
     node, joins = _walk(bound.dependency, played)
     since = np.where(joins, played.begin_ns[node], bound.ended_ns[node])
-    until = np.where(np.append(False, joins[:-1])[: len(node)], np.roll(since, 1), played.end_ns[node])  # or until another had waited enough
+    until = np.where(
+        np.append(False, joins[:-1])[: len(node)], np.roll(since, 1), played.end_ns[node]
+    )  # or until another had waited enough
     own_ns = until - since
     kind = np.where(joins, np.where(work.slot[node] == Slot.NONE, MESSAGE, MEETING), bound.kind[node]).astype(np.uint8)
     delay_ns = fixed_ns[node] + np.where(np.isin(work.work[node], _OWN_LAG), 0, bound.lag_ns[node])
