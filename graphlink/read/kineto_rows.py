@@ -143,7 +143,7 @@ def on_gpu(rows: list[Event], key: str, otherwise: str) -> I64:
 def known(values: list[object]) -> tuple[I64, Bool]:
     """Return ids, and whether each is one: absent, -1 and its unsigned forms are none (and 0 in the first column)."""
     numbers = ints(values)
-    there = ~np.isin(numbers, _NO_ID)
+    there = np.logical_and.reduce([numbers != none for none in _NO_ID])
     return np.where(there, numbers, 0), there
 
 
