@@ -29,7 +29,7 @@ from graphlink.pipeline.delays import MEMORY
 from graphlink.pipeline.records import Spans
 from graphlink.pipeline.waits import LATENCY_NS
 from graphlink.read.ranges import LOADER
-from graphlink.tables import take
+from graphlink.tables import begins, marked, take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
@@ -157,8 +157,7 @@ class Hosts:
         launched = np.full(len(call), np.iinfo(np.int64).min)
         launched[known] = calls.start_ns[call[known]]
         waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
-        _, stream = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)
-        fresh = _first_of(stream.reshape(-1)) & (launched > waits.min(initial=np.iinfo(np.int64).max))
+        fresh = _first_of(device.stream, device.device) & (launched > waits.min(initial=np.iinfo(np.int64).max))
         out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
         by_graph = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
         behind = ~_first_of(call)
@@ -352,8 +351,7 @@ def _awake(hosts: Hosts, some: _Some) -> _Some:
     return _Some(*(np.concatenate([getattr(one, name) for one in (*done, some)]) for name in _Some.__slots__))
 
 
-def _first_of(group: I32 | I64) -> Bool:
-    """Tell which rows are the first of their group."""
-    out = np.zeros(len(group), np.bool_)
-    out[np.unique(group, return_index=True)[1]] = True
-    return out
+def _first_of(*group: I32 | I64) -> Bool:
+    """Tell which rows are the first of their group: of those that have the same in all columns."""
+    order = np.lexsort(group)  # stable
+    return marked(len(order), order[begins(*(column[order] for column in group))])

@@ -72,7 +72,7 @@ def role_of(name: str) -> Role:
 
 def roles(calls: CallRows, strings: tuple[str, ...]) -> U8:
     """Return ``Role`` of every call; shape (len(calls),)."""
-    used = np.unique(calls.name)
+    used = np.flatnonzero(np.bincount(calls.name))
     by_name = np.zeros(len(strings) or 1, np.uint8)
     by_name[used] = [role_of(strings[i]) for i in used]
     return by_name[calls.name]
