@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from graphlink import output_names, publish
+from graphlink.collecting import gc_paused
 from graphlink.depend.build import Built, build
 from graphlink.engine.beside import beside
 from graphlink.errors import GraphlinkError, InputError
@@ -57,7 +58,6 @@ from graphlink.ranks.records import AlignedClock
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
-from graphlink.read.stream import gc_paused
 from graphlink.records import Short
 from graphlink.replay.ideal import replay
 from graphlink.report import summary, timeline
