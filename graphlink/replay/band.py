@@ -21,6 +21,7 @@ from graphlink import output_names
 from graphlink.graph_model import Graph
 from graphlink.model import F64, I32, I64, NOWHERE
 from graphlink.read import document
+from graphlink.records import ms, percent
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
@@ -276,3 +277,42 @@ def told_by_summary(folder: Path) -> dict[int, Told]:
         )
         for one in found.ranks
     }
+
+
+def band_words(band: Band, before_ns: int) -> list[str]:
+    """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none. ``before_ns``: what the run
+    takes as recorded."""
+    if band.run is None:
+        return [f"{band.why}: record more steps"]
+    again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
+    lines = [f"{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
+    if band.step is not None:
+        lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
+    lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
+    lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
+    lines += _sides(band.latency_ns, "latency of communication may stay as it is")
+    return lines
+
+
+def band_head(band: Band) -> str:
+    """Return what ``band_words`` are about."""
+    return "no band" if band.run is None else f"{band.level_pct} % band"
+
+
+def _span(span: Span) -> str:
+    return f"{ms(span.low_ns)} to {ms(span.high_ns)} ms"
+
+
+def _gain(span: Span, before_ns: int) -> str:
+    """Return between which gains it lies, the least first."""
+    ends = [before_ns - span.high_ns, before_ns - span.low_ns]
+    way = ["later" if gain < 0 else "earlier" for gain in ends]
+    least, most = (percent(abs(gain), before_ns) for gain in ends)
+    if way[0] != way[1]:
+        return f"{least} later to {most} earlier"
+    return f"{most} to {least} later" if way[0] == "later" else f"{least} to {most} earlier"
+
+
+def _sides(sides_ns: Sequence[int], why: str) -> list[str]:
+    told = [f"{sign} {ms(ns)}" for sign, ns in zip("-+", sides_ns, strict=True) if ns]
+    return [f"{' '.join(told)} ms: {why}"] if told else []

@@ -176,9 +176,10 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
     logs = _logs(recordings)  # first: an error of theirs should not come after the work
     if recordings.paddle_logs is not None:
-        from graphlink.run.paddle import run_paddle
+        from graphlink.pipeline.paddle.runs import pipeline_of
 
-        result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
+        pipeline = pipeline_of(Path(recordings.paddle_logs), options.step)
+        result = job.RunResult((), pipeline, job.write_pipeline(pipeline, folder))
         return Made(_summarised(result, options, (), folder, logs))
     found = find(recordings, folder, runs_on, linked=options.linked)
     inputs, warnings = found.ranks, found.warnings

@@ -28,13 +28,12 @@ from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.meetings import COLLECTIVE, PLAIN, Rendezvous, meetings
 from graphlink.replay.workload import Workload, workload
-from graphlink.scale.copies import Copies, copies
+from graphlink.scale.copies import Copies, copies, unfit
 from graphlink.scale.copy import Copied, copied
 from graphlink.scale.layout import Axis, found, required, stated, step_of
 from graphlink.scale.longer import Longer, longer
 from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play, recorded_ns
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
-from graphlink.scale.sound import unfit
 from graphlink.scale.spread import Spread, spreads
 from graphlink.scale.stages import message_bytes, stage_ranges
 from graphlink.scale.transfers import Rule, fit, grown_bytes, of_growing
