@@ -116,7 +116,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
             return f"rank {name} has no range"
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
         if chunks * many > len(rank) or not _once(rank, chunks, many):
-            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))  # noqa: E741
+            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
             return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
         shapes.append((chunks, many))
     for shape, name in zip(shapes, names, strict=True):

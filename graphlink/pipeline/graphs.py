@@ -49,7 +49,7 @@ _TYPE: Final = np.array([NodeType.COMM_RECV, NodeType.COMP, NodeType.COMM_SEND, 
 _PHASES: Final = ("forward", "backward", "input gradient", "weight gradient")  # by ``Pass``
 _MAIN_THREAD: Final = 1
 _BYTES_PER_NS: Final = 50
-_Rows = TypeVar("_Rows")
+_Rows = TypeVar("_Rows", bound=Any)  # a dataclass of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +245,11 @@ def _no_rows(kind: type[_Rows]) -> _Rows:
     nothing = np.zeros(0, np.int64)
     values: dict[str, Any] = {
         field.name: CommTable(nothing.astype(np.int32), ()) if field.name == "comm" else nothing
-        for field in fields(kind)  # type: ignore[arg-type]
+        for field in fields(kind)
         if field.default is MISSING
     }
-    return kind(**values)
+    made: _Rows = kind(**values)
+    return made
 
 
 def _unrecorded() -> Linked:

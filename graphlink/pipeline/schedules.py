@@ -37,7 +37,7 @@ ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
 AUTO: Final = "auto"
 # searched for given times (``search``), so that no recording is recognised as one: the memory of activations of each, of 1F1B's most
 SEARCHED: Final = {"ZB-1p": 1.0, "ZB-2p": 2.0, AUTO: 1.0}
-F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
+F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ class Options(Short):
             if not fits:
                 raise bad_value(field_name, getattr(self, field_name), allowed)
         parse_steps(self.step)
-        self.build  # noqa: B018 - refuses what it must
+        _ = self.build  # refuses what it must
         user_rules(rules)
 
     @property
