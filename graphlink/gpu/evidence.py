@@ -12,7 +12,7 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.read.ranges import STEP_MARK
-from graphlink.tables import spread
+from graphlink.tables import counted_from, spread
 
 
 class Texts:
@@ -122,7 +122,7 @@ class HostWork(msgspec.Struct, frozen=True):
         first = np.maximum(np.searchsorted(self.at_ns, start_ns, side="right") - 1, 0)
         count = np.maximum(np.searchsorted(self.at_ns, end_ns) - first, 0)
         of = np.repeat(np.arange(len(start_ns)), count)
-        mark = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        mark = counted_from(first, count)
         until = np.append(self.at_ns, np.iinfo(np.int64).max)[mark + 1]
         ns = np.minimum(until, end_ns[of]) - np.maximum(self.at_ns[mark], start_ns[of])
         some = (self.row[mark] != NOWHERE) & (ns > 0)

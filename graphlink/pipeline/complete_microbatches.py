@@ -9,9 +9,8 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8
 from graphlink.pairs import numbered_pairs
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.tables import take
+from graphlink.tables import take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def _without_gaps(chunk: I64, label: I64) -> I64:
 
 def _by_order(phase: U8, chunk: I64) -> I64:
     """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients as their I."""
-    label = counted(3 * chunk + np.array([0, 1, 1, 2])[phase])
+    label = turns(3 * chunk + np.array([0, 1, 1, 2])[phase])
     for k in range(int(chunk.max(initial=-1)) + 1):
         inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Pass.I, Pass.W))
         label[weights[: len(inputs)]] = label[inputs[: len(weights)]]

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, U8, Bool
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Pass
+from graphlink.tables import turns
 
 SCHEDULES: Final = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # names of the contract
 UNKNOWN: Final = "unknown"
@@ -192,7 +192,7 @@ def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
     steps += (down + up) * (many - 2 * stages + rank + 1) + (down[1:] + up) * (behind - 1)
     steps += [(I, 0), (I, 1)] * rank + [(I, 0), (W, 0)] * behind + [(W, 1)] * rank + [(W, 0)] * rank
     phase, chunk = _columns(steps)
-    microbatch = counted(4 * chunk + phase)
+    microbatch = turns(chunk, phase)
     there = microbatch < microbatches
     stage = _stages("ZB-V", rank, stages)[chunk]
     return Order(phase[there].astype(np.uint8), stage[there], microbatch[there], np.zeros(np.count_nonzero(there), np.bool_))
@@ -218,8 +218,8 @@ def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
     phase, chunk = _columns(steps)
     backward = (phase == B) | (phase == I)
     microbatch = np.zeros_like(chunk)
-    microbatch[phase == F] = counted(chunk[phase == F])
-    microbatch[backward] = counted(chunk[backward])
+    microbatch[phase == F] = turns(chunk[phase == F])
+    microbatch[backward] = turns(chunk[backward])
     # Weight gradients wait in one queue for both pipelines.
     chunk[phase == W], microbatch[phase == W] = chunk[phase == I], microbatch[phase == I]
     at = np.arange(len(phase))

@@ -27,7 +27,7 @@ from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
 from graphlink.student import quantile
-from graphlink.tables import begins
+from graphlink.tables import begins, codes, turns
 
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
@@ -141,7 +141,10 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     """
     family, count = work.names()[0], max(steps.count, 1)
     took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
-    same = _in_each_step(work.member, family, steps.of_node) if steps.count > 1 else _alike(work.member, family, took_ns)
+    if steps.count > 1:
+        same = codes(work.member, family, turns(work.member, family, steps.of_node))
+    else:
+        same = _alike(work.member, family, took_ns)
     variance = _variance(same, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
@@ -154,16 +157,6 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
 
 
-def _in_each_step(member: I32, family: I64, step: I64) -> I64:
-    """Number the nodes so that those of equal number are the k-th of their name in each step of their rank."""
-    order = np.lexsort((np.arange(len(step)), step, family, member))
-    first = begins(member[order], family[order], step[order])
-    at = np.arange(len(order))
-    turn = np.empty(len(order), np.int64)
-    turn[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-    return _numbered(member, family, turn)
-
-
 def _alike(member: I32, family: I64, took_ns: F64) -> I64:
     """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of time, none takes
     ``ALIKE`` times the one before."""
@@ -173,13 +166,6 @@ def _alike(member: I32, family: I64, took_ns: F64) -> I64:
     same = np.empty(len(order), np.int64)
     same[order] = np.cumsum(first) - 1
     return same
-
-
-def _numbered(*keys: I64 | I32) -> I64:
-    found = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
-        found = np.unique(found * (int(key.max(initial=0)) + 1) + key, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return found
 
 
 def _variance(same: I64, value: F64) -> F64:

@@ -16,13 +16,12 @@ from graphlink.link.step_cut import Steps, parse_steps
 from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
 from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
-from graphlink.tables import take
+from graphlink.tables import codes, take
 
 log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
@@ -146,7 +145,7 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     phase, part = jobs.phase[chosen], jobs.part[chosen]
     step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]
     whole = np.where(part == NOWHERE, np.arange(len(chosen)), NOWHERE)
-    code = codes(step, phase.astype(np.int64), chunk, microbatch, whole)
+    code = codes(step, phase, chunk, microbatch, whole)
     first = np.unique(code, return_index=True)[1]
     start, end, busy = start_ns[chosen][first], np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
     np.maximum.at(end, code, end_ns[chosen])

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Pass
+from graphlink.tables import codes
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
