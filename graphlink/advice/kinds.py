@@ -20,11 +20,10 @@ from graphlink.read.ranges import LOADER
 from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
 from graphlink.replay.syncs import SyncWait, sync_waits
-from graphlink.replay.times import launches
+from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 
-QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern

@@ -11,7 +11,7 @@ from graphlink.depend.timeline import Axis
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import step_marks
 from graphlink.tables import counted_from, spread
 
 
@@ -107,9 +107,7 @@ class HostWork(msgspec.Struct, frozen=True):
 
     def _outermost(self, row: I64) -> I64:
         """Return the outermost row around each host row that marks no step; where there is none, itself."""
-        host, strings = self.linked.trace.host, self.linked.trace.strings
-        mark = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[host.name] & host.annotation
-        parent, out = self.linked.parent, row.copy()
+        mark, parent, out = step_marks(self.linked.trace), self.linked.parent, row.copy()
         moving = np.arange(len(row))
         while len(moving):
             above = parent[out[moving]]

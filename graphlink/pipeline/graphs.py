@@ -36,6 +36,7 @@ from graphlink.model import (
     SyncRows,
     Trace,
 )
+from graphlink.pairs import numbered_texts
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import ActionTimes, Timed, inputs
@@ -180,13 +181,13 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
     count, none = len(nodes.sort), np.zeros(len(nodes.sort), np.int64)
     target, source, kind = _edges(nodes, messages)
     host = nodes.sort == _END
-    names = [_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True)]
-    strings = {name: i for i, name in enumerate(dict.fromkeys(["", *names]))}
+    names = (_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True))
+    name, strings = numbered_texts(["", *names])
     nothing = np.zeros(0, np.int32)
     return Graph(
         metadata=metadata,
-        strings=tuple(strings),
-        name=np.array([strings[name] for name in names], np.int32),
+        strings=strings,
+        name=name[1:],
         type=_TYPE[nodes.sort],
         host=host,
         start_ns=nodes.start_ns,

@@ -80,7 +80,7 @@ def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
     return chunk * stages + (stages - 1 - rank if schedule in V_SHAPED and chunk % 2 else rank)
 
 
-def default_chunks(schedule: str, chunks: int = 1) -> int:
+def default_chunks(schedule: str, chunks: int) -> int:
     """Return how many chunks ``schedule`` runs a rank, if there is no choice; else ``chunks``, but at least 2."""
     if schedule in ONE_CHUNK or schedule in SEARCHED:
         return 1

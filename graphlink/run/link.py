@@ -20,6 +20,7 @@ from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
 from graphlink.logs.records import Logs
 from graphlink.pipeline import file as bubbles
+from graphlink.records import first_few
 from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.discover.find import find
@@ -165,7 +166,7 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     gone = list(islice((r for r in range(world_size) if r not in there), 9))
     if not gone:
         return ()
-    text = f"no job of rank {', '.join(map(str, gone[:8]))}{', ...' if len(gone) > 8 else ''} of {world_size} ranks"
+    text = f"no job of rank {first_few(gone, 8)} of {world_size} ranks"
     if strict:
         raise InputError(text, todo="run graphlink link --rank-job for them, or leave out --strict")
     log.warning("%s", text)

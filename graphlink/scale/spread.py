@@ -18,12 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.graph_model import Graph
-from graphlink.model import I64, NOWHERE, U64
+from graphlink.model import F64, I64, NOWHERE, U64
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
 from graphlink.tables import begins, codes, turns
-
-F64 = np.ndarray[Any, np.dtype[np.float64]]
 
 _TOGETHER: Final = 0.7  # correlation of two ops in a row from which they are drawn as one
 _THROUGHOUT: Final = 2.0  # times the variance that separate draws give, from which a rank is taken to be slower throughout

@@ -18,6 +18,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Pass
+from graphlink.records import first_few
 from graphlink.tables import codes, turns
 
 NO_PHASE: Final = 255
@@ -86,7 +87,7 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
     many = "chunks" if column == "chunk" else "microbatches"
-    said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
+    said = f"the {many} of the logs are {first_few(numbers.tolist(), 8)}: numbered from 0"
     values = [getattr(jobs, column) for jobs in workers]
     places = [np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value)) for value in values]
     renumbered = [
