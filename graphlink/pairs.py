@@ -1,11 +1,13 @@
-"""Values and pairs of values as numbers, where ``np.unique`` would sort all rows, or records over an axis."""
+"""Values, pairs of values and texts as numbers, where ``np.unique`` would sort all rows, or records over an axis."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64
+from graphlink.model import I32, I64
 
 Integers = NDArray[np.integer]
 
@@ -37,3 +39,10 @@ def numbered_pairs(first: Integers, second: Integers) -> tuple[list[tuple[int, i
     count = max(len(seconds), 1)
     keys, number = dense(one * count + other)
     return list(zip(firsts[keys // count].tolist(), seconds[keys % count].tolist(), strict=True)), number
+
+
+def numbered_texts(texts: Iterable[str]) -> tuple[I32, tuple[str, ...]]:
+    """Return of each text its position among the different ones, and those in the order in which they first come. Linear."""
+    number: dict[str, int] = {}
+    code = [number.setdefault(text, len(number)) for text in texts]
+    return np.array(code, np.int32), tuple(number)

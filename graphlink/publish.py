@@ -189,6 +189,11 @@ def write(path: Path, data: bytes) -> None:
         out.write(data)
 
 
+def write_json(path: Path, value: object) -> None:
+    """Write a record as JSON with line breaks, as ``write`` does."""
+    write(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
 class Publication:
     """A folder being written: files go to ``beside``, ``publish`` moves them in, leaving without it takes everything back.
 
@@ -291,7 +296,7 @@ def add(folder: Path, name: str, data: bytes) -> None:
             whole = msgspec.json.decode((folder / SUMMARY).read_bytes())
         whole["files"] = sorted({*whole["files"], name})
         write(publication.beside / name, data)
-        write(publication.beside / SUMMARY, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+        write_json(publication.beside / SUMMARY, whole)
         publication.publish()
 
 

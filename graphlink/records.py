@@ -131,6 +131,11 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
+def first_few(values: Sequence[object], most: int) -> str:
+    """Return ``1, 2, 3``; of more than ``most`` values the first ones: ``1, 2, 3, ...``."""
+    return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
+
+
 def visible(text: str) -> str:
     """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
 

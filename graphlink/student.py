@@ -7,9 +7,9 @@ from math import exp, inf, lgamma, log, log1p, sqrt
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from graphlink.model import F64
+
 _TERMS: Final = 300  # of the continued fraction; some tens are needed
 _SMALL: Final = 1e-300
 

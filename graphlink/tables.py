@@ -1,4 +1,4 @@
-"""Rows of the tables that cross stages: taken, looked up by id, and paired with the next of their kind."""
+"""Rows of the tables that cross stages: taken, looked up by id, numbered and counted by what is equal in them."""
 
 from __future__ import annotations
 
@@ -123,3 +123,24 @@ def begins(*columns: NDArray[Any]) -> Bool:
     for column in columns:
         out[1:] |= column[1:] != column[:-1]
     return out
+
+
+def codes(*columns: NDArray[Any]) -> I64:
+    """Return one number from 0 for each different row of the columns, of shape (n,) each, in their order. O(n log n)."""
+    out = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        out = np.unique(out * max(len(values), 1) + place, return_inverse=True)[1]
+    return out
+
+
+def turns(*columns: NDArray[Any]) -> I64:
+    """Count, for each row, the rows before it that are equal in all columns. O(n log n)."""
+    order = np.lexsort(columns)
+    at = np.arange(len(order))
+    return spread(len(order), order, at - np.maximum.accumulate(np.where(begins(*(column[order] for column in columns)), at, 0)))
+
+
+def counted_from(first: I64, count: I64) -> I64:
+    """Return so many positions from each of ``first`` on, one behind the other."""
+    return np.arange(int(count.sum())) + np.repeat(first - np.cumsum(count) + count, count)

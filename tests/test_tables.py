@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
-from graphlink.tables import begins, distinct, marked, spread
+from graphlink.tables import begins, codes, counted_from, distinct, marked, spread, turns
 
 few = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20)
 
@@ -34,3 +34,16 @@ def test_rows_begin_where_any_column_changes(given_: list[tuple[int, int]]) -> N
 def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
     column = np.array(values, np.int64)
     assert distinct(column).tolist() == np.unique(column).tolist()
+
+
+@given(few)
+def test_rows_are_numbered_and_counted_by_what_is_equal(given_: list[tuple[int, int]]) -> None:
+    columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
+    assert codes(*columns).tolist() == [sorted(set(given_)).index(pair) for pair in given_]
+    assert turns(*columns).tolist() == [given_[:k].count(pair) for k, pair in enumerate(given_)]
+
+
+@given(few)
+def test_positions_are_counted_from_each_first_one(given_: list[tuple[int, int]]) -> None:
+    first, count = (np.array([pair[k] for pair in given_], np.int64) for k in (0, 1))
+    assert counted_from(first, count).tolist() == [low + k for low, many in given_ for k in range(many)]

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.advice.records import Candidate
+from graphlink.advice.records import Candidate, Kind
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64
 from graphlink.operations.records import Operations
@@ -20,11 +20,10 @@ from graphlink.read.ranges import LOADER
 from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
 from graphlink.replay.syncs import SyncWait, sync_waits
-from graphlink.replay.times import launches
+from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 
-QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
@@ -163,7 +162,7 @@ def blocked_ns(work: Workload) -> I64:
 
 def _exposed(run: Outputs) -> Iterator[Candidate]:
     devices = [one for rank in _ranks(run) for one in rank.gpu]
-    for kind, sort, what, exposed_ns, whole_ns, todo in (
+    sorts: tuple[tuple[Kind, Work, str, int, int, str], ...] = (
         (
             "exposed_communication",
             Work.COMM,
@@ -180,13 +179,14 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             sum(one.copy_ns for one in devices),
             "pinned memory and non_blocking=True, a stream of their own, fewer and larger copies",
         ),
-    ):
+    )
+    for kind, sort, what, exposed_ns, whole_ns, todo in sorts:
         mine = run.work.work == sort
         if mine.any():
             changes, arguments = _scaled((sort, "", 0))
             on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms on the host (gloo), all ranks added up"
             yield Candidate(
-                kind=kind,  # type: ignore[arg-type]
+                kind=kind,
                 what=what,
                 evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed" if whole_ns else on_host,
                 todo=todo,
@@ -337,7 +337,7 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
 
 
 def _idle_for(run: Outputs) -> Iterator[Candidate]:
-    for kind, cause, what, todo, why_not in (
+    causes: tuple[tuple[Kind, str, str, str, str], ...] = (
         (
             "allocator",
             "memory_management",
@@ -352,11 +352,12 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
             "fewer activities, shorter windows; stacks and shapes only in a recording of their own",
             "it is no part of the run that is recorded",
         ),
-    ):
+    )
+    for kind, cause, what, todo, why_not in causes:
         ns = _idle_ns(run, cause)
         if ns:
             evidence = f"GPUs were idle for {ms(ns)} ms for it"
-            yield Candidate(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not)  # type: ignore[arg-type]
+            yield Candidate(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not)
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.records import Table, ms
-from graphlink.replay.band_words import band_head, band_words
+from graphlink.replay.band import band_head, band_words
 
 
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:

@@ -19,7 +19,7 @@ from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import successive
+from graphlink.tables import counted_from, successive
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -99,7 +99,7 @@ def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> d
     return out
 
 
-def starts_first(graph: Graph, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
+def starts_first(graph: Graph, ordered: Ordered, before: I64 | I32, after: I64 | I32, *, deeper: bool = True) -> Bool:
     """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
@@ -109,8 +109,7 @@ def starts_first(graph: Graph, ordered: Ordered, before: I64, after: I64 | I32, 
     close = np.flatnonzero(~yes & (graph.id[before] < graph.id[after]))
     count = np.diff(first)[before[close]]
     pair = np.repeat(close, count)
-    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-    needs = source[np.repeat(first[before[close]], count) + offset]
+    needs = source[counted_from(first[before[close]], count)]
     met, _ = ordered.reach(needs, after[pair])
     if deeper:
         some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))

@@ -11,21 +11,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from graphlink.astra.files import Dimension
 from graphlink.graph_model import NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
 from graphlink.replay.network import wire_share
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.workload import Workload
 from graphlink.tables import concat, take
-
-F64 = np.ndarray[Any, np.dtype[np.float64]]
 
 DEFAULT_BYTES_PER_S: Final = 50e9
 DEFAULT_STEP_NS: Final = 500.0

@@ -24,7 +24,7 @@ from graphlink.astra.files import MOST_LOGGED, READERS, Dimension, Plan, simulat
 from graphlink.astra.plan import Simulatable, logged, write
 from graphlink.errors import InputError
 from graphlink.model import I64, U8, Bool
-from graphlink.records import Short, share_word
+from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
 from graphlink.replay.meetings import meetings
 from graphlink.replay.slots import play_ranks
@@ -329,7 +329,7 @@ def _unfinished(task: Simulation, finished: Mapping[int, object]) -> list[str]:
     missing = [rank for rank in range(task.plan.ranks) if rank not in finished]
     if not missing:
         return []
-    some = f"{', '.join(map(str, missing[:4]))}{', ...' if len(missing) > 4 else ''}"
+    some = f"{first_few(missing, 4)}"
     return [f"{task.plan.ranks - len(missing)} of {task.plan.ranks} ranks finished (not: {some})"]
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
-from graphlink.errors import InputError, UsageError
+from graphlink.cli.rank_files import run_folder
+from graphlink.errors import UsageError
 from graphlink.records import Table, joined, ms, plain
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
     from graphlink.pipeline import graphs
 
     _check(arguments)
-    folder = Path(arguments.what)
-    if not folder.is_dir():
-        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    folder = run_folder(arguments.what)
     file = file_of.load(folder / file_of.NAME)
     offer = None
     if arguments.schedule is not None:

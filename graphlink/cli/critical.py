@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
+from graphlink.cli.rank_files import run_folder
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
 
@@ -47,9 +48,7 @@ def critical(arguments: argparse.Namespace) -> int:
     """
     if not 1 <= arguments.top <= MOST:
         raise UsageError(f"--top {arguments.top}: from 1 to {MOST}")
-    folder = Path(arguments.what)
-    if not folder.is_dir():
-        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    folder = run_folder(arguments.what)
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")

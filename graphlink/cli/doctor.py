@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table
+from graphlink.records import Table, first_few
 
 if TYPE_CHECKING:
     from graphlink.report.diagnosis import Diagnosis, Told
@@ -63,7 +63,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def text(found: Diagnosis) -> list[str | Table]:
     """Return a block per finding: what is lacking, what it costs, what would record it."""
     names, ranks, findings = found.subject, found.ranks, found.findings
-    head = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {f'{_ranks(ranks)}: ' if ranks else ''}"
+    head = f"{first_few(names, 3)}: {f'{_ranks(ranks)}: ' if ranks else ''}"
     if not findings:
         return [f"{head}nothing is missing"]
     counts = Counter(finding.level for finding in findings)

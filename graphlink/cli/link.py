@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import at_least_one, between, count
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
+from graphlink.collecting import gc_paused
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
 
@@ -54,11 +55,13 @@ def link(arguments: argparse.Namespace) -> int:
         GraphlinkError: as the stages do, nothing is published then; options contradict each other.
     """
     refuse_contradictions(arguments)
-    with _without_collecting():
+    with gc_paused():
         from graphlink.engine.engines import RunsOn
         from graphlink.run.link import leave_jobs, linked
         from graphlink.run.options import Options, Recordings
         from graphlink.run.out import out_of
+
+        gc.freeze()  # modules stay: to go through them again and again takes a tenth of a small job
 
     recordings = Recordings(
         folders=tuple(arguments.folder),
@@ -97,19 +100,6 @@ def link(arguments: argparse.Namespace) -> int:
         out = out_of(arguments.out)
         say(f"rank {', '.join(map(str, ranks))}: kept in {out.hidden}; when all ranks are, graphlink join {out.name}")
     return 0
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Pause garbage collection while modules load: they stay, and to go through them again and again takes a tenth of a small job."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
 
 
 def join(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Find the files that a run wrote for each of its ranks."""
+"""Find the folder of a run, and the files that it wrote for each of its ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from pathlib import Path
 
 from graphlink.errors import InputError
 from graphlink.output_names import SUMMARY
+
+
+def run_folder(name: str) -> Path:
+    """Return the folder of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    return folder
 
 
 def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:

@@ -276,7 +276,7 @@ def _gains(report: Report, what: str) -> list[str | Table]:
 
 def _sure(report: Report) -> list[str | Table]:
     """Return between which times a second run with the changes is; of several runs, of each."""
-    from graphlink.replay.band_words import band_head, band_words
+    from graphlink.replay.band import band_head, band_words
 
     rows = []
     for w in report.what_if:

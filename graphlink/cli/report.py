@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.cli.out import refuse_overwriting, tell, write_file
-from graphlink.errors import InputError
+from graphlink.cli.rank_files import run_folder
 from graphlink.records import counted
 
 _ABOUT: Final = "The page is one file that loads nothing from anywhere: open it, mail it, print it. docs/report.md"
@@ -29,9 +29,7 @@ def report(arguments: argparse.Namespace) -> int:
         OutputError: page or pictures cannot be written.
         UsageError: the page would overwrite another file, or nothing makes PNG.
     """
-    folder = Path(arguments.what)
-    if not folder.is_dir():
-        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    folder = run_folder(arguments.what)
     from graphlink import publish
     from graphlink.output_names import PAGE
     from graphlink.page import pictures

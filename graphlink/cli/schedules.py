@@ -19,6 +19,7 @@ from graphlink.pipeline.simulate import Timed, simulate
 from graphlink.pipeline.step_time import step_time
 from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
+from graphlink.records import first_few
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
@@ -82,7 +83,7 @@ def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
 def _of_several(file: Bubbles) -> tuple[str, ...]:
     """Describe which pipeline counts, where there are several."""
     count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
-    shown = ", ".join(mine[:_MOST_NAMED]) + (", ..." if len(mine) > _MOST_NAMED else "")
+    shown = first_few(mine, _MOST_NAMED)
     return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 
 from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
-from graphlink.depend.names import names
 from graphlink.depend.reject import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
-from graphlink.graph_model import ON_HOST, SCHEMA_VERSION, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked
+from graphlink.graph_model import ON_HOST, PART, SCHEMA_VERSION, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked, Trace
 from graphlink.tables import marked, spread
 from graphlink.version import __version__
+
+_FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
+_HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -303,3 +307,22 @@ def _main_thread(x: _Parts) -> int:
         return int(trace.host.tid[0]) if len(trace.host.tid) else 0
     tids, counts = np.unique(nodes.tid, return_counts=True)
     return int(tids[np.argmax(counts)])
+
+
+def names(trace: Trace, kind: U8, row: I32) -> tuple[I32, tuple[str, ...]]:
+    """Return the name of each node, by ``NodeKind`` and row as in ``Graph``, as a position among texts that differ. Linear."""
+    raw: I64 = np.zeros(len(kind), np.int64)
+    for kinds, column in ((_HOST, trace.host.name), ((NodeKind.HOST_CALL,), trace.calls.name), ((NodeKind.DEVICE_OP,), trace.device.name)):
+        mine = np.isin(kind, kinds)
+        raw[mine] = column[row[mine]]
+    for k, fixed in enumerate(_FIXED):
+        raw[kind == fixed] = len(trace.strings) + k
+    raw = 2 * raw + (kind == NodeKind.HOST_PART)
+    strings = (*trace.strings, *_FIXED.values())
+    used = marked(2 * len(strings), raw)
+    texts: dict[str, int] = {}
+    code = np.zeros(len(used), np.int32)
+    for k in np.flatnonzero(used).tolist():
+        text = strings[k >> 1] + PART if k & 1 else strings[k >> 1]
+        code[k] = texts.setdefault(text, len(texts))
+    return code[raw], tuple(texts)

@@ -16,7 +16,7 @@ from graphlink.diff.records import Change, GroupChange, PipelineChange, Verdict
 from graphlink.diff.run_level import communication_changes, run_changes
 from graphlink.diff.structure import structure
 from graphlink.diff.work import is_own, work
-from graphlink.records import counted
+from graphlink.records import counted, first_few
 
 WORDS: Final = {"step": "a step", "first step": "in the step", "run": "in all"}
 _SPEED: Final = ("device_speed", "host_speed")
@@ -98,7 +98,7 @@ def _of_ranks(of: dict[int, Change], count: int) -> Change:
     mean_ns = round(sum(one.change_ns or 0 for one in of.values()) / len(of))
     if len(of) == count:
         return msgspec.structs.replace(first, change_ns=mean_ns, evidence=_over(first, of, "mean over ranks"))
-    names = ", ".join(map(str, list(of)[:8])) + ", ..." * (len(of) > 8)
+    names = first_few(list(of), 8)
     if len(of) == 1:
         what = f"rank {names} alone: {first.what}"
         if first.kind in _SPEED:

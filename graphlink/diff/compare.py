@@ -21,6 +21,7 @@ from graphlink.diff.verdict import fail_on, verdict
 from graphlink.errors import InputError
 from graphlink.operations.records import Operation
 from graphlink.read.ranges import LOADER
+from graphlink.records import first_few
 
 _SAME: Final = 0.0005  # of a count
 
@@ -48,7 +49,7 @@ def compare(before: Path, after: Path, *, anyway: bool = False, limit_pct: float
 
 
 def _some(run: RunFacts) -> str:
-    return f"ranks {', '.join(map(str, list(run.ranks)[:8]))}{', ...' * (len(run.ranks) > 8)}"
+    return f"ranks {first_few(list(run.ranks), 8)}"
 
 
 def _report(both: Both, limit_pct: float | None, scored: Comparable) -> DiffReport:

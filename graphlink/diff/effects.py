@@ -14,8 +14,8 @@ from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.diff.structure import place
 from graphlink.gpu.file import CAUSES
 from graphlink.gpu.table import MEANING
+from graphlink.model import F64
 from graphlink.records import ms, percent
-from graphlink.student import F64
 
 _EXPOSED: Final = {"exposed_comm_ns": "exposed communication", "exposed_copy_ns": "exposed copies"}
 

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from graphlink import output_names
 from graphlink.diff.records import Per, Side
 from graphlink.errors import InputError
+from graphlink.model import F64
 from graphlink.operations import file as operations_file
 from graphlink.operations.records import Operations, Part
 from graphlink.report import summary
 from graphlink.report.summary import Rank, Summary
-from graphlink.student import F64
 
 ENOUGH: Final = 3  # steps behind the first, on each side, for a test
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from graphlink.diff.facts import Basis
 from graphlink.diff.pairs import DEVICE, Pair
-from graphlink.student import F64, paired, welch
+from graphlink.model import F64
+from graphlink.student import paired, welch
 
 CHANCE: Final = 0.01  # of one false change in a comparison
 LEAST_SHARE: Final = 0.001  # of a step: what takes less is not named

@@ -12,10 +12,10 @@ import numpy as np
 
 from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts, named_parts
 from graphlink.diff.records import Level
+from graphlink.model import F64
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
 from graphlink.read.ranges import LOADER
-from graphlink.student import F64
 
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]

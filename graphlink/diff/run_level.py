@@ -16,7 +16,7 @@ from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.operations.records import Operation
 from graphlink.operations.table import short_path
 from graphlink.ranks.summary import Collectives
-from graphlink.records import counted, ms, times
+from graphlink.records import counted, first_few, ms, times
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
 _SAME: Final = 0.0005  # of a number of collectives or bytes
@@ -165,7 +165,7 @@ def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[Group
         ranks, turn, kind = key
         out.append(
             GroupChange(
-                group=f"ranks {', '.join(map(str, ranks[:8]))}{', ...' * (len(ranks) > 8)}" + (f" ({turn + 1})" if turn else ""),
+                group=f"ranks {first_few(ranks, 8)}" + (f" ({turn + 1})" if turn else ""),
                 ranks=len(ranks),
                 type=kind,
                 count_before=round(columns["count"][0], 6),

@@ -6,7 +6,8 @@ from typing import Final
 
 from graphlink.diff.facts import ENOUGH, Basis, RunFacts
 from graphlink.diff.records import Answer, FailOn, Verdict
-from graphlink.student import F64, Compared, goes_together, paired, welch
+from graphlink.model import F64
+from graphlink.student import Compared, goes_together, paired, welch
 
 LEVEL: Final = 0.995  # of confidence: one of 200 pairs of equal runs is said to differ
 _LEAST: Final = 1e-6  # a chance that is printed

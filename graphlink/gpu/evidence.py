@@ -11,8 +11,8 @@ from graphlink.depend.timeline import Axis
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
-from graphlink.read.ranges import STEP_MARK
-from graphlink.tables import spread
+from graphlink.read.ranges import step_marks
+from graphlink.tables import counted_from, spread
 
 
 class Texts:
@@ -107,9 +107,7 @@ class HostWork(msgspec.Struct, frozen=True):
 
     def _outermost(self, row: I64) -> I64:
         """Return the outermost row around each host row that marks no step; where there is none, itself."""
-        host, strings = self.linked.trace.host, self.linked.trace.strings
-        mark = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[host.name] & host.annotation
-        parent, out = self.linked.parent, row.copy()
+        mark, parent, out = step_marks(self.linked.trace), self.linked.parent, row.copy()
         moving = np.arange(len(row))
         while len(moving):
             above = parent[out[moving]]
@@ -122,7 +120,7 @@ class HostWork(msgspec.Struct, frozen=True):
         first = np.maximum(np.searchsorted(self.at_ns, start_ns, side="right") - 1, 0)
         count = np.maximum(np.searchsorted(self.at_ns, end_ns) - first, 0)
         of = np.repeat(np.arange(len(start_ns)), count)
-        mark = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        mark = counted_from(first, count)
         until = np.append(self.at_ns, np.iinfo(np.int64).max)[mark + 1]
         ns = np.minimum(until, end_ns[of]) - np.maximum(self.at_ns[mark], start_ns[of])
         some = (self.row[mark] != NOWHERE) & (ns > 0)

@@ -11,7 +11,7 @@ from graphlink.gpu.records import GroupTime, StreamTime
 from graphlink.model import F64, I64, NOWHERE, Communication, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.records import KeyedSpans
-from graphlink.tables import spread
+from graphlink.tables import counted_from, spread
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:
     first = np.searchsorted(to_ns, one.start_ns[rows], side="right")
     count = np.maximum(np.searchsorted(from_ns, one.end_ns[rows]) - first, 0)
     row = np.repeat(rows, count)
-    window = np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(row))
+    window = counted_from(first, count)
     took_ns = np.minimum(one.end_ns[row], to_ns[window]) - np.maximum(one.start_ns[row], from_ns[window])
     whole, filled = (np.bincount(window, ns, len(from_ns)) for ns in (took_ns, took_ns * one.sm_share[row]))
     return np.where(whole > 0, filled / np.maximum(whole, 1), np.nan)

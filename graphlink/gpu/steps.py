@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.gpu.records import DeviceTime, Excess, Iterations, StepTime
 from graphlink.model import I32, I64, Bool, Linked
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import STEP_MARK, fits
 from graphlink.records import Short
 from graphlink.tables import begins
 
@@ -157,7 +157,7 @@ def _without_numbers(name: I32, strings: Sequence[str]) -> I32:
 def _trains_ns(linked: Linked) -> I64:
     """Return when work of a backward or an optimizer began, on the host and on devices, ascending."""
     trace = linked.trace
-    trains = np.array([_TRAINS.fullmatch(text) is not None for text in trace.strings], np.bool_)
+    trains = fits(_TRAINS, trace.strings)
     return np.sort(np.concatenate([rows.start_ns[trains[rows.name]] for rows in (trace.host, trace.device)]))
 
 

@@ -11,9 +11,10 @@ from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
 from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
 from graphlink.gpu.regular import LateStarts, late_starts
 from graphlink.ranks.summary import Run, Straggler
-from graphlink.records import Short, Table, counted, ms, percent, shortened
+from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
 
 _FEW = 3  # causes on a line
+_FEW_RANKS = 2
 _EVIDENCE = 110  # characters
 _MOST = 10  # groups or streams of a device
 _MEMBERS = 8  # of a group that are named
@@ -108,12 +109,12 @@ def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTim
     return CauseTime(cause=cause, ns=sum(spent.values()), intervals=len(entries), evidence=dict(first))
 
 
-def idle_table(report: IdleReport, most_ranks: int = 2) -> list[str | Table]:
+def idle_table(report: IdleReport) -> list[str | Table]:
     """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the most idle."""
     bare = [rank.rank for rank in report.ranks if not rank.gpu]
     ranks = sorted((rank for rank in report.ranks if rank.gpu), key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
     out: list[str | Table] = []
-    if len(ranks) > most_ranks:
+    if len(ranks) > _FEW_RANKS:
         out += [_devices(ranks), "compute: kernels and memsets; comm, copies: what of them no compute hides", ""]
         ranks = ranks[:1]
     out += [part for rank in ranks for part in _rank(rank)]
@@ -220,7 +221,7 @@ def _groups(one: DeviceTime) -> list[str | Table]:
 
 def _group(group: GroupTime) -> str:
     """Return the recorded name of a group and its members: ``dp (ranks 0, 4)``."""
-    named = ", ".join(map(str, group.ranks[:_MEMBERS])) + ", ..." * (len(group.ranks) > _MEMBERS)
+    named = first_few(group.ranks, _MEMBERS)
     members = f"{'rank' if len(group.ranks) == 1 else 'ranks'} {named}" if group.ranks else ""
     name = shortened(group.name)
     return f"{name} ({members})" if name and members else name or members or "not recorded"

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import marked, spread
+from graphlink.tables import counted_from, marked, spread
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -70,8 +70,7 @@ class Reach:
         open_ = np.flatnonzero(~yes & (self._rank[before] < self._rank[after]))
         low, count = self._edges.first[after[open_]], np.diff(self._edges.first)[after[open_]]
         pair = np.repeat(open_, count)
-        offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-        yes[pair[self._along(before[pair], self._edges.source[np.repeat(low, count) + offset])]] = True
+        yes[pair[self._along(before[pair], self._edges.source[counted_from(low, count)])]] = True
         left = ALL_STEPS
         for i in open_[~yes[open_]].tolist():
             steps, found = self._walk(int(before[i]), int(after[i]), min(left, PAIR_STEPS))

@@ -11,13 +11,10 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.link.clock_evidence import NOISE_NS, STEPS_NS, Evidence
-from graphlink.model import I64, Bool
+from graphlink.model import F64, I64, Bool
 from graphlink.tables import concat
-
-F64 = NDArray[np.float64]
 
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, HostMatch, Trace
-from graphlink.records import Short
+from graphlink.records import Short, first_few
 from graphlink.tables import take
 
 ALL: Final = "all"
@@ -103,7 +103,7 @@ def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
     there = np.unique(number[number != NOWHERE]).tolist()
     missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
     if missing is not None:
-        names = ", ".join(map(str, there[:_SHOWN])) + (", ..." if len(there) > _SHOWN else "")
+        names = first_few(there, _SHOWN)
         raise UsageError(
             f"there is no step {missing} in the recording",
             path=trace.path,

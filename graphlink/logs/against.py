@@ -11,8 +11,8 @@ import numpy as np
 
 from graphlink.logs.records import Matched, MegatronLog
 from graphlink.model import NOWHERE
-from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.records import Pass, Ranges
+from graphlink.tables import codes
 
 _PHASES: Final = {"forward-compute": (Pass.F,), "backward-compute": (Pass.B, Pass.I, Pass.W), "optimizer": (Pass.OPT,)}
 

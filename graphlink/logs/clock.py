@@ -53,8 +53,9 @@ def moment(text: str) -> Moment | None:
 
 
 def _moment(parts: Sequence[int], fraction_ns: int, zone: str | None) -> Moment | None:
+    year, month, day, hour, minute, second = parts
     try:
-        at = datetime(*parts, tzinfo=timezone.utc)  # type: ignore[arg-type,misc]
+        at = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
     except ValueError:
         return None
     ns = (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1) * 10**9 + fraction_ns

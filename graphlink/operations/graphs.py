@@ -8,7 +8,7 @@ from graphlink.gpu.causes import GRAPH_LAUNCH
 from graphlink.model import I64, NOWHERE, Bool, DeviceRows, Linked
 from graphlink.operations.names import short_name
 from graphlink.operations.records import GraphNode, GraphReplays
-from graphlink.tables import begins, take
+from graphlink.tables import begins, take, turns
 
 
 def graph_replays(linked: Linked) -> list[GraphReplays]:
@@ -71,11 +71,7 @@ def _graphs(device: DeviceRows, first: I64) -> I64:
 
 def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
     """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then by start."""
-    order = np.lexsort((np.arange(len(launch)), device.name, launch))
-    new = begins(launch[order], device.name[order]) if len(order) else np.zeros(0, np.bool_)
-    at = np.arange(len(order))
-    turn = np.zeros(len(order), np.int64)
-    turn[order] = at - np.maximum.accumulate(np.where(new, at, 0))
+    turn = turns(launch, device.name)
     turn[device.graph_node > 0] = 0
     columns = np.stack([graph, device.graph_node, device.name.astype(np.int64), turn], axis=1)
     nodes, node = np.unique(columns, axis=0, return_inverse=True)

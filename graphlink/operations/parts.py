@@ -15,7 +15,7 @@ from graphlink.link.nest import innermost, last_started
 from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import Part, PartOf
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import step_marks
 from graphlink.tables import begins, spread
 
 _SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
@@ -140,10 +140,10 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, other_threads: i
 
 def _main_thread(linked: Linked) -> int:
     """Return the thread with the marks of steps, without any the one whose ranges and ops take most time."""
-    host, strings = linked.trace.host, linked.trace.strings
+    host = linked.trace.host
     if not len(host.tid):
         return 0
-    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[host.name] & host.annotation
+    marks = step_marks(linked.trace)
     outer = marks if marks.any() else linked.parent == NOWHERE
     tids, which = np.unique(host.tid[outer], return_inverse=True)
     spent = np.bincount(which.reshape(-1), (host.end_ns - host.start_ns)[outer])

@@ -18,7 +18,7 @@ from graphlink.graph.families import PYTHON
 from graphlink.link.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import step_marks
 from graphlink.records import Short
 from graphlink.tables import spread, take
 
@@ -107,7 +107,7 @@ def host_paths(linked: Linked) -> HostPaths:
     parent, name = _nesting(linked, table)
     python = int(table.below(np.zeros(1, np.int64), table.named([PYTHON]))[0])
     marks = np.zeros(len(parent), np.bool_)
-    marks[:count] = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
+    marks[:count] = step_marks(linked.trace)
     while len(within := np.flatnonzero((parent != NOWHERE) & marks[parent])):
         parent[within] = parent[parent[within]]
     forward_of, forward = _forward_of(linked)

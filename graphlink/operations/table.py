@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from graphlink.operations.records import GraphReplays, HostWait, Kernel, Operation, Operations, TensorCores
-from graphlink.records import Short, Table, counted, ms, percent, shortened
+from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
 
 _PATH: Final = 76  # characters of a path, where it is not printed in full
 _END: Final = 34  # of its first and of its last name
 _FEW: Final = 3
+_FEW_RANKS: Final = 2
 
 
 class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -63,10 +64,10 @@ def top_of(file: Operations, top: int) -> RankOperations:
     )
 
 
-def operations_table(report: OperationsReport, *, whole: bool = False, most_ranks: int = 2) -> list[str | Table]:
+def operations_table(report: OperationsReport, *, whole: bool = False) -> list[str | Table]:
     """Return the report for people: of few ranks all, of many a line each, and the operations of the one with most device time."""
     ranks, out = report.ranks, list[str | Table]()
-    if len(ranks) > most_ranks:
+    if len(ranks) > _FEW_RANKS:
         out += [_ranks(ranks), ""]
         ranks = [max(ranks, key=lambda rank: (rank.device_ns, -rank.rank))]
     return [*out, *(part for rank in ranks for part in _rank(rank, whole))]
@@ -175,7 +176,7 @@ def _row(one: Operation, whole_ns: int, whole: bool) -> tuple[str, ...]:
         ms(one.host_ns),
         "" if one.gain_ns is None else ms(one.gain_ns),
         core_state(one.tensor_cores),
-        ", ".join(one.dtypes[:_FEW]) + (", ..." if len(one.dtypes) > _FEW else ""),
+        first_few(one.dtypes, _FEW),
         "/".join(one.path) if whole else short_path(one.path),
         "" if kernel is None else kernel.whole_name if whole else shortened(kernel.name, 48),
     )

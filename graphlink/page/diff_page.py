@@ -73,7 +73,10 @@ def _cause(report: DiffReport) -> Words:
 def _comparable(report: DiffReport) -> Section:
     """Return whether the runs compare: each thing that was looked at, those that differ first."""
     rows = [
-        Row([Cell(one.about), Cell("yes" if one.same else "no"), Cell(one.before), Cell(one.after), _points(one.points)], f"/{k}")
+        Row(
+            [Cell(one.about), Cell("yes" if one.same else "no"), Cell(one.before), Cell(one.after), Cell(f"{one.points:g}", one.points)],
+            f"/{k}",
+        )
         for k, one in enumerate(report.comparable.reasons)
     ]
     rows.sort(key=lambda row: (row.cells[1].text == "yes", -(row.cells[4].value or 0)))
@@ -82,10 +85,6 @@ def _comparable(report: DiffReport) -> Section:
     table = Table("reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons")
     notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
     return Section("comparable", "Do they compare?", [table, *notes])
-
-
-def _points(points: float) -> Cell:
-    return Cell(f"{points:g}", points)
 
 
 def _steps(report: DiffReport) -> Section | None:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Table, flat
-from graphlink.records import percent, three_digits, time, times
+from graphlink.records import first_few, percent, three_digits, time, times
 
 _FEW: Final = 6  # numbers that are shown
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -134,14 +134,14 @@ def name(text: str) -> Figure:
     return Figure(text)
 
 
-def time_cell(ns: int | None, key: str = "") -> Cell:
+def time_cell(ns: int | None) -> Cell:
     """Return the cell of a time; an empty one of None."""
-    return Cell("") if ns is None else Cell(time(ns), ns, key=key)
+    return Cell("") if ns is None else Cell(time(ns), ns)
 
 
 def numbers_cell(numbers: Sequence[int]) -> Cell:
     """Return the cell of some ranks: the first ones, and all on the pointer."""
-    some = ", ".join(map(str, numbers[:_FEW])) + ", ..." * (len(numbers) > _FEW)
+    some = first_few(numbers, _FEW)
     return Cell(some, whole=", ".join(map(str, numbers)))
 
 
@@ -150,8 +150,9 @@ def known_share(share: float | UnsetType) -> Cell:
     return Cell("") if share is UNSET else Cell(percent(share, 1), share)
 
 
-def signed_cell(ns: int) -> Cell:
-    return Cell(signed(ns), ns)
+def signed_cell(ns: int | None) -> Cell:
+    """Return the cell of a difference of times; an empty one of None."""
+    return Cell("") if ns is None else Cell(signed(ns), ns)
 
 
 def factor_cell(before: int, after: int) -> Cell:

@@ -9,9 +9,8 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8
 from graphlink.pairs import numbered_pairs
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.tables import take
+from graphlink.tables import take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def _without_gaps(chunk: I64, label: I64) -> I64:
 
 def _by_order(phase: U8, chunk: I64) -> I64:
     """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients as their I."""
-    label = counted(3 * chunk + np.array([0, 1, 1, 2])[phase])
+    label = turns(3 * chunk + np.array([0, 1, 1, 2])[phase])
     for k in range(int(chunk.max(initial=-1)) + 1):
         inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Pass.I, Pass.W))
         label[weights[: len(inputs)]] = label[inputs[: len(weights)]]
@@ -116,7 +115,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
             return f"rank {name} has no range"
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
         if chunks * many > len(rank) or not _once(rank, chunks, many):
-            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))  # noqa: E741
+            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
             return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
         shapes.append((chunks, many))
     for shape, name in zip(shapes, names, strict=True):

@@ -18,6 +18,7 @@ import numpy as np
 from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
+from graphlink.pairs import numbered_texts
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
@@ -25,7 +26,7 @@ from graphlink.pipeline.records import Cause, Delays, Pass, Spans
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
-from graphlink.read.ranges import LOADER, STEP_MARK
+from graphlink.read.ranges import LOADER, step_marks
 from graphlink.tables import concat, take
 
 MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
@@ -54,7 +55,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
 def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays) -> Delays:
     """Explain the idle time of a run without device ops: what its thread does between ranges keeps it from the next."""
     rows, strings = linked.trace.host, linked.trace.strings
-    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
+    marks = step_marks(linked.trace)
     outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
@@ -73,9 +74,8 @@ def joined(*tables: Delays) -> Delays:
 def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
     """Return a table of one cause, one entry per text."""
     exchange = np.full(len(words), NOWHERE, np.int32) if exchange is None else exchange
-    texts = {text: k for k, text in enumerate(dict.fromkeys(["", *words]))}
-    evidence = np.array([texts[text] for text in words], np.int32)
-    return Delays(start_ns, end_ns, np.full(len(start_ns), cause, np.uint8), exchange, evidence, tuple(texts))
+    evidence, texts = numbered_texts(["", *words])
+    return Delays(start_ns, end_ns, np.full(len(start_ns), cause, np.uint8), exchange, evidence[1:], texts)
 
 
 def _idle(worked: Worked) -> Spans:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import OPTIMIZER, RULES, NameRule, Reading, readings
 from graphlink.read.ranges import STEP_MARK
-from graphlink.tables import concat, take
+from graphlink.tables import concat, take, turns
 
 _BACKWARD = (Pass.B, Pass.I)
 
@@ -93,7 +92,7 @@ def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Readi
     at = np.repeat(np.arange(len(name)), many)
     if not len(at):
         return None
-    second = counted(at)
+    second = turns(at)
     read = np.array([of_name[k][i] for k, i in zip(name[at].tolist(), second.tolist(), strict=True)], np.int64)
     phase, stage, chunk, microbatch, layer = read.T.copy()
     row, none = marked[at], np.zeros(len(at), np.int32)
@@ -224,8 +223,7 @@ def _by_repetition(entries: Entries) -> I64:
     """Take the k-th time that a phase of a microbatch occurs for step k; one step where microbatches are not given."""
     step = np.zeros(len(entries.phase), np.int64)
     given = np.flatnonzero(entries.microbatch != NOWHERE)
-    key = (column[given] for column in (entries.phase.astype(np.int64), entries.stage, entries.chunk, entries.microbatch))
-    step[given] = counted(codes(*key))
+    step[given] = turns(*(column[given] for column in (entries.phase, entries.stage, entries.chunk, entries.microbatch)))
     return step
 
 
@@ -238,7 +236,7 @@ def numbered(entries: Entries, step: I64) -> Entries:
     chunk[(chunk == NOWHERE) & (entries.phase != Pass.OPT)] = 0
     missing = (entries.microbatch == NOWHERE) & (entries.phase != Pass.OPT)
     microbatch = entries.microbatch.copy()
-    microbatch[missing] = counted(codes(step[missing], chunk[missing], entries.phase[missing].astype(np.int64)))
+    microbatch[missing] = turns(step[missing], chunk[missing], entries.phase[missing])
     return replace(entries, step=step, chunk=chunk, microbatch=microbatch, inferred=entries.inferred | missing)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import SideFiles
-from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import NO_TIME, Witness
+from graphlink.tables import turns
 
 _LATEST: Final = np.iinfo(np.int64).max
 _WORDS: Final = ("waiting for the GPU", "waiting for the peer", "on the wire", "waiting for data")
@@ -27,7 +27,7 @@ def ordinals(ops: CommOps) -> I64:
     """
     collective = ops.kind == CommKind.COLLECTIVE
     peer, tag = np.where(collective, 0, ops.peer), np.where(collective, 0, ops.tag)
-    out = counted(codes(ops.kind.astype(np.int64), ops.group.astype(np.int64), peer, tag))
+    out = turns(ops.kind, ops.group, peer, tag)
     out[(ops.kind == CommKind.UNKNOWN) | (collective & (ops.group == NOWHERE))] = NOWHERE
     return out
 

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
+from graphlink.pairs import numbered_texts
 from graphlink.pipeline import summary
 from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Pass, Ranges, RunPipeline, StageRun, StepEntry
 from graphlink.read import document
@@ -235,7 +236,7 @@ def replica(file: Bubbles, number: int = 0) -> tuple[int, ...]:
 
 def idle_of(file: Bubbles) -> Idle:
     """Return the idle intervals of ``file`` as the record that they were written from."""
-    texts = {text: i for i, text in enumerate(dict.fromkeys(e.evidence for e in file.idle))}
+    evidence, texts = numbered_texts(e.evidence for e in file.idle)
     cause = {name: i for i, name in enumerate(CAUSES)}
     return Idle(
         rank=np.array([e.rank for e in file.idle], np.int64),
@@ -243,13 +244,13 @@ def idle_of(file: Bubbles) -> Idle:
         start_ns=np.array([e.start_ns for e in file.idle], np.int64),
         end_ns=np.array([e.end_ns for e in file.idle], np.int64),
         cause=np.array([cause[e.cause] for e in file.idle], np.uint8),
-        evidence=np.array([texts[e.evidence] for e in file.idle], np.int32),
-        texts=tuple(texts),
+        evidence=evidence,
+        texts=texts,
     )
 
 
 def _columns(entries: Sequence[RangeEntry]) -> Ranges:
-    rules = {text: i for i, text in enumerate(dict.fromkeys(e.rule for e in entries))}
+    rule, rules = numbered_texts(e.rule for e in entries)
     return Ranges(
         phase=np.array([PHASES.index(e.phase) for e in entries], np.uint8),
         step=_numbers([e.step for e in entries]),
@@ -260,8 +261,8 @@ def _columns(entries: Sequence[RangeEntry]) -> Ranges:
         end_ns=np.array([e.end_ns for e in entries], np.int64),
         busy_ns=np.array([e.busy_ns for e in entries], np.int64),
         device_ops=np.array([0 if e.device_ops is UNSET else e.device_ops for e in entries], np.int64),
-        rule=np.array([rules[e.rule] for e in entries], np.int32),
-        rules=tuple(rules),
+        rule=rule,
+        rules=rules,
     )
 
 

@@ -36,6 +36,7 @@ from graphlink.model import (
     SyncRows,
     Trace,
 )
+from graphlink.pairs import numbered_texts
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import ActionTimes, Timed, inputs
@@ -49,7 +50,7 @@ _TYPE: Final = np.array([NodeType.COMM_RECV, NodeType.COMP, NodeType.COMM_SEND, 
 _PHASES: Final = ("forward", "backward", "input gradient", "weight gradient")  # by ``Pass``
 _MAIN_THREAD: Final = 1
 _BYTES_PER_NS: Final = 50
-_Rows = TypeVar("_Rows")
+_Rows = TypeVar("_Rows", bound=Any)  # a dataclass of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +181,13 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
     count, none = len(nodes.sort), np.zeros(len(nodes.sort), np.int64)
     target, source, kind = _edges(nodes, messages)
     host = nodes.sort == _END
-    names = [_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True)]
-    strings = {name: i for i, name in enumerate(dict.fromkeys(["", *names]))}
+    names = (_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True))
+    name, strings = numbered_texts(["", *names])
     nothing = np.zeros(0, np.int32)
     return Graph(
         metadata=metadata,
-        strings=tuple(strings),
-        name=np.array([strings[name] for name in names], np.int32),
+        strings=strings,
+        name=name[1:],
         type=_TYPE[nodes.sort],
         host=host,
         start_ns=nodes.start_ns,
@@ -245,10 +246,11 @@ def _no_rows(kind: type[_Rows]) -> _Rows:
     nothing = np.zeros(0, np.int64)
     values: dict[str, Any] = {
         field.name: CommTable(nothing.astype(np.int32), ()) if field.name == "comm" else nothing
-        for field in fields(kind)  # type: ignore[arg-type]
+        for field in fields(kind)
         if field.default is MISSING
     }
-    return kind(**values)
+    made: _Rows = kind(**values)
+    return made
 
 
 def _unrecorded() -> Linked:

@@ -17,6 +17,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.look import FIRST_CAUSE
 from graphlink.pipeline.records import Cause, Idle, Ranges, StepEntry
+from graphlink.records import first_few
 from graphlink.tables import concat, take
 
 Parts = NDArray[np.float64]  # of a height
@@ -114,7 +115,7 @@ def row_label(rank: int, stages: I64) -> str:
         return f"rank {rank}"
     if own == [rank]:
         return f"stage {rank}"
-    named = ", ".join(map(str, own[:_NAMED_STAGES])) + (", ..." if len(own) > _NAMED_STAGES else "")
+    named = first_few(own, _NAMED_STAGES)
     return f"rank {rank}: stage{'s' * (len(own) > 1)} {named}"
 
 

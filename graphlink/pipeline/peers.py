@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool, CommKind, GroupKey
-from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.pipeline.stages import Pipes
+from graphlink.tables import codes
 
 TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 

@@ -32,7 +32,7 @@ class Pass(IntEnum):
 
     F = 0
     B = 1
-    I = 2  # noqa: E741
+    I = 2
     W = 3
     OPT = 4
 

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, U8, Bool
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Pass
+from graphlink.tables import turns
 
 SCHEDULES: Final = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # names of the contract
 UNKNOWN: Final = "unknown"
@@ -37,7 +37,7 @@ ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
 AUTO: Final = "auto"
 # searched for given times (``search``), so that no recording is recognised as one: the memory of activations of each, of 1F1B's most
 SEARCHED: Final = {"ZB-1p": 1.0, "ZB-2p": 2.0, AUTO: 1.0}
-F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
+F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
     return chunk * stages + (stages - 1 - rank if schedule in V_SHAPED and chunk % 2 else rank)
 
 
-def default_chunks(schedule: str, chunks: int = 1) -> int:
+def default_chunks(schedule: str, chunks: int) -> int:
     """Return how many chunks ``schedule`` runs a rank, if there is no choice; else ``chunks``, but at least 2."""
     if schedule in ONE_CHUNK or schedule in SEARCHED:
         return 1
@@ -192,7 +192,7 @@ def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
     steps += (down + up) * (many - 2 * stages + rank + 1) + (down[1:] + up) * (behind - 1)
     steps += [(I, 0), (I, 1)] * rank + [(I, 0), (W, 0)] * behind + [(W, 1)] * rank + [(W, 0)] * rank
     phase, chunk = _columns(steps)
-    microbatch = counted(4 * chunk + phase)
+    microbatch = turns(chunk, phase)
     there = microbatch < microbatches
     stage = _stages("ZB-V", rank, stages)[chunk]
     return Order(phase[there].astype(np.uint8), stage[there], microbatch[there], np.zeros(np.count_nonzero(there), np.bool_))
@@ -218,8 +218,8 @@ def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
     phase, chunk = _columns(steps)
     backward = (phase == B) | (phase == I)
     microbatch = np.zeros_like(chunk)
-    microbatch[phase == F] = counted(chunk[phase == F])
-    microbatch[backward] = counted(chunk[backward])
+    microbatch[phase == F] = turns(chunk[phase == F])
+    microbatch[backward] = turns(chunk[backward])
     # Weight gradients wait in one queue for both pipelines.
     chunk[phase == W], microbatch[phase == W] = chunk[phase == I], microbatch[phase == I]
     at = np.arange(len(phase))

@@ -19,7 +19,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import ActionTimes
 
-F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)  # noqa: E741
+F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)
 Row = bytearray  # the phases of a rank in its order; the k-th of a phase is of microbatch k
 MOST_ACTIONS: Final = 1_000_000  # over all ranks; more would take minutes
 _MOST_PLAYED: Final = 3_000_000  # actions, by policies and by moves each: some seconds
@@ -87,7 +87,7 @@ class _Policy:
     kept: float = 0.0
 
 
-_CHOICES: Final = {
+_CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "warm": (0.0, 0.5, 0.75, 0.25),
     "drain": (0.5, 0.1, 0.0, 0.75, 1.0),
     "fill": (0.75, 1.0, 0.5, 0.0),
@@ -200,7 +200,7 @@ def _by_policies(job: _Job) -> Iterator[_Played]:
             before = best
             for name, values in _CHOICES.items():
                 for choice in values:
-                    policy = replace(best, **{name: choice})  # type: ignore[arg-type]
+                    policy = replace(best, **{name: choice})
                     if policy in known or not left:
                         continue
                     left -= 1

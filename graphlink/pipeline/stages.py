@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import take
+from graphlink.tables import take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
         return None
     place = np.unique([stage.min() for stage in named], return_inverse=True)[1]
     same = len(set(np.bincount(place).tolist())) == 1
-    return list(zip(counted(place).tolist(), place.tolist(), strict=True)) if same else None
+    return list(zip(turns(place).tolist(), place.tolist(), strict=True)) if same else None
 
 
 def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:

@@ -317,7 +317,7 @@ def _by_layers(measured: Measured) -> tuple[I64, Bool]:
 def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None, assumed: list[str]) -> I64:
     """Return times with all four phases known, as far as ``schedule`` needs them."""
     durations = durations.copy()
-    _, B, I, W = durations  # noqa: E741
+    _, B, I, W = durations
     apart = seen[Pass.I] & seen[Pass.W]
     B[:] = np.where(seen[Pass.B], B, I + W)
     if not seen[Pass.F].all() or not (seen[Pass.B] | apart).all():

@@ -16,6 +16,7 @@ import numpy as np
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.pipeline.records import Spans
+from graphlink.tables import counted_from
 
 LATENCY_NS: Final = 20_000  # an op may start so much after what it waited for without a reason of its own
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
@@ -117,7 +118,7 @@ def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:
     first, count = graph.first[node], graph.first[node + 1] - graph.first[node]
     source, ended = np.full(len(node), NOWHERE), np.full(len(node), _FAR)
     which = np.repeat(np.arange(len(node)), count)
-    edge = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    edge = counted_from(first, count)
     device = np.isin(graph.edge_kind[edge], _DEVICE)
     which, edge = which[device], edge[device]
     from_ = graph.source[edge]

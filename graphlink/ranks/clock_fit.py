@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, Bool
-from graphlink.ranks.clock_ties import F64, FEW, TO_SIGMA, Affine, Pairs, Ties, Tree, medians, middles, summed
+from graphlink.model import F64, I64, Bool
+from graphlink.ranks.clock_ties import FEW, TO_SIGMA, Affine, Pairs, Ties, Tree, medians, middles, summed
 from graphlink.ranks.columns import added
 from graphlink.ranks.records import RankComms
 

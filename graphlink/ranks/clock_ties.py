@@ -16,15 +16,13 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool, CommKind
+from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Meetings, RankComms
 from graphlink.tables import take
 
-F64 = NDArray[np.float64]
 MOST: Final = 512
 ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.BROADCAST)
 FEW: Final = 4  # a line through fewer ends is no evidence of drift

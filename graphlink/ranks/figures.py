@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.model import F64, I64, NOWHERE, U8, Bool
 from graphlink.ranks import summary
-from graphlink.ranks.clock_ties import F64
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers

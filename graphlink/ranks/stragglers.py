@@ -16,8 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64
-from graphlink.ranks.clock_ties import F64
+from graphlink.model import F64, I64
 from graphlink.ranks.summary import Straggler
 
 _CHANCE: Final = 1 / 200

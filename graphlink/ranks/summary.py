@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table, ms, share_word
+from graphlink.records import Short, Table, first_few, ms, share_word
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -285,11 +285,11 @@ def _clocks(clocks: Clocks) -> str:
 def _ranks(ranks: list[int]) -> str:
     if len(ranks) > 2 and ranks == [*range(ranks[0], ranks[-1] + 1)]:
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
+    return f"rank{'s' * (len(ranks) > 1)} {first_few(ranks, SHOWN)}"
 
 
 def _group_rows(group: Group) -> list[tuple[str, str]]:
-    members = ", ".join(map(str, group.ranks[:SHOWN])) + ", ..." * (len(group.ranks) > SHOWN)
+    members = first_few(group.ranks, SHOWN)
     some = f", {group.recorded} recorded: transfer holds what the others kept them waiting" if group.recorded != len(group.ranks) else ""
     name = f"group {'-' if group.id is None else group.id}"
     rows = [(name, f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
-from graphlink.ranks.clock_ties import F64
+from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import AlignedClocks, Meetings, RankComms

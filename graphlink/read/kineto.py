@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, System, Trace
 from graphlink.read import kinds
@@ -49,7 +50,7 @@ from graphlink.read.kineto_rows import (
 from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_rows, refuse_span
 from graphlink.read.memory import MemoryRows
 from graphlink.read.sms import Extents, fill_in, recorded
-from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
+from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")

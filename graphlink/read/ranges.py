@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool
+from graphlink.model import I32, I64, Bool, Trace
 
 # Ranges in any recording:
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py, dataloader.py, Work.cpp).
@@ -44,6 +44,11 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
 def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
     """Mark the texts that match a form as a whole."""
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
+
+
+def step_marks(trace: Trace) -> Bool:
+    """Return which host rows are marks of steps."""
+    return fits(STEP_MARK, trace.strings)[trace.host.name] & trace.host.annotation
 
 
 def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:

@@ -8,7 +8,6 @@ scan of brackets and strings. The text around the array is decoded too, so that 
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from graphlink.collecting import gc_paused as gc_paused  # read/host.py has it from here
 from graphlink.errors import InputError
 from graphlink.read.kinds import NCCL, binary_kind, kind_by_name
 from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
@@ -52,18 +52,6 @@ class Block(msgspec.Struct, Generic[T], frozen=True):
     index: Sequence[int]  # of each row in the array
     raws: list[bytes]
     bad: dict[int, bytes]
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextmanager

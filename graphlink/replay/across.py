@@ -14,7 +14,8 @@ from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, Bool
+from graphlink.model import I32, I64, Bool
+from graphlink.pairs import numbered_texts
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
@@ -135,9 +136,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
     begin = int(played.rank_begin_ns[work.member[path.node[0]]]) if len(path.node) else 0
     measured = met.measured_ns if all(map(has_times, work.files)) else None
     share = np.array([_SHARE[w] for w in Work], np.int64)[work.work[path.node]]
-    texts = [work.name(n) for n in path.node.tolist()]
-    code = {text: k for k, text in enumerate(dict.fromkeys(texts))}
-    name = np.array([code[text] for text in texts], np.int64)
+    name, names = numbered_texts(work.name(n) for n in path.node.tolist())
     hops = sorted(_hops(work, met, played, path), key=lambda hop: -hop.waited_ns)
     return CriticalAcross(
         length_ns=played.total_ns - begin,
@@ -155,7 +154,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
             for f in families(work, path, TOP_FAMILIES)
         ],
         shares=list(SHARES),
-        names=[*code],
+        names=[*names],
         nodes=_nodes(work, path, share, name, begin),
         stuck=[
             f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
@@ -214,7 +213,7 @@ def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShar
     )
 
 
-def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: int) -> AcrossNodes:
+def _nodes(work: Workload, path: ReplayPath, share: I64, name: I32, begin_ns: int) -> AcrossNodes:
     end = begin_ns + np.cumsum(path.own_ns)
     ranks = [work.rank(n) for n in path.node.tolist()]
     kinds = path.kind.tolist()

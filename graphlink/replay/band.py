@@ -21,12 +21,13 @@ from graphlink import output_names
 from graphlink.graph_model import Graph
 from graphlink.model import F64, I32, I64, NOWHERE
 from graphlink.read import document
+from graphlink.records import ms, percent
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
 from graphlink.student import quantile
-from graphlink.tables import begins
+from graphlink.tables import begins, codes, turns
 
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
@@ -140,7 +141,10 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     """
     family, count = work.names()[0], max(steps.count, 1)
     took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
-    same = _in_each_step(work.member, family, steps.of_node) if steps.count > 1 else _alike(work.member, family, took_ns)
+    if steps.count > 1:
+        same = codes(work.member, family, turns(work.member, family, steps.of_node))
+    else:
+        same = _alike(work.member, family, took_ns)
     variance = _variance(same, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
@@ -153,16 +157,6 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
 
 
-def _in_each_step(member: I32, family: I64, step: I64) -> I64:
-    """Number the nodes so that those of equal number are the k-th of their name in each step of their rank."""
-    order = np.lexsort((np.arange(len(step)), step, family, member))
-    first = begins(member[order], family[order], step[order])
-    at = np.arange(len(order))
-    turn = np.empty(len(order), np.int64)
-    turn[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-    return _numbered(member, family, turn)
-
-
 def _alike(member: I32, family: I64, took_ns: F64) -> I64:
     """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of time, none takes
     ``ALIKE`` times the one before."""
@@ -172,13 +166,6 @@ def _alike(member: I32, family: I64, took_ns: F64) -> I64:
     same = np.empty(len(order), np.int64)
     same[order] = np.cumsum(first) - 1
     return same
-
-
-def _numbered(*keys: I64 | I32) -> I64:
-    found = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
-        found = np.unique(found * (int(key.max(initial=0)) + 1) + key, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return found
 
 
 def _variance(same: I64, value: F64) -> F64:
@@ -276,3 +263,42 @@ def told_by_summary(folder: Path) -> dict[int, Told]:
         )
         for one in found.ranks
     }
+
+
+def band_words(band: Band, before_ns: int) -> list[str]:
+    """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none. ``before_ns``: what the run
+    takes as recorded."""
+    if band.run is None:
+        return [f"{band.why}: record more steps"]
+    again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
+    lines = [f"{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
+    if band.step is not None:
+        lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
+    lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
+    lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
+    lines += _sides(band.latency_ns, "latency of communication may stay as it is")
+    return lines
+
+
+def band_head(band: Band) -> str:
+    """Return what ``band_words`` are about."""
+    return "no band" if band.run is None else f"{band.level_pct} % band"
+
+
+def _span(span: Span) -> str:
+    return f"{ms(span.low_ns)} to {ms(span.high_ns)} ms"
+
+
+def _gain(span: Span, before_ns: int) -> str:
+    """Return between which gains it lies, the least first."""
+    ends = [before_ns - span.high_ns, before_ns - span.low_ns]
+    way = ["later" if gain < 0 else "earlier" for gain in ends]
+    least, most = (percent(abs(gain), before_ns) for gain in ends)
+    if way[0] != way[1]:
+        return f"{least} later to {most} earlier"
+    return f"{most} to {least} later" if way[0] == "later" else f"{least} to {most} earlier"
+
+
+def _sides(sides_ns: Sequence[int], why: str) -> list[str]:
+    told = [f"{sign} {ms(ns)}" for sign, ns in zip("-+", sides_ns, strict=True) if ns]
+    return [f"{' '.join(told)} ms: {why}"] if told else []

@@ -20,10 +20,9 @@ from graphlink.records import shortened
 from graphlink.replay.changes import GraphChange
 from graphlink.replay.rewire import Restructured, outermost, rewired
 from graphlink.replay.selection import Selection
-from graphlink.replay.times import launches
+from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 
-QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100 (resnet-ddp2-a100)
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)

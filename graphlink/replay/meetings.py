@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload
-from graphlink.tables import begins, spread
+from graphlink.tables import turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -100,14 +100,6 @@ def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
     partner[gone | without_send] = NOWHERE
 
 
-def _turns(*keys: I64) -> I64:
-    """Count the rows before each row that have the same keys."""
-    n = len(keys[0])
-    order = np.lexsort((np.arange(n), *keys))
-    begin = np.maximum.accumulate(np.where(begins(*(key[order] for key in keys)), np.arange(n), 0))
-    return spread(n, order, np.arange(n) - begin)
-
-
 def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]) -> I64:
     """Fill ``code`` and ``partner`` of collectives; return the group and turn of each meeting, a row each."""
     nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
@@ -118,7 +110,7 @@ def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8
     if outside:
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
     nodes, group = nodes[joins], group[joins]
-    turn = _turns(group, rank[joins])
+    turn = turns(group, rank[joins])
     pairs, meeting = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
     meeting = meeting.reshape(-1)
     code[nodes], partner[nodes] = COLLECTIVE, meeting
@@ -154,7 +146,7 @@ def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
     key = {}
     for side, nodes in (("send", sends), ("receive", receives)):
         ends = src[nodes], dst[nodes], tag[nodes], size[nodes]
-        key[side] = list(zip(*(k.tolist() for k in (*ends, _turns(*ends) if len(nodes) else nodes)), strict=True))
+        key[side] = list(zip(*(k.tolist() for k in (*ends, turns(*ends))), strict=True))
     send_at = dict(zip(key["send"], sends.tolist(), strict=True))
     sent = np.array([send_at.get(k, NOWHERE) for k in key["receive"]], np.int64)
     code[receives], partner[receives] = RECEIVE, sent

@@ -89,9 +89,9 @@ def _escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
-def closest(names: Iterable[str], text: str, most: int = 3) -> list[str]:
-    """Return the names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest. Linear in names."""
+def closest(names: Iterable[str], text: str) -> list[str]:
+    """Return the three names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest. Linear in names."""
     lower = text.lower()
     pieces = {lower[k : k + _PIECE] for k in range(len(lower) - _PIECE + 1)}
     scored = ((-sum(piece in name.lower() for piece in pieces), len(name), name) for name in names)
-    return [name for _, _, name in heapq.nsmallest(most, (one for one in scored if one[0]))]
+    return [name for _, _, name in heapq.nsmallest(3, (one for one in scored if one[0]))]

@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import NodeType
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange
 from graphlink.replay.draft import Draft
@@ -23,7 +23,6 @@ _ROUND: Final = (
     *(CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )
-_F64 = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Made:
@@ -61,7 +60,7 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     return made(change.kind, what, sized, int(cost.sum()) - before)
 
 
-def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]]) -> _F64:
+def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]]) -> F64:
     """Return how many ranks the group of each of ``nodes`` has."""
     worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
     group = work.column("group")[nodes].tolist()
@@ -86,7 +85,7 @@ def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
     return np.isin(of, ids)
 
 
-def wire_share(comm_type: I64, members: _F64) -> _F64:
+def wire_share(comm_type: I64, members: F64) -> F64:
     """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
 
     ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
@@ -98,7 +97,7 @@ def wire_share(comm_type: I64, members: _F64) -> _F64:
     return out
 
 
-def ring_steps(comm_type: I64, members: _F64) -> _F64:
+def ring_steps(comm_type: I64, members: F64) -> F64:
     """Return how many steps a ring algorithm takes, one after the other: twice round for ALL_REDUCE, else once; one for a message
     (``NOWHERE``)."""
     round_ = np.maximum(members - 1, 1)

@@ -15,6 +15,7 @@ from graphlink.graph_model import EdgeKind, Graph
 from graphlink.link.step_cut import MARK, Steps
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
+from graphlink.records import first_few
 from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
@@ -144,7 +145,7 @@ class Selection:
                 out[low:high] = (at_ns[low:high] >= min(a for a, _ in mine)) & (at_ns[low:high] < max(b for _, b in mine))
         missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
         if missing is not None:
-            names = ", ".join(map(str, sorted(there)[:_SHOWN])) + (", ..." if len(there) > _SHOWN else "")
+            names = first_few(sorted(there), _SHOWN)
             todo = f"choose among {names}" if there else "leave out step: the graph has no ProfilerStep"
             raise UsageError(f"step: there is no step {missing} in the graph", todo=todo)
         return out

@@ -19,6 +19,7 @@ from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload
 
+QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
 

@@ -24,7 +24,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import Short, Table, before_what, counted, first_few, joined, ms, percent, share_word, shortened, unexplained_parts
 from graphlink.report.phases import Phase, phases_line
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
@@ -346,7 +346,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     usual, outliers = far_from_usual(ranks)
     told = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in outliers]
     if told:
-        parts.append(f"far from the usual idle time ({usual:.1f} %): {', '.join(told[:_FEW])}{', ...' * (len(told) > _FEW)}")
+        parts.append(f"far from the usual idle time ({usual:.1f} %): {first_few(told, _FEW)}")
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [

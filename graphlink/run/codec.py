@@ -123,7 +123,7 @@ def _put(out: _Writer, value: Any, kind: Any) -> None:
     if dtype is not None:
         out.section(dtype.str.encode(), _column(value, dtype))
     elif inner is not None and _has_columns(inner):
-        _put(out, () if value is None else (value,), tuple[inner, ...])  # type: ignore[valid-type]
+        _put(out, () if value is None else (value,), _many(inner))
     elif item is not None and _has_columns(item):
         _put_plain(out, len(value), int)
         for one in value:
@@ -131,10 +131,10 @@ def _put(out: _Writer, value: Any, kind: Any) -> None:
     elif item is not None and _repeats(item):
         codes: dict[Any, int] = {}
         out.section(_INDEX.str.encode(), np.array([codes.setdefault(one, len(codes)) for one in value], _INDEX))
-        _put_plain(out, list(codes), list[item])  # type: ignore[valid-type]
+        _put_plain(out, list(codes), _many(item))
     elif get_origin(kind) is dict:
         for column, of in zip((tuple(value), tuple(value.values())), get_args(kind), strict=True):
-            _put(out, column, tuple[of, ...])  # type: ignore[valid-type]
+            _put(out, column, _many(of))
     elif _is_record(kind):
         _put_plain(out, list(_fields(kind)), list[str])
         for name, of in _fields(kind).items():
@@ -148,16 +148,16 @@ def _take(file: _Reader, kind: Any) -> Any:
     if dtype is not None:
         return _take_column(file, dtype)
     if inner is not None and _has_columns(inner):
-        return next(iter(_take(file, tuple[inner, ...])), None)  # type: ignore[valid-type]
+        return next(iter(_take(file, _many(inner))), None)
     if item is not None and _has_columns(item):
         return tuple(_take(file, item) for _ in range(_take_plain(file, int)))
     if item is not None and _repeats(item):
-        index, values = _take_column(file, _INDEX), _take_plain(file, list[item])  # type: ignore[valid-type]
+        index, values = _take_column(file, _INDEX), _take_plain(file, _many(item))
         if len(index) and not 0 <= index.min() <= index.max() < len(values):
             raise ValueError("a row points nowhere")
         return tuple(map(values.__getitem__, index.tolist()))
     if get_origin(kind) is dict:
-        keys, values = (_take(file, tuple[of, ...]) for of in get_args(kind))  # type: ignore[valid-type]
+        keys, values = (_take(file, _many(of)) for of in get_args(kind))
         return dict(zip(keys, values, strict=True))
     if not _is_record(kind):
         return _take_plain(file, kind)
@@ -224,6 +224,10 @@ def _of_optional(kind: Any) -> Any:
     if get_origin(kind) not in (Union, types.UnionType):
         return None
     return next(of for of in get_args(kind) if of is not type(None))
+
+
+def _many(kind: Any) -> Any:
+    return types.GenericAlias(tuple, (kind, ...))
 
 
 def _item(kind: Any) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 
 from graphlink.errors import OutputError, UsageError, bad_value
 from graphlink.output_names import SUMMARY
-from graphlink.publish import HIDDEN, Publication, naming, write, writing
+from graphlink.publish import HIDDEN, Publication, naming, write_json, writing
 from graphlink.records import Short
 from graphlink.run.library import Run
 from graphlink.version import __version__
@@ -99,7 +99,7 @@ def export(run: Run, out: Path, form: str, *, names: Sequence[str] = (), rank: i
         tables = _written(run, publication.beside, form, wanted, rank)
         files = sorted([SUMMARY, *(table.file for table in tables)])
         made = Exported(files=files, source=str(run.folder), format=form, ranks=ranks, tables=tables)
-        write(publication.beside / SUMMARY, msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+        write_json(publication.beside / SUMMARY, made)
         publication.publish()
     return made
 

@@ -26,6 +26,7 @@ from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import Matching, match
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.ranks.times import Apart
+from graphlink.records import first_few
 from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
 
@@ -172,7 +173,7 @@ def cut_short(run: JoinedRanks) -> tuple[str, ...]:
 def _silence(ranks: Sequence[int]) -> list[str]:
     if not ranks:
         return []
-    some = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
+    some = first_few(ranks, 8)
     return [
         f"of rank {some} no communication with a known group was recorded (is its execution trace missing?): the others are matched "
         "without it, and what they did with it is computation in the graphs"

@@ -29,7 +29,7 @@ from graphlink.operations import file as operations_file
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.file import Bubbles
 from graphlink.publish import settle
-from graphlink.records import html_table
+from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
@@ -347,7 +347,7 @@ class Run:
         return self.ranks if rank is None else (rank,)
 
     def _allowed(self) -> str:
-        some = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
+        some = first_few(self.ranks, 8)
         return f"one of {some}" if self.ranks else "a rank that has a graph, and none has: logs of Paddle hold bubbles only"
 
 

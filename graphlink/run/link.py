@@ -20,6 +20,7 @@ from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
 from graphlink.logs.records import Logs
 from graphlink.pipeline import file as bubbles
+from graphlink.records import first_few
 from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.discover.find import find
@@ -165,7 +166,7 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     gone = list(islice((r for r in range(world_size) if r not in there), 9))
     if not gone:
         return ()
-    text = f"no job of rank {', '.join(map(str, gone[:8]))}{', ...' if len(gone) > 8 else ''} of {world_size} ranks"
+    text = f"no job of rank {first_few(gone, 8)} of {world_size} ranks"
     if strict:
         raise InputError(text, todo="run graphlink link --rank-job for them, or leave out --strict")
     log.warning("%s", text)
@@ -176,9 +177,10 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
     logs = _logs(recordings)  # first: an error of theirs should not come after the work
     if recordings.paddle_logs is not None:
-        from graphlink.run.paddle import run_paddle
+        from graphlink.pipeline.paddle.runs import pipeline_of
 
-        result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
+        pipeline = pipeline_of(Path(recordings.paddle_logs), options.step)
+        result = job.RunResult((), pipeline, job.write_pipeline(pipeline, folder))
         return Made(_summarised(result, options, (), folder, logs))
     found = find(recordings, folder, runs_on, linked=options.linked)
     inputs, warnings = found.ranks, found.warnings

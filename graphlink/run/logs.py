@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from graphlink.errors import InputError
 from graphlink.logs.against import against, matched, timers_of
 from graphlink.logs.clock import Window, moment
 from graphlink.logs.megatron import logged_steps, read_megatron
@@ -17,7 +16,7 @@ from graphlink.logs.nvidia_smi import hosts_of, joined_by_time, read_nvidia_smi
 from graphlink.logs.records import Logs, MegatronLog
 from graphlink.report.summary import Rank
 from graphlink.run.job import RunResult
-from graphlink.run.options import Recordings
+from graphlink.run.options import Recordings, refuse_other_bytes
 
 NO_TIME: Final = "the recording has no time of day"
 _NUMBERED: Final = re.compile(r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d{1,12})")
@@ -29,9 +28,7 @@ def read_logs(recordings: Recordings) -> Logs:
     Raises:
         InputError: one cannot be read as what its option says.
     """
-    for name in (*recordings.nvidia_smi, *recordings.megatron_log):
-        if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
-            raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")
+    refuse_other_bytes((*recordings.nvidia_smi, *recordings.megatron_log))
     smi = read_nvidia_smi([Path(name) for name in recordings.nvidia_smi])
     return Logs(nvidia_smi=smi, megatron=read_megatron([Path(name) for name in recordings.megatron_log]))
 

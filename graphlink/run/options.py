@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -133,9 +134,7 @@ class Inputs(Short):
     def __post_init__(self) -> None:
         if self.kineto is None and self.nsys is None:
             raise UsageError("a rank has a recording: kineto and nsys are both None", todo="give one of them")
-        for name in map(self.name_of, self.files):
-            if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
-                raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")
+        refuse_other_bytes(map(self.name_of, self.files))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -213,10 +212,21 @@ class Options(Short):
             if not fits:
                 raise bad_value(field_name, getattr(self, field_name), allowed)
         parse_steps(self.step)
-        self.build  # noqa: B018 - refuses what it must
+        _ = self.build  # refuses what it must
         user_rules(rules)
 
     @property
     def build(self) -> BuildOptions:
         """Return the options that shape dependencies."""
         return BuildOptions(sync=self.sync, gap_ns=self.gap_ns, hta_limit=self.hta_limit)
+
+
+def refuse_other_bytes(names: Iterable[str]) -> None:
+    """Refuse names of files that are not UTF-8.
+
+    Raises:
+        InputError: one is not.
+    """
+    for name in names:
+        if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
+            raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")

@@ -23,18 +23,17 @@ from graphlink.model import I64
 from graphlink.pipeline.file import load as load_bubbles
 from graphlink.pipeline.file import ranges_of, replica
 from graphlink.pipeline.graphs import UNRECORDED, graphs
-from graphlink.publish import Publication, write, writing
+from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, Rendezvous, meetings
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, Rendezvous, meetings, shortest_ns
 from graphlink.replay.workload import Workload, workload
-from graphlink.scale.copies import Copies, copies
+from graphlink.scale.copies import Copies, copies, unfit
 from graphlink.scale.copy import Copied, copied
 from graphlink.scale.layout import Axis, found, required, stated, step_of
 from graphlink.scale.longer import Longer, longer
-from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play, recorded_ns
+from graphlink.scale.play import Costs, PlayedCopies, alone, costs, play
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
-from graphlink.scale.sound import unfit
 from graphlink.scale.spread import Spread, spreads
 from graphlink.scale.stages import message_bytes, stage_ranges
 from graphlink.scale.transfers import Rule, fit, grown_bytes, of_growing
@@ -122,20 +121,18 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
             write(publication.beside / output_names.GROUPS, _groups_json(made.groups))
             names.append(output_names.GROUPS)
         summary = _summary(run, axes, made, changes, played, nodes, sorted([*names, output_names.SUMMARY]))
-        write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+        write_json(publication.beside / output_names.SUMMARY, summary)
         publication.publish()
     return summary
 
 
-def data_axis(folder: Path, layout: str | None = None) -> Axis:
+def data_axis(folder: Path) -> Axis:
     """Return the axis of data parallel ranks of a run.
 
     Raises:
         InputError: it cannot be told, or the recorded graphs are not all there.
-        UsageError: ``layout`` is none.
     """
-    run = _recorded(folder)
-    return required(_axes(run, layout), "data")
+    return required(_axes(_recorded(folder), None), "data")
 
 
 def _axes(run: _Recorded, layout: str | None) -> dict[str, Axis]:
@@ -172,7 +169,7 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
             with writing(publication.beside / names[-1]) as file_out:
                 write_et(file_out, graph, UNRECORDED)
         summary = _of_pipeline(run, wishes, played, whole, told, nodes, sorted([*names, output_names.SUMMARY]))
-        write(publication.beside / output_names.SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+        write_json(publication.beside / output_names.SUMMARY, summary)
         publication.publish()
     return summary
 
@@ -282,7 +279,7 @@ class _Changes:
                 self.size_bytes[node] = np.array(grown, np.int64)[which] if len(node) else size[node]
         first = np.zeros(len(met.expected), np.int64)
         first[met.partner[member]] = member
-        self.recorded_ns = recorded_ns(work, met)
+        self.recorded_ns = shortest_ns(met, work.cost_ns - work.fixed_ns)
         ranks = tuple(np.array([of[int(g)] for g in met.group], np.float64) for of in (recorded, now))
         sizes_of = size[first].astype(np.float64), self.size_bytes[first].astype(np.float64)
         self.took_ns = self.rule.grown(self.recorded_ns, kind[first], (ranks[0], ranks[1]), sizes_of)
@@ -372,9 +369,9 @@ def _write_copies(task: _Task) -> int:
         took = task.spread.ns(graph.duration_ns, who.rank)
         took[task.moved] = task.took_ns[task.moved]
         times = alone(graph, took, task.meets, task.end_ns[:, k], task.begin_ns)
-        made = copied(graph, who, took, task.size_bytes, times, task.metadata)
+        made, origin = copied(graph, who, took, task.size_bytes, times, task.metadata)
         with writing(task.out / output_names.graph(PREFIX, who.rank)) as out:
-            write_changed(out, made.graph, made.origin, rests)
+            write_changed(out, made, origin, rests)
     return len(graph.name) * len(task.copies)
 
 

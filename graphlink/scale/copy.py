@@ -26,16 +26,11 @@ class Copied:
     peers: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """A graph in the order of its ids; ``origin``: of each node its place in the graph that it was made from."""
+def copied(graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alone, metadata: Metadata) -> tuple[Graph, I64]:
+    """Make the graph of a copy, and tell of each of its nodes its place in ``graph``.
 
-    graph: Graph
-    origin: I64
-
-
-def copied(graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alone, metadata: Metadata) -> Ordered:
-    """Make the graph of a copy. ``took_ns``, ``size_bytes``: of its nodes; ``times``: of its replay, from ``metadata.epoch_ns`` on."""
+    ``took_ns``, ``size_bytes``: of its nodes; ``times``: of its replay, from ``metadata.epoch_ns`` on.
+    """
     old_ns = np.maximum(graph.duration_ns, 1)
     begin = int(times.start_ns.min(initial=0))
     start, end = times.start_ns - begin, times.end_ns - begin
@@ -52,10 +47,11 @@ def copied(graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alon
         columns={**graph.columns, **_communication(graph, who, size_bytes)},
         read=None,
     )
-    return reordered(changed, np.lexsort((np.arange(len(start)), start)))
+    order = np.argsort(start, kind="stable")
+    return _reordered(changed, order), order
 
 
-def reordered(graph: Graph, order: I64) -> Ordered:
+def _reordered(graph: Graph, order: I64) -> Graph:
     """Return the graph with its nodes in another order, in which every edge still leads on. The edges of a node keep theirs."""
     count = len(order)
     at = spread(count, order, np.arange(count))
@@ -65,7 +61,7 @@ def reordered(graph: Graph, order: I64) -> Ordered:
     columns: dict[str, Any] = {name: value[order] for name, value in own.items() if isinstance(value, np.ndarray) and name not in _OF_EDGES}
     caller = columns["caller"]
     columns["caller"] = np.where(caller == NOWHERE, NOWHERE, at[np.maximum(caller, 0)]).astype(np.int32)
-    moved = replace(
+    return replace(
         graph,
         **columns,
         first=np.append(0, np.cumsum(np.bincount(target, minlength=count))),
@@ -73,7 +69,6 @@ def reordered(graph: Graph, order: I64) -> Ordered:
         edge_kind=graph.edge_kind[edges],
         columns={name: Column.of(at[c.node], c.value, texts=c.texts) for name, c in graph.columns.items()},
     )
-    return Ordered(moved, order)
 
 
 _OF_EDGES: Final = ("first", "source", "edge_kind")

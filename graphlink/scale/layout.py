@@ -18,7 +18,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64
-from graphlink.read.ranges import STEP_MARK
+from graphlink.read.ranges import STEP_MARK, fits
 from graphlink.replay.workload import Work, works_of
 
 AXES: Final = ("data", "tensor", "pipeline")
@@ -129,7 +129,7 @@ def _sums(graph: Graph, groups: Sequence[int]) -> bool:
 
 def step_of(graph: Graph) -> I64:
     """Return the step of each node: how many marks of steps begin no later, less one; 0 where there are no marks."""
-    marks = np.array([STEP_MARK.fullmatch(name) is not None for name in graph.strings], np.bool_)
+    marks = fits(STEP_MARK, graph.strings)
     starts = np.sort(graph.start_ns[marks[graph.name] & graph.host])
     steps: I64 = np.searchsorted(starts, graph.start_ns, "right") - 1
     return np.maximum(steps, 0)

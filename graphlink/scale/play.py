@@ -15,7 +15,7 @@ from graphlink.depend.edges import successors
 from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I64, NOWHERE, U64
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Messages, Rendezvous, messages, shortest_ns
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Messages, Rendezvous, messages
 from graphlink.replay.workload import Workload
 from graphlink.scale.copies import Copies
 from graphlink.scale.spread import Spread
@@ -51,11 +51,6 @@ def costs(work: Workload, met: Rendezvous, took_ns: I64) -> Costs:
     out[m.send] = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))
     out[m.receive] = np.where(free, np.clip(m.received_ns - m.both_ns, 0, own[m.receive]), out[m.send])
     return Costs(out, m)
-
-
-def recorded_ns(work: Workload, met: Rendezvous) -> I64:
-    """Return what each meeting took as recorded."""
-    return shortest_ns(met, work.cost_ns - work.fixed_ns)
 
 
 def play(work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: dict[int, Spread]) -> PlayedCopies:

@@ -164,21 +164,18 @@ def _pipeline(one: MadePipeline) -> list[str | Table]:
         ("microbatches", f"{one.microbatches_recorded:,}", f"{one.microbatches:,}"),
         ("makespan", f"{ms(one.recorded_makespan_ns)} ms", f"{ms(one.makespan_ns)} ms"),
     ]
+    off_pct = 100 * (one.played_makespan_ns / one.recorded_makespan_ns - 1) if one.recorded_makespan_ns else 0.0
     slowest = f", the slowest of {one.pipelines:,} side by side" if one.pipelines > 1 else ""
     return [
         "",
         f"{one.schedule}{slowest}; forwards and backwards told by {one.told_by}",
         Table(rows, ("", "recorded", "now"), "<>>"),
-        f"  the recorded steps played in the same way: {ms(one.played_makespan_ns)} ms ({_off_pct(one):+.1f} %)",
+        f"  the recorded steps played in the same way: {ms(one.played_makespan_ns)} ms ({off_pct:+.1f} %)",
         f"  idle share of the makespan {100 * one.bubble_rate:.1f} %; what a step has beside it: {rest}",
         "",
         "copies of recorded stages",
         Table([(f"{source}", _few(stages[:_FEW], len(stages))) for source, stages in copied.items()], ("stage", "is now stage"), "><"),
     ]
-
-
-def _off_pct(one: MadePipeline) -> float:
-    return 100 * (one.played_makespan_ns / one.recorded_makespan_ns - 1) if one.recorded_makespan_ns else 0.0
 
 
 def _few(ranks: list[int], count: int) -> str:

@@ -18,12 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.graph_model import Graph
-from graphlink.model import I64, NOWHERE, U64
+from graphlink.model import F64, I64, NOWHERE, U64
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import begins
-
-F64 = np.ndarray[Any, np.dtype[np.float64]]
+from graphlink.tables import begins, codes, turns
 
 _TOGETHER: Final = 0.7  # correlation of two ops in a row from which they are drawn as one
 _THROUGHOUT: Final = 2.0  # times the variance that separate draws give, from which a rank is taken to be slower throughout
@@ -150,13 +148,8 @@ def _places(graph: Graph, works: Sequence[Work]) -> dict[int, dict[_Place, int]]
     of those is part of the name."""
     nodes = np.flatnonzero(np.isin(works_of(graph), works))
     step, name = step_of(graph)[nodes], graph.name[nodes]
-    order = np.lexsort((nodes, name, step))
-    first = begins(step[order], name[order])
-    start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-    turn = np.empty(len(order), np.int64)
-    turn[order] = np.arange(len(order)) - start
-    count = np.empty(len(order), np.int64)
-    count[order] = np.bincount(np.cumsum(first) - 1)[np.cumsum(first) - 1] if len(order) else 0
+    turn, of_name = turns(step, name), codes(step, name)
+    count = np.bincount(of_name)[of_name]
     out: dict[int, dict[_Place, int]] = {}
     texts = graph.strings
     for node, of, code, k, all_ in zip(*(c.tolist() for c in (nodes, step, name, turn, count)), strict=True):

@@ -16,10 +16,11 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.graph_model import Graph, NodeType
-from graphlink.model import I64, NOWHERE, U8
+from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
+from graphlink.tables import turns
 
 RULE: Final = "messages between stages"
 _TODO: Final = "record with ranges around forward and backward of each microbatch (docs/bubbles.md), and link again"
@@ -77,7 +78,7 @@ def _ranges(graph: Graph, skew_ns: int, axis: Axis, place: int, rank: int) -> Ra
         step=step,
         stage=np.full(count, place),
         chunk=np.zeros(count, np.int64),
-        microbatch=_turns(phase, step),
+        microbatch=turns(phase, step),
         start_ns=start + skew_ns,
         end_ns=end + skew_ns,
         busy_ns=end - start,
@@ -148,12 +149,3 @@ def _split(units: list[_Unit], first: bool, last: bool) -> list[tuple[int, int, 
         elif what != (None, None):
             return []
     return [] if any(low >= high for low, high, _ in out) else out
-
-
-def _turns(phase: U8, step: I64) -> I64:
-    """Return which of its phase in its step each one is."""
-    turn = np.zeros(len(phase), np.int64)
-    for key in set(zip(phase.tolist(), step.tolist(), strict=True)):
-        mine = np.flatnonzero((phase == key[0]) & (step == key[1]))
-        turn[mine] = np.arange(len(mine))
-    return turn

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from graphlink.astra.network import Transfers
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I64
+from graphlink.model import F64, I64
 from graphlink.replay.network import wire_share
 from graphlink.tables import take
-
-F64 = np.ndarray[Any, np.dtype[np.float64]]
 
 TREE: Final = "tree"
 _RING: Final = "ring"

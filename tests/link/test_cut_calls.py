@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.link.cut_calls import cut_calls
-from graphlink.link.launch import link
+from graphlink.link.launch import cut_calls, link
 from graphlink.link.match import match_hosts
 from tests.build import Call, Host, build_trace
 

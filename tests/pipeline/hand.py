@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphlink.depend.names import names
+from graphlink.depend.assemble import names
 from graphlink.graph_model import ON_HOST, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts

@@ -14,8 +14,7 @@ from benchmarks.bands import inside, predicted, table
 from graphlink.cli import main
 from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
-from graphlink.replay.band import WEIGHT, Told, band, told_by_summary
-from graphlink.replay.band_words import band_head, band_words
+from graphlink.replay.band import WEIGHT, Told, band, band_head, band_words, told_by_summary
 from graphlink.replay.changes import changes_of
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path

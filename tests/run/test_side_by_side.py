@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.run import job, large
+from graphlink.run import job
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 PAIR = job.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json")
@@ -15,8 +15,8 @@ PAIR = job.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
 def test_two_processes_write_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "LARGE_BYTES", 0)
-    monkeypatch.setattr(large, "may_fork", lambda estimates, jobs: jobs is None)
+    monkeypatch.setattr(job, "LARGE_BYTES", 0)
+    monkeypatch.setattr(job, "may_fork", lambda estimates, jobs: jobs is None)
     processes = []
     beside = job.beside
     monkeypatch.setattr(job, "beside", lambda work, *, forked: processes.append(forked) or beside(work, forked=forked))

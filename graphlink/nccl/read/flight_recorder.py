@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I32, NOWHERE
 from graphlink.nccl.read.names import function_of, message_bytes, natural, rank_in_name, small, text_of
@@ -27,7 +28,7 @@ from graphlink.read.columns import Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import rank_list
 from graphlink.read.nccl_kinds import PICKLE, DumpKind
 from graphlink.read.source import open_source
-from graphlink.read.stream import ArrayReader, gc_paused
+from graphlink.read.stream import ArrayReader
 
 _PEER: Final = re.compile(r"\S*:?(?:send (\d{1,7})->(\d{1,7})|recv (\d{1,7})<-(\d{1,7}))")
 _OF_OUTPUT: Final = frozenset({"reducescatter", "scatter", "recv"})

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.nccl.read.events import CUT, DAMAGED, MOST_BYTES, lines
@@ -24,7 +25,6 @@ from graphlink.read.columns import Parts, Strings
 from graphlink.read.comms import count_or_none
 from graphlink.read.nccl_kinds import DumpKind
 from graphlink.read.source import open_source
-from graphlink.read.stream import gc_paused
 
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"

@@ -45,7 +45,7 @@ def _listed(key: str, title: str, says: str, found: list[tuple[int, Change]]) ->
     ]
     columns: list[tuple[Column, list[Cell]]] = [
         (Column("no.", "number"), [Cell(str(n), n) for n in range(1, len(shown) + 1)]),
-        (Column("change", "number", "change", "change_ns"), [_signed(one.change_ns) for one in shown]),
+        (Column("change", "number", "change", "change_ns"), [signed_cell(one.change_ns) for one in shown]),
         (Column("of the step", "number", "of_step", "change_pct"), [_per_cent(one.change_pct) for one in shown]),
         (Column("what"), [Cell(one.what) for one in shown]),
         (Column("evidence"), [Cell(shortened(one.evidence, 160), whole=one.evidence) for one in shown]),
@@ -60,10 +60,6 @@ def _listed(key: str, title: str, says: str, found: list[tuple[int, Change]]) ->
     more = f"{len(found) - MOST_ROWS:,} more are in the file of --json." if len(found) > MOST_ROWS else ""
     table = Table(key, f"{title}, in this order", [column for column, _ in columns], rows, "diff#/changes", more)
     return [Bars(f"{key}-bars", f"{title}: the difference of each", says, bars[:MOST_BARS]), table] if bars else [table]
-
-
-def _signed(ns: int | None) -> Cell:
-    return Cell("") if ns is None else signed_cell(ns)
 
 
 def _per_cent(share: float | None) -> Cell:

@@ -13,7 +13,7 @@ from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, S
 from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import count_cell, share_cell, size, time_cell
 from graphlink.records import Table as TextTable
-from graphlink.records import counted, shortened
+from graphlink.records import counted, first_few, shortened
 from graphlink.report.summary import Rank, alike, all_stood, explained, lost, machine_line
 from graphlink.standstill.standstill import Stood
 
@@ -144,7 +144,7 @@ def _warnings(found: Found) -> list[Part]:
 
 
 def _whose(ranks: Sequence[int], count: int) -> str:
-    some = ", ".join(map(str, ranks[:4])) + ", ..." * (len(ranks) > 4)
+    some = first_few(ranks, 4)
     return f"rank{'s' * (len(ranks) > 1)} {some}" + (" and others" if count > 1 else "")
 
 

@@ -46,18 +46,14 @@ def _bubbles(pipeline: Pipeline) -> Words:
     return ["The pipeline stood idle for ", time_figure(lost, "bubble"), stages, name(most), " (", share, ")."]
 
 
-def _slowest(found: Found) -> Rank:
-    """Return the rank with the longest usual step, or else with the longest recording."""
-    return max(found.ranks, key=lambda one: (_step_ns(one), -one.rank))
-
-
 def _step_ns(rank: Rank) -> int:
+    """Return how long the usual step of a rank takes, or else its recording."""
     told = rank.iterations
     return rank.replay.measured_ns if told is UNSET else told.first_ns if told.mean_ns is None else told.mean_ns
 
 
 def _step(found: Found) -> Words:
-    rank = _slowest(found)
+    rank = max(found.ranks, key=lambda one: (_step_ns(one), -one.rank))
     at, told = f"summary.json#/ranks/{found.at[rank.rank]}", rank.iterations
     on = f" on rank {rank.rank}, the slowest" if len(found.ranks) > 1 else ""
     if told is UNSET:
@@ -76,7 +72,7 @@ def _idle(found: Found) -> Words:
         pipeline = found.summary.pipeline
         return [" No device ops were recorded.", *([" ", *_bubbles(pipeline)] if pipeline else [])]
     worst = max(ranks, key=lambda one: (idle_percent(one), -one.rank))
-    told = _one(found, worst, f"GPU{'s' * (len(worst.gpu) > 1)} of rank {worst.rank}" if len(ranks) > 1 else _gpu_of(worst))
+    told = _one(worst, several=len(ranks) > 1)
     others: Words = []
     if len(ranks) > MOST_BLOCKS:
         usual = median(idle_percent(rank) for rank in ranks)
@@ -89,24 +85,26 @@ def _idle(found: Found) -> Words:
     return [" ", *told, *others]
 
 
-def _gpu_of(rank: Rank) -> str:
-    return "The GPU" if len(rank.gpu) == 1 else f"The {len(rank.gpu)} GPUs"
-
-
 def _whole(rank: Rank) -> int:
     return sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
 
 
-def _one(found: Found, rank: Rank, who: str) -> Words:
-    """Tell how much of their time the GPUs of a rank are idle, and mostly why."""
+def _one(rank: Rank, *, several: bool) -> Words:
+    """Tell how much of their time the GPUs of a rank, of ``several`` or alone, are idle, and mostly why."""
     idle, whole = sum(one.idle_ns for one in rank.gpu), _whole(rank)
     causes: dict[str, int] = {}
     for one in rank.gpu:
         for cause, ns in one.idle_by_cause_ns.items():
             causes[cause] = causes.get(cause, 0) + ns
-    who = who if who.startswith("The") else f"The {who}"
-    verb = "is" if len(rank.gpu) == 1 else "are"
-    words: Words = [f"{who} {verb} idle for ", share_figure(idle, whole, "idle"), " of ", time_figure(whole, "gpu_time")]
+    single = len(rank.gpu) == 1
+    gpus = "GPU" if single else "GPUs" if several else f"{len(rank.gpu)} GPUs"
+    of = f" of rank {rank.rank}" if several else ""
+    words: Words = [
+        f"The {gpus}{of} {'is' if single else 'are'} idle for ",
+        share_figure(idle, whole, "idle"),
+        " of ",
+        time_figure(whole, "gpu_time"),
+    ]
     if not idle:
         return [*words, "."]
     most = max(causes, key=causes.__getitem__)

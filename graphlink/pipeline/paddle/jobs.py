@@ -16,9 +16,10 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, U8, Bool
-from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Pass
+from graphlink.records import first_few
+from graphlink.tables import codes, turns
 
 NO_PHASE: Final = 255
 RULES: Final = ("paddle", "paddle, chunk by occurrence", "inferred: microbatch by order")
@@ -86,7 +87,7 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
     many = "chunks" if column == "chunk" else "microbatches"
-    said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
+    said = f"the {many} of the logs are {first_few(numbers.tolist(), 8)}: numbered from 0"
     values = [getattr(jobs, column) for jobs in workers]
     places = [np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value)) for value in values]
     renumbered = [
@@ -266,7 +267,7 @@ def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
 def _with_microbatches(jobs: Jobs) -> Jobs:
     if _knows_microbatches(jobs):
         return jobs
-    order = counted(codes(jobs.step, jobs.log.type.astype(np.int64)))
+    order = turns(jobs.step, jobs.log.type)
     return replace(jobs, microbatch=np.where(jobs.work, order, NOWHERE), rule=2)
 
 
@@ -283,8 +284,8 @@ def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
         return jobs
     if repeats <= 1:
         return replace(jobs, chunk=np.where(jobs.work, 0, NOWHERE))
-    code = codes(jobs.step, jobs.phase.astype(np.int64), jobs.part, jobs.microbatch)
-    k, count = counted(code), np.bincount(code)[code]
+    code = codes(jobs.step, jobs.phase, jobs.part, jobs.microbatch)
+    k, count = turns(code), np.bincount(code)[code]
     chunk = np.where(jobs.phase == Pass.F, k, repeats - 1 - k)
     return replace(jobs, chunk=np.where(jobs.work & (count == repeats), chunk, NOWHERE), rule=max(jobs.rule, 1))
 

@@ -23,6 +23,7 @@ from graphlink.model import I32, I64, NOWHERE
 from graphlink.pipeline.paddle.names import WORKER
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
+from graphlink.records import first_few
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1024  # from a marker to the end of what is read behind it
@@ -148,7 +149,7 @@ def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
 
 def listed(names: Sequence[object]) -> str:
     """List the first few."""
-    return ", ".join(map(str, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
+    return first_few(names, _MOST_NAMED)
 
 
 def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str]:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
-from graphlink.link.step_cut import Steps
+from graphlink.link.step_cut import Steps, parse_steps
 from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
-from graphlink.pipeline.grouped import codes
+from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
-from graphlink.pipeline.paddle.logs import JobLog, listed
+from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
-from graphlink.pipeline.records import Delays, Pass, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
-from graphlink.tables import take
+from graphlink.tables import codes, take
 
+log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
 )
 _MOST_NAMED: Final = 8
+
+
+def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
+    """Return the pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis.
+
+    Raises:
+        InputError: as ``read_paddle`` and ``stage_runs`` do, or the workers have no step in common.
+        UsageError: the logs hold no such ``step``.
+    """
+    steps = parse_steps(step)
+    log.info("reading %s", logs)
+    read = read_paddle(logs)
+    log.info("looking for stages in %d jobs of %d workers", sum(len(one.start_ns) for one in read), len(read))
+    runs, warnings = stage_runs(read, steps)
+    log.info("looking for bubbles")
+    pipeline = analyse(runs)
+    if pipeline is None:
+        raise InputError("its workers have no step in common", path=logs, todo="keep the logs of one run, whole, in the folder")
+    return replace(pipeline, warnings=(*warnings, *pipeline.warnings))
 
 
 def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list[StageRun], list[str]]:
@@ -123,7 +145,7 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     phase, part = jobs.phase[chosen], jobs.part[chosen]
     step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]
     whole = np.where(part == NOWHERE, np.arange(len(chosen)), NOWHERE)
-    code = codes(step, phase.astype(np.int64), chunk, microbatch, whole)
+    code = codes(step, phase, chunk, microbatch, whole)
     first = np.unique(code, return_index=True)[1]
     start, end, busy = start_ns[chosen][first], np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
     np.maximum.at(end, code, end_ns[chosen])

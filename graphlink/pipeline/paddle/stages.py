@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Pass
+from graphlink.records import first_few
+from graphlink.tables import codes
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
@@ -118,7 +119,7 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
     if len(apart):
         ranks = [workers[w].log.rank for w in apart.tolist() if w != NOWHERE]
         counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
-        named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+        named = first_few(ranks, _MOST_NAMED)
         warnings.append(f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left out")
     pipelines = tuple(tuple(row) for row in rows[whole].tolist())
     heads = [int(column[column != NOWHERE][0]) for column in rows.T]

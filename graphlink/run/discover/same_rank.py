@@ -9,6 +9,7 @@ from typing import Final
 from graphlink.errors import InputError
 from graphlink.read.heads import Head
 from graphlink.read.kinds import KINETO
+from graphlink.records import first_few
 from graphlink.run.discover.names import named_world, without_number
 from graphlink.run.one_run import APART_NS, differences, of_jobs
 
@@ -39,7 +40,7 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
         )
     apart_by, sets = runs
     (one, ones), (other, others), *_ = sets.items()
-    listed = ", ".join(map(str, again[:_MOST_RANKS])) + (", ..." if len(again) > _MOST_RANKS else "")
+    listed = first_few(again, _MOST_RANKS)
     shown = "" if apart_by == _BACKEND else f", {one} and {other}"  # which may be any text of the recording
     raise InputError(
         f"is of another run, or another part of it, than {ones[0].path}: they differ by {apart_by}{shown}",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
+from graphlink.pipeline.paddle.runs import pipeline_of
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
-from graphlink.run.paddle import pipeline_of
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate
 

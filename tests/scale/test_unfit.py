@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.graph_model import UNKNOWN_DEP, Graph
-from graphlink.scale.sound import unfit
+from graphlink.scale.copies import unfit
 from tests.scale.clusters import MIXED, Linked, graphs_of
 
 
