@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups
 from graphlink.read.host_comms import RecordedOp, collective, peer
-from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
+from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})

@@ -18,7 +18,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from graphlink.collecting import gc_paused as gc_paused  # read/host.py has it from here
 from graphlink.errors import InputError
 from graphlink.read.kinds import NCCL, binary_kind, kind_by_name
 from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
