@@ -57,12 +57,14 @@ def link(arguments: argparse.Namespace) -> int:
     refuse_contradictions(arguments)
     with gc_paused():
         from graphlink.engine.engines import RunsOn
+        from graphlink.engine.memory import keep_freed
         from graphlink.run.link import leave_jobs, linked
         from graphlink.run.options import Options, Recordings
         from graphlink.run.out import out_of
 
         gc.freeze()  # modules stay: to go through them again and again takes a tenth of a small job
 
+    keep_freed()
     recordings = Recordings(
         folders=tuple(arguments.folder),
         kineto=tuple(arguments.kineto),
