@@ -15,7 +15,8 @@ import numpy as np
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.families import before_what, families_of
-from graphlink.graph.slack import Slack, crossing, least_over, length_ns
+from graphlink.graph.order import longest_path
+from graphlink.graph.slack import Slack, crossing, least_over
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
@@ -107,7 +108,7 @@ def top_gains(
         for group, w, gain in zip(groups, wanted, found, strict=True):
             group.gain_ns[w] = gain
     ops, families, by_share, operations = groups
-    idle_ns = late.total_ns - length_ns(graph, np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns))
+    idle_ns = late.total_ns - int(longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work)).max(initial=0))
     share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
+from operator import add as plus
 from typing import Final
 
 import msgspec
@@ -132,3 +134,32 @@ def blocks(first: I64) -> Iterator[OrderedNodes]:
     for low in range(0, last, BLOCK):
         bounds = first[low : min(low + BLOCK, last) + 1]
         yield OrderedNodes(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
+
+
+def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge) later.
+
+    Every edge (CSR by target) must run from a lower to a higher node. Linear.
+    """
+    ends: list[int] = []
+    end_of = ends.__getitem__
+    add = ends.append
+    for block in blocks(first):
+        sources = source[block.edges].tolist()
+        costs = cost_ns[block.nodes].tolist()
+        lags = np.zeros(0, np.int64) if lag_ns is None else lag_ns[block.edges]
+        lagging = repeat(False, len(costs)) if lag_ns is None else block.entered(lags > 0).tolist()
+        late_by = lags.tolist()
+        low = 0
+        for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
+            count = high - low
+            if late:
+                add(max(map(plus, map(end_of, sources[low:high]), late_by[low:high])) + cost)
+            elif count == 1:
+                add(ends[sources[low]] + cost)
+            elif count:
+                add(max(map(end_of, sources[low:high])) + cost)
+            else:
+                add(cost)
+            low = high
+    return np.array(ends, dtype=np.int64)

@@ -80,11 +80,6 @@ def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
     return out
 
 
-def length_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> int:
-    """Return the length of a replay."""
-    return int((cost_ns + _after_ns(graph, cost_ns, lag_ns)).max(initial=0))
-
-
 def leads_nowhere(graph: Graph) -> Bool:
     """Mark the nodes that no edge leaves."""
     return ~marked(len(graph.kind), graph.source)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import repeat
-from operator import add as plus
 from typing import Final
 
 import numpy as np
 
 from graphlink.depend.edges import topological
-from graphlink.graph.order import blocks
+from graphlink.graph.order import blocks, longest_path
 from graphlink.graph_model import Graph
-from graphlink.model import I32, I64, NOWHERE
+from graphlink.model import I64, NOWHERE
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
@@ -35,7 +33,7 @@ class IdealReplay(Short):
 def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
 
-    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns per node.
+    ``cost_ns`` has what each node costs (``graph.durations.cost_ns``), one int64 ns per node.
 
     Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
     dependencies starts at 0.
@@ -49,35 +47,6 @@ def measured_ns(graph: Graph) -> int:
     if not len(graph.kind):
         return 0
     return int(graph.end_ns.max() - graph.start_ns.min())
-
-
-def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge) later.
-
-    Every edge (CSR by target) must run from a lower to a higher node. Linear.
-    """
-    ends: list[int] = []
-    end_of = ends.__getitem__
-    add = ends.append
-    for block in blocks(first):
-        sources = source[block.edges].tolist()
-        costs = cost_ns[block.nodes].tolist()
-        lags = np.zeros(0, np.int64) if lag_ns is None else lag_ns[block.edges]
-        lagging = repeat(False, len(costs)) if lag_ns is None else block.entered(lags > 0).tolist()
-        late_by = lags.tolist()
-        low = 0
-        for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
-            count = high - low
-            if late:
-                add(max(map(plus, map(end_of, sources[low:high]), late_by[low:high])) + cost)
-            elif count == 1:
-                add(ends[sources[low]] + cost)
-            elif count:
-                add(max(map(end_of, sources[low:high])) + cost)
-            else:
-                add(cost)
-            low = high
-    return np.array(ends, dtype=np.int64)
 
 
 def play_ideal(work: Workload) -> Played:

@@ -18,11 +18,12 @@ from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, crit
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import costs
+from graphlink.graph.order import longest_path
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import NOWHERE, U8
-from graphlink.replay.ideal import longest_path, replay
+from graphlink.replay.ideal import replay
 from tests.pipeline.hand import N, graph, records
 
 K, E = NodeKind, EdgeKind

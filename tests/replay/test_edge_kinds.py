@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from graphlink.graph.durations import cost_ns
+from graphlink.graph.order import longest_path
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, Comm
-from graphlink.replay.ideal import longest_path, measured_ns
+from graphlink.replay.ideal import measured_ns
 from graphlink.testing import Execution, Program, Shape, Training, random_program, run, training_program, write_kineto
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
