@@ -63,13 +63,11 @@ def _one_a_node(graph: Graph) -> I32:
 
 
 def _heads(before: I32) -> I32:
-    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
-    head: list[int] = []
-    add = head.append
-    for low in range(0, len(before), BLOCK):
-        for v, b in enumerate(before[low : low + BLOCK].tolist(), low):
-            add(v if b == v else head[b])
-    return np.array(head, np.int32)
+    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log n)."""
+    head = before
+    while not np.array_equal(further := head[head], head):  # twice as far each time
+        head = further
+    return head
 
 
 def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
