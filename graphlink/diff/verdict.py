@@ -65,7 +65,10 @@ def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: flo
         return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {_percent(found.p)} of cases"
     if margin <= SAME_WITHIN:
         return "the same", f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out"
-    return "cannot tell", f"the steps vary too much: the margin is {margin:.1f} %, for 'the same' it has to be {SAME_WITHIN:g} % or less"
+    return (
+        "cannot tell",
+        f"the steps vary too much: the margin reaches {margin:.1f} % to each side; 'the same' needs {SAME_WITHIN:g} % or less",
+    )
 
 
 def _percent(p: float) -> str:
