@@ -73,7 +73,10 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "device_share": ("share of device time", "Of the device time of the rank."),
     "backward": ("backward", "The part of its device time that the backward took."),
-    "host_time": ("host time", "What its rows took on host threads, without the rows inside them and without waiting."),
+    "host_time": (
+        "host time",
+        "What its rows took on host threads, without the rows inside them and without recognised waits. A data loader's wait counts.",
+    ),
     "tensor_cores": (
         "tensor cores",
         "Whether the names of its kernels tell that they use tensor cores: used, not used, not used because of the type, or unknown. "
