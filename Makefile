@@ -12,8 +12,10 @@ FUZZ ?= --count 10000
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
 
-# records four ranks of a small model on this machine's CPU, which needs PyTorch, and makes their graphs
-capture: $(VENV)/.installed-dev
+# records four ranks of a small model on this machine's CPU and makes their graphs. A PyTorch that is there is kept; else it is the one of the
+# extra dev, as the newest brings gigabytes of CUDA
+capture: $(VENV)/.installed
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) "$$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)"
 	rm -rf graphlink-capture
 	$(BIN)/python fixtures/capture/ddp.py graphlink-capture/recorded
 	$(BIN)/graphlink graphlink-capture/recorded --out graphlink-capture/out

@@ -13,14 +13,13 @@ from graphlink.diff import facts
 from graphlink.diff.changes import changes
 from graphlink.diff.comparable import comparable, refuse
 from graphlink.diff.facts import Basis, RankPair, RunFacts
-from graphlink.diff.pairs import DEVICE, Both, Matched, loads, matching, paired_parts
+from graphlink.diff.pairs import DEVICE, Both, Matched, in_loader, matching, paired_parts
 from graphlink.diff.records import Comparable, DiffReport, NameChange, OperationChange, RankChange
 from graphlink.diff.run_level import communication, pipeline_change
 from graphlink.diff.split import rank_splits, run_split
 from graphlink.diff.verdict import fail_on, verdict
 from graphlink.errors import InputError
 from graphlink.operations.records import Operation
-from graphlink.read.ranges import LOADER
 from graphlink.records import first_few
 
 _SAME: Final = 0.0005  # of a count
@@ -151,8 +150,8 @@ def _calls(pairs: Sequence[RankPair], basis: Basis, matched: Matched) -> list[di
     for side in ("before", "after"):
         calls: dict[tuple[str, ...], float] = defaultdict(float)
         for path, one, steps in _of_side(pairs, side, matched):
-            if loads(path) and not LOADER.fullmatch(one.path[-1]):
-                continue  # what the loader calls is matched with it, and is no call of it
+            if in_loader(path, tuple(one.path)):
+                continue
             calls[path] += one.calls / (1 if basis.per == "run" else max(steps, 1)) / len(pairs)
         out.append(calls)
     return out

@@ -118,6 +118,11 @@ def loads(path: Path) -> bool:
     return len(path) == 1 and LOADER.fullmatch(path[0]) is not None
 
 
+def in_loader(matched: Path, path: Path) -> bool:
+    """Tell whether an op is inside a data loader. Its path as it is ``matched`` is then that of the loader, but it is no call of it."""
+    return loads(matched) and not LOADER.fullmatch(path[-1])
+
+
 def api_name(name: str) -> str:
     """Return the name of a GPU call as CUDA has it: what HIP calls alike is alike."""
     return _VERSION.sub("", _API.sub("cuda", name))
@@ -190,7 +195,7 @@ def _work(trial: Matched, ranks: Iterable[RankFacts], basis: Basis, device: bool
             if bare and not of_device:  # nothing but its name tells what it is
                 key = (key, part.name if trial.by_name else unlike)
             count, ns = float(basis.of(part.count).mean()), float(basis.of(part.ns).mean())
-            if part.of == "host" and not of_device:
+            if part.of == "host" and not of_device and not in_loader(trial.path(path, bare), path):
                 rows[key] += count
             if part.of in DEVICE if device else part.of == "host":
                 spent, times = out.get(key, (0.0, 0.0))

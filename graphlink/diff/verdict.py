@@ -57,16 +57,19 @@ def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: flo
         return "the same", "the recordings are identical: every step and every operation takes the same time to the ns"
     if found is None or margin is None:
         few = (
-            f"A has {basis.before:,} and B has {basis.after:,} after the first"
+            f"A has {basis.before:,} and B has {basis.after:,} after the first, and these prove no difference"
             if basis.per == "step"
             else "not both runs have one after the first"
         )
-        return "cannot tell", f"too few steps for a test: {few}, {ENOUGH} are needed on each side"
+        return "cannot tell", f"too few steps: {few}; 'the same' needs {ENOUGH} on each side"
     if found.p < 1 - LEVEL:
         return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {_percent(found.p)} of cases"
     if margin <= SAME_WITHIN:
         return "the same", f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out"
-    return "cannot tell", f"the steps vary too much: the margin is {margin:.1f} %, for 'the same' it has to be {SAME_WITHIN:g} % or less"
+    return (
+        "cannot tell",
+        f"the steps vary too much: the margin reaches {margin:.1f} % to each side; 'the same' needs {SAME_WITHIN:g} % or less",
+    )
 
 
 def _percent(p: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
-from graphlink.page.parts import Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Table, flat
+from graphlink.page.parts import Bar, Bars, Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Strip, StripCell, Table, flat
 from graphlink.records import first_few, percent, three_digits, time, times
 
 _FEW: Final = 6  # numbers that are shown
@@ -18,12 +18,21 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "step": ("step", "From one step mark to the next. The first step is set aside, as it may hold what is done once."),
     "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
     "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one, or of a step between its marks."),
-    "compute": ("compute", "At least one kernel ran that is no communication, or a memset."),
+    "compute": ("compute", "A kernel that is no communication ran, or a memset. The critical path counts memsets as copies."),
     "communication": ("communication", "Time in which any communication ran on the GPU, waiting for other ranks included."),
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
     "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
     "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
     **{cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in CAUSE_MEANING.items()},
+    "warmup": ("warmup", "Idle stage of a pipeline: before its first forward of the step."),
+    "cooldown": ("cooldown", "Idle stage of a pipeline: after its last backward, until the step ends."),
+    "launch_starved": (
+        "launch_starved",
+        "Idle stage of a pipeline: the host launched late. Without a GPU: the host did other work.",
+    ),
+    "host_sync": ("host_sync", "Idle stage of a pipeline: the host launched late, as it was blocked in a call that waits."),
+    "until": ("until this began", "The op of the GPU that began at the end of the idle interval."),
+    "mostly": ("mostly", "The cause with most of the idle time."),
     "utilisation": ("utilisation", "Of the time of the GPU: the share in which kernels, communication or copies ran on it."),
     "sm_efficiency": (
         "SM efficiency",
@@ -39,7 +48,19 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the difference of two "
         "replays. Gains do not add up. One may exceed the time of an op: pauses of up to 20 us after it are in its nodes.",
     ),
+    "band": (
+        "90 % band",
+        "What a second run with this change would take, in 90 of 100 cases: its steps vary as those of the recording do. Where it "
+        "reaches from later to earlier, the change may gain nothing.",
+    ),
     "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
+    "kind": ("kind", "The sort of work: host, compute, communication, copy, or unexplained."),
+    "host": ("host", "Ops and calls on host threads. On the critical path also those that wait, if nothing recorded tells for what."),
+    "copy": ("copy", "Of the critical path: copies, and memsets."),
+    "nodes": ("nodes", "A node of the graph is an op, a part of an op, or an op of the GPU. This is how many of them."),
+    "from": ("from", "When the stretch begins in the replay."),
+    "most_in": ("most in", "The name with most of the time of the stretch."),
+    "of_it": ("of it", "How much of the time of the stretch this name has."),
     "unexplained": ("unexplained", "Time of the path that no recorded dependency explains: idle GPU streams and idle host threads."),
     "fixed": (
         "fixed on the path",
@@ -50,9 +71,12 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "device time",
         "Sum over the device ops that it launched, forward and backward. Ops that ran side by side count twice.",
     ),
-    "device_share": ("share", "Of the device time of the rank."),
+    "device_share": ("share of device time", "Of the device time of the rank."),
     "backward": ("backward", "The part of its device time that the backward took."),
-    "host_time": ("host time", "What its rows took on host threads, without the rows inside them and without waiting."),
+    "host_time": (
+        "host time",
+        "What its rows took on host threads, without the rows inside them and without recognised waits. A data loader's wait counts.",
+    ),
     "tensor_cores": (
         "tensor cores",
         "Whether the names of its kernels tell that they use tensor cores: used, not used, not used because of the type, or unknown. "
@@ -66,11 +90,12 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "search box, paste it, press Enter and click a row.",
     ),
     "waited_host": ("waited", "How long the host thread stood still in these calls, as recorded."),
-    "wait": ("waited for ranks", "Time in communication until the last rank came, summed over the ranks that waited."),
+    "wait": ("waited for other ranks", "Time in communication until the last rank came, summed over the ranks that waited."),
     "transfer": ("transfer", "Time of communication after all ranks had come, once a meeting."),
     "skew": ("skew", "By how much the last rank came later than the first, on the clock of the run."),
     "bandwidth": ("bus bandwidth", "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes)."),
     "bytes": ("bytes", "Bytes of one rank, as ASTRA-sim counts them."),
+    "apart": ("set apart", "Meetings that the profiler disturbed. They are in no sum."),
     "last": ("came last", "In how many meetings the rank came last by more than the clocks tell."),
     "replay": (
         "replay error",
@@ -100,8 +125,24 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "points": ("points", "What a difference takes off the score."),
     "of_step": ("of the step", "The change, in per cent of the time of a step of A."),
     "came": ("in", "Whether both runs have it: A alone (it went), B alone (it came), more often or less often in B."),
+    "other": ("other", "The rest: all that has no name in this chart."),
+    "alike": ("alike", "How many warnings say this, some with other figures in them."),
     "stage_work": ("work", "Time of the stage in its ranges, without communication."),
 }
+HEADINGS: Final = {  # what columns without a key of their own mean
+    "kind": "kind",
+    "share": "kind",
+    "from": "from",
+    "nodes": "nodes",
+    "most in": "most_in",
+    "most of it in": "most_in",
+    "of it": "of_it",
+    "until this began": "until",
+    "mostly": "mostly",
+    "set apart": "apart",
+    "alike": "alike",
+}
+_LOOKS: Final = {"idle": "unexplained"}  # what keys of ``look.LOOKS`` mean that are no keys of MEANINGS
 
 
 def signed(ns: float) -> str:
@@ -169,18 +210,25 @@ def count_cell(number: int) -> Cell:
 
 
 def meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:
-    """Return what the figures of a page mean, of those that it has."""
-    used = _used([*lead, *(part for section in sections for part in section.parts)])
+    """Return what the figures, headings, causes and colours of a page mean, of those that it has."""
+    parts = flat([*lead, *(part for section in sections for part in section.parts)])
+    used = {key for part in parts for key in (*_figures(part), *_colours(part))}
     return [Meaning(key, title, text) for key, (title, text) in MEANINGS.items() if key in used]
 
 
-def _used(parts: list[Part]) -> set[str]:
-    used: set[str] = set()
-    for part in flat(parts):
-        if isinstance(part, Table):
-            used |= {column.means for column in part.columns}
-        elif isinstance(part, Sentence):
-            used |= {word.means for word in part.words if not isinstance(word, str)}
-        elif isinstance(part, Proposals):
-            used |= {word.means for item in part.items for word in item.heading if not isinstance(word, str)}
-    return used - {""}
+def _figures(part: Part) -> Iterator[str]:
+    """Yield the meanings of what a part says in words and headings."""
+    if isinstance(part, Table):
+        yield from (column.means or HEADINGS.get(column.name, "") for column in part.columns)
+    elif isinstance(part, Sentence):
+        yield from (word.means for word in part.words if not isinstance(word, str))
+    elif isinstance(part, Proposals):
+        yield from (word.means for item in part.items for word in item.heading if not isinstance(word, str))
+        yield from ("band" for item in part.items for name, _ in item.rows if name == "sure")
+
+
+def _colours(part: Part) -> Iterator[str]:
+    """Yield the meanings of the causes and kinds of work that a part shows by their colours."""
+    keys = [cell.key for row in part.rows for cell in row.cells] if isinstance(part, Table) else []
+    of: Sequence[Bar | StripCell] = part.bars if isinstance(part, Bars) else part.parts if isinstance(part, Strip) else ()
+    yield from (_LOOKS.get(key, key) for key in (*keys, *(segment.key for one in of for segment in one.segments if segment.value)))

@@ -12,6 +12,7 @@ from graphlink.testing.program import Action, Api, Await, Begin, Call, End, Host
 STEPS = 4
 SEED = 3
 COMPUTE, COPY, COMM = 7, 20, 24  # streams
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 @dataclass(frozen=True, slots=True)

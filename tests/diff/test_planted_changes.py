@@ -28,6 +28,7 @@ from tests.diff.planted import (
     COMM,
     COMPUTE,
     COPY,
+    LOADER,
     Edit,
     Where,
     a_step,
@@ -50,7 +51,6 @@ from tests.diff.planted import (
 )
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
-LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 class Kind(NamedTuple):
