@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -75,9 +76,10 @@ def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory 
 
 def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
     """Return the ranges of the first pipeline of a run, its ranks in the order of their stages, and what was measured of them."""
-    every = ranges_of(file)
-    ranges = [every[i] for i in replica(file)]
-    return ranges, measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
+    every, mine = ranges_of(file), replica(file)
+    ranges = [every[i] for i in mine]
+    layers = tuple(tuple(file.stages[i].layers or ()) for i in mine)
+    return ranges, replace(measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device), layers=layers)
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pairs import numbered_texts
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Pass, Ranges, RunPipeline, StageRun, StepEntry
+from graphlink.pipeline.records import Cause, Idle, Layers, Ns, Number, Other, Pass, Ranges, RunPipeline, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
@@ -94,6 +94,7 @@ class StageEntry(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: dict[CauseName, Ns]
     optimizer_ns: Ns  # optimizer ranges: after the makespan, in no sum here
     optimizer_sync_ns: Ns | UnsetType = UNSET  # likewise
+    layers: list[Layers] | UnsetType = UNSET  # of the chunks whose forwards show some
 
 
 class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,9 +205,13 @@ def _strange(file: Bubbles) -> str:
     said = file.pipeline
     chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
     counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
+    counts += [one.chunk for s in file.stages for one in s.layers or ()]
     counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
     if not 0 <= min(counts) <= max(counts) < _MOST:
         return f"it counts {min(counts) if min(counts) < 0 else max(counts):,} stages, chunks or microbatches"
+    for one in (one for stage in file.stages for one in stage.layers or ()):
+        if len(one.mean_ns) < 3 or min(one.mean_ns) < 0 or not any(one.mean_ns):
+            return "its layers take no time"
     return "its times lie more than 104 days apart" if _too_long(file) else ""
 
 
@@ -309,6 +314,7 @@ def _stage(pipeline: RunPipeline, i: int) -> StageEntry:
         idle_ns={CAUSES[c]: ns for c, ns in seen.items() if c != Cause.OPTIMIZER_SYNC},
         optimizer_ns=int((run.ranges.end_ns - run.ranges.start_ns)[optimizer].sum()),
         optimizer_sync_ns=seen.get(Cause.OPTIMIZER_SYNC, UNSET),
+        layers=list(run.layers) or UNSET,
     )
 
 

@@ -84,8 +84,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     peers = peer_ops(linked)
     if not len(peers.start_ns):
         return None, ()
-    autograd = np.array([s.startswith(_AUTOGRAD) for s in strings], np.bool_)[rows.name]
-    backward = np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
+    autograd, backward = autograd_rows(linked)
     if not len(backward):
         return None, ()
     passes = _passes(linked, autograd, backward, peers.start_ns)
@@ -122,6 +121,13 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     return _paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ()
 
 
+def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
+    """Return which rows autograd's engine runs backward ops in, and those of them that have the number of a forward op."""
+    rows = linked.trace.host
+    autograd = np.array([s.startswith(_AUTOGRAD) for s in linked.trace.strings], np.bool_)[rows.name]
+    return autograd, np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
+
+
 def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
     """Return why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
 
@@ -152,14 +158,14 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
     return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
 
 
-def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
+def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
     """Return the rows of ``backward`` (positions) whose forward op was recorded, and of each the outermost op around that.
 
     The forward op of a backward row is the last that started with its number before it, outside autograd. Rows before
     that one may carry the number of what is to come, and numbers may start over.
     """
     rows = linked.trace.host
-    top, inside = _outermost(linked, autograd)
+    top, inside = outermost(linked, autograd)
     numbers = np.unique(rows.seq_id[backward])
     usable = np.isin(rows.seq_id, numbers) & ~inside & ~linked.crossing & ~rows.annotation
     row = np.flatnonzero(usable)
@@ -175,7 +181,7 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
     return np.flatnonzero(known), top[row[found[known]]]
 
 
-def _outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
+def outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
     """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the reach a round."""
     ops = ~linked.trace.host.annotation
     jump = np.where((linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE).astype(np.int64)
@@ -207,7 +213,7 @@ class _PassPairs(NamedTuple):
 def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _PassPairs | str:
     """Return forward and backward passes, or why they are not one to one."""
     starts = linked.trace.host.start_ns
-    known, forward = _forward(linked, autograd, backward)
+    known, forward = forward_of(linked, autograd, backward)
     if not len(forward):
         return "no backward op has its forward op in the recording"
     ops = np.unique(forward)

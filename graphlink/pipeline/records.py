@@ -118,6 +118,15 @@ class Witness:
     words: tuple[str, ...]
 
 
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """How the passes of a chunk divide over its layers. ``mean_ns``: what a pass of the phase works before its first layer, in each of its
+    layers, and after them (a loss)."""
+
+    chunk: Number
+    phase: Number  # Pass
+    mean_ns: tuple[Ns, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StageRun:
     """All that pipeline analysis wants of one rank.
@@ -141,6 +150,7 @@ class StageRun:
     left_out: dict[str, int]  # ranges and device ops that belong to none, by reason
     warnings: tuple[str, ...]
     witness: Witness | None = None  # None: there are no side files of NCCL
+    layers: tuple[Layers, ...] = ()  # of the chunks whose forwards show some
 
 
 @dataclass(frozen=True, slots=True)

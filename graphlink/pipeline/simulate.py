@@ -70,20 +70,25 @@ class Timed:
         return len(self.start_ns) * self.makespan_ns - sum(self.work_ns)
 
 
-def simulate(orders: Sequence[Order], times: ActionTimes, each_ns: Sequence[I64] | None = None) -> Timed:
+def simulate(
+    orders: Sequence[Order], times: ActionTimes, each_ns: Sequence[I64] | None = None, gaps_ns: Sequence[I64] | None = None
+) -> Timed:
     """Play ``orders`` (one a rank), all ranks from 0.
 
     Args:
         orders: each action at most once; every virtual stage on one rank.
         times: of every phase on every virtual stage that occurs.
         each_ns: what each action takes, parallel to ``orders``, instead of ``times.duration_ns``.
+        gaps_ns: how long after each action its rank is not ready for the next one, parallel to ``orders``; not at all unless given.
+            Between the two of a pair it counts as 0.
 
     Linear in the actions. Raises ValueError, naming the action, where the orders cannot be played: an action twice, before its own
     forward, or never as ranks wait for each other.
     """
     first = np.cumsum([0, *map(len, orders)])
     cost = np.concatenate(each_ns if each_ns is not None else [times.duration_ns[order.phase, order.stage] for order in orders])
-    end = _played(orders, first, *inputs(orders, first, times), cost)
+    gap = np.zeros_like(cost) if gaps_ns is None else np.concatenate(gaps_ns)
+    end = _played(orders, first, *inputs(orders, first, times), cost, gap)
     return Timed(tuple(np.split(end - cost, first[1:-1])), tuple(np.split(end, first[1:-1])))
 
 
@@ -140,7 +145,7 @@ def _named(orders: Sequence[Order], action: int) -> str:
     return f"rank {rank}, action {at}: {Pass(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
 
 
-def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cost_ns: I64) -> I64:
+def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cost_ns: I64, gap_ns: I64) -> I64:
     """Return the end of each action. A rank runs on until an input is missing; who makes that wakes it. Each is waited for by one at most.
 
     Before each pair stands a gate that takes no time and waits for what its backward needs.
@@ -156,7 +161,7 @@ def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cos
     moved[pairs + 1] = NOWHERE
     action = np.insert(np.arange(len(cost_ns)), pairs, pairs + 1)  # of a gate, the backward
     source, lag = np.insert(moved, pairs, gates).tolist(), np.insert(lag_ns, pairs, lag_ns[pairs + 1]).tolist()
-    cost = np.insert(cost_ns, pairs, 0).tolist()
+    cost, gap = (np.insert(column, pairs, 0).tolist() for column in (cost_ns, np.where(paired, 0, gap_ns)))
     bounds = first + np.searchsorted(pairs, first)
     at, stop = bounds[:-1].tolist(), bounds[1:].tolist()
     end, clock = [-1] * len(cost), [0] * len(at)
@@ -176,6 +181,7 @@ def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cos
                     now = came + lag[i]
             now += cost[i]
             end[i] = now
+            now += gap[i]
             if i in waiter:
                 awake.append(waiter.pop(i))
         else:

@@ -19,6 +19,7 @@ from graphlink.pipeline.exchanges import ordinals, witness
 from graphlink.pipeline.infer import first_source, inferred_entries
 from graphlink.pipeline.records import NO_TIME, Delays, KeyedSpans, Ranges, Spans, StageRun
 from graphlink.pipeline.rules import NameRule
+from graphlink.pipeline.stage_layers import launched, layers_of, waitless
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock, Meetings, RankComms
 from graphlink.records import Short
@@ -50,14 +51,15 @@ def stage_run(
         return Staged(None, nothing, warnings)
     waits = wait_slices(graph, linked, before_on_thread(graph))
     if has_device:
-        worked = device_work(linked, comm, entries)
+        worked, works = device_work(linked, comm, entries), launched(linked, comm)
         reasons = host_reasons(graph, linked, comm.ops, waits, worked.threads)
     else:
         threads = np.unique(entries.tid)
         receives = receive_waits(linked, comm, threads)
         mine = take(waits, np.isin(graph.tid[waits.part], threads))
         start, end = (np.append(a + graph.epoch_ns, b) for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns)))
-        worked = host_work(entries, spans.union(start, end))
+        waited = spans.union(start, end)
+        worked, works = host_work(entries, waited), waitless(waited)
         reasons = joined(receives, host_reasons(graph, linked, comm.ops, waits, threads))
     if not len(worked.work.start_ns):
         return Staged(None, nothing, (*warnings, "no work was recorded inside the pipeline ranges"))
@@ -76,6 +78,7 @@ def stage_run(
         left_out=worked.left_out,
         warnings=warnings,
         witness=None if nccl is None else witness(nccl),
+        layers=layers_of(linked, entries, works),
     )
     return Staged(run, worked.of_device, warnings)
 

@@ -2,8 +2,8 @@
 
 A step lasts from the start of its first action to that of the next step's: the pipeline part, and what lies between the last end and the
 next start. The pipeline part is the mean of simulated steps in which each action takes as much more or less than the median of its stage as
-one of its phase that was recorded, drawn by a fixed seed: waiting for the slowest of several takes longer than the median. What the same
-computation misses on the recorded schedule it is taken to miss on the other one, in proportion. What lies between stays as recorded.
+one of its phase that was recorded (``drawn``): waiting for the slowest of several takes longer than the median. What the same computation
+misses on the recorded schedule it is taken to miss on the other one, in proportion. What lies between stays as recorded.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
-from graphlink.model import I64
+from graphlink.pipeline.drawn import Habits, drawn, habits
 from graphlink.pipeline.records import Pass, Ranges, RankStep, StepEntry, StepTime
-from graphlink.pipeline.schedules import UNKNOWN, Order
-from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.theory import Measured, PlayedSchedule
 
-MOST_DRAWS: Final = 32
-MOST_ACTIONS: Final = 200_000  # of all draws
 MOST_MISSED: Final = 0.1  # of the recorded steps, above which the computation does not tell about others
 _RESTS_ON: Final = (
     "A microbatch takes what it took, and what lies between two steps stays as recorded and begins when the last rank has ended."
@@ -40,10 +37,11 @@ def step_time(
 
     Linear in the actions of a step, of which at most ``MOST_DRAWS`` are simulated.
     """
-    computed = _drawn(played.orders, played.times, measured)
-    missed, every = _missed(measured, steps), _every_ns(steps)
+    steps, known = _begun(measured, steps), habits(measured)
+    computed = drawn(played.orders, played.times, known)
+    missed, every = _missed(measured, known, steps), _every_ns(steps)
     pipeline_ns = round(_mean([timed.makespan_ns for timed in computed]) * (1 if missed is None else 1 + missed))
-    between, known = _between_ns(steps, ranges)
+    between, shown = _between_ns(steps, ranges)
     step_ns = pipeline_ns + between
     same = len(played.orders) == len(ranks)
     work = np.rint(np.mean([timed.work_ns for timed in computed], axis=0)).astype(np.int64).tolist()
@@ -58,10 +56,20 @@ def step_time(
             RankStep(rank=rank, work_ns=own, optimizer_ns=more, rest_ns=step_ns - own - more)
             for rank, own, more in zip(ranks if same else range(len(work)), work, optimizer, strict=True)
         ],
-        rests_on=_RESTS_ON if known else f"{_RESTS_ON} {_ONE_STEP}",
+        rests_on=_RESTS_ON if shown else f"{_RESTS_ON} {_ONE_STEP}",
         cannot_know=_CANNOT_KNOW,
         doubt=_doubt(missed),
     )
+
+
+def _begun(measured: Measured, steps: Sequence[StepEntry]) -> list[StepEntry]:
+    """Let each step begin with its first action: a range of the host may begin before, and wait inside."""
+    step, start_ns = (np.concatenate([getattr(one, name) for one in measured.played]) for name in ("step", "start_ns"))
+    numbers, at = np.unique(step, return_inverse=True)
+    first = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(first, at, start_ns)
+    began = dict(zip(numbers.tolist(), first.tolist(), strict=True))
+    return [structs.replace(one, start_ns=began.get(one.number, one.start_ns)) for one in steps]
 
 
 def _doubt(missed: float | None) -> str | UnsetType:
@@ -73,43 +81,19 @@ def _doubt(missed: float | None) -> str | UnsetType:
     return f"the recorded steps took {abs(missed):.0%} {'longer' if missed > 0 else 'less'} than is computed for their own schedule"
 
 
-def _drawn(orders: Sequence[Order], times: ActionTimes, measured: Measured) -> list[Timed]:
-    """Simulate steps whose actions vary as the recorded ones of their phase did."""
-    varied = [one if len(one) else _whole(measured, phase) for phase, one in enumerate(measured.varied)]
-    if all((one == 1).all() for one in varied):
-        return [simulate(orders, times)]
-    random = np.random.default_rng(0)
-    draws = min(MOST_DRAWS, max(1, MOST_ACTIONS // max(1, sum(map(len, orders)))))
-    return [simulate(orders, times, [_each_ns(order, times, varied, random) for order in orders]) for _ in range(draws)]
-
-
-def _whole(measured: Measured, phase: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how the backwards vary that were recorded, for a phase that was not."""
-    others = [measured.varied[other] for other in (Pass.B, Pass.I, Pass.W, Pass.F) if other != phase and len(measured.varied[other])]
-    return others[0] if others else np.ones(1)
-
-
-def _each_ns(order: Order, times: ActionTimes, varied: Sequence[np.ndarray], random: np.random.Generator) -> I64:
-    out = times.duration_ns[order.phase, order.stage].astype(np.float64)
-    for phase, factors in enumerate(varied):
-        mine = order.phase == phase
-        out[mine] *= random.choice(factors, int(np.count_nonzero(mine)))
-    return np.rint(out).astype(np.int64)
-
-
-def _missed(measured: Measured, steps: Sequence[StepEntry]) -> float | None:
+def _missed(measured: Measured, known: Habits, steps: Sequence[StepEntry]) -> float | None:
     """Return by which share of itself the computation of the recorded steps falls short of them; None without a recognised schedule."""
     bounds = {step.number: step.end_ns - step.start_ns for step in steps}
     there = [step for step in measured.recognised.steps if step.step in bounds]
     if measured.recognised.schedule == UNKNOWN or not there:
         return None
-    known: dict[bytes, int] = {}
+    computed: dict[bytes, int] = {}
     total = 0
     for step in there:
         key = b"".join(column.tobytes() for order in step.orders for column in (order.phase, order.stage, order.microbatch))
-        if key not in known:
-            known[key] = _mean([timed.makespan_ns for timed in _drawn(step.orders, measured.times, measured)])
-        total += known[key]
+        if key not in computed:
+            computed[key] = _mean([timed.makespan_ns for timed in drawn(step.orders, measured.times, known)])
+        total += computed[key]
     return sum(bounds[step.step] for step in there) / total - 1 if total else None
 
 

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
-from graphlink.model import F64, I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.pipeline.cut import ByPhase, cut, shares, told
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import IdleParts, Other, PartsNs, Pass, Ranges, Rates, Searched, StepEntry, Theory
+from graphlink.pipeline.records import IdleParts, Layers, Other, PartsNs, Pass, Ranges, Rates, Searched, StepEntry, Theory
 from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
 from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
@@ -92,14 +93,16 @@ class Measured:
     """Median times of a run as it was ``recognised``.
 
     ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there. ``home``: the rank of
-    each virtual stage, ``NOWHERE`` if none. ``varied``: by phase, what each action took in multiples of the median of its stage.
+    each virtual stage, ``NOWHERE`` if none. ``played``: by rank, the ranges that count, as what the schedule takes them for. ``layers``: by
+    rank, what the layers of its chunks take, where they are known.
     """
 
     recognised: Recognised
     times: ActionTimes
     seen: Bool
     home: I64
-    varied: tuple[F64, ...]
+    played: tuple[Ranges, ...]
+    layers: tuple[tuple[Layers, ...], ...] = ()
 
 
 def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: bool = False) -> Measured:
@@ -121,13 +124,7 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
         home[one.stage] = rank
     medians, there = _medians(seen, count)
     times = ActionTimes(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
-    return Measured(recognised, times, there, home, _varied(seen, medians))
-
-
-def _varied(seen: Ranges, medians: I64) -> tuple[F64, ...]:
-    """Return by phase what each action took in multiples of the median of its stage; where that is 0 none."""
-    median = medians[seen.phase, seen.stage]
-    return tuple(seen.busy_ns[mine] / median[mine] for mine in ((seen.phase == phase) & (median > 0) for phase in range(PHASES)))
+    return Measured(recognised, times, there, home, tuple(played))
 
 
 def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> Ranges:
@@ -232,8 +229,9 @@ def what_if(
             did so nowhere. If it did on some stages, their share is taken for the others.
         memory: of a schedule that is searched; unless given what its name says.
 
-    The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
-    layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
+    The model is cut anew where the number of virtual stages is another: each measured stage has equally many of
+    its layers, which take what ``measured.layers`` says, or else equally long. Then, or where stages move between ranks, every transfer
+    takes the mean of the measured ones.
 
     Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
     """
@@ -345,8 +343,9 @@ def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ran
     parts = ranks if schedule == "DualPipe" else virtual
     had = durations.shape[1]
     if parts != had:
-        durations = np.stack([_cut(one, parts) for one in durations])
-        assumed.append(f"the model, measured in {had} parts, is cut into {parts}; a part's time is spread evenly over its layers")
+        layers = _layers_of_stages(measured)
+        durations = np.stack([cut(one, parts, [shares(phase, of) for of in layers]) for phase, one in enumerate(durations)])
+        assumed.append(f"the model, measured in {had} parts, is cut into {parts}; {told(layers)}")
     if schedule == "DualPipe":
         durations = np.concatenate([durations, durations], axis=1)
         assumed.append("a pair takes as long as its forward and its backward one after the other")
@@ -360,12 +359,15 @@ def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ran
     return ActionTimes(durations, forward, backward)
 
 
-def _cut(durations: I64, parts: int) -> I64:
-    """Return times of ``parts`` equal parts of what the given ones cover evenly; the sum stays."""
-    had = len(durations)
-    until = np.append(0, np.cumsum(durations))
-    at = np.rint(np.interp(np.arange(parts + 1) * had / parts, np.arange(had + 1), until)).astype(np.int64)
-    return np.asarray(at[1:] - at[:-1])
+def _layers_of_stages(measured: Measured) -> list[ByPhase]:
+    """Return what is known of the layers of each part that ``_by_layers`` returns."""
+    if measured.recognised.schedule == "DualPipe":
+        return [{}] * (len(measured.home) // 2)
+    out: list[ByPhase] = [{} for _ in measured.home]
+    for rank, known in enumerate(measured.layers):
+        for chunk, stage in enumerate(np.flatnonzero(measured.home == rank).tolist()):
+            out[stage] = {one.phase: one.mean_ns for one in known if one.chunk == chunk}
+    return out
 
 
 def _mean(values: I64) -> int:

@@ -189,6 +189,7 @@ BROKEN = {
     "huge": lambda data: data.replace(b'"device_ops":3', b'"device_ops":99999999999999999999999'),
     "rank": lambda data: data.replace(b'{"rank":1,"stage":1,"step"', b'{"rank":77,"stage":1,"step"'),
     "not text": lambda data: data.replace(b"by hand", b"by \xff\xfe"),
+    "layers": lambda data: data.replace(b'"replica":0,', b'"replica":0,"layers":[{"chunk":0,"phase":0,"mean_ns":[0,0,0]}],'),
 }
 
 
@@ -197,7 +198,7 @@ def test_a_broken_file_is_said(how: str, tmp_path: Path) -> None:
     path, data = tmp_path / bubbles.NAME, b"".join(bubbles.blocks(simple(2, 2)))
     assert BROKEN[how](data) != data
     path.write_bytes(BROKEN[how](data))
-    with pytest.raises(InputError, match=r"is no bubbles\.json|rank 77 is none of its stages") as said:
+    with pytest.raises(InputError, match=r"is no bubbles\.json|rank 77 is none of its stages|its layers take no time") as said:
         bubbles.load(path)
     assert str(path) in said.value.text()
 
