@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import F64, I64, NOWHERE, U8, Bool
-from graphlink.pipeline.grouped import codes
+from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, inputs, simulate
 from graphlink.pipeline.theory import Measured
+from graphlink.tables import turns
 
 MOST_DRAWS: Final = 32
 MOST_ACTIONS: Final = 200_000  # of all draws
@@ -43,15 +43,8 @@ def habits(measured: Measured) -> Habits:
 def _varied(one: Ranges, measured: Measured, first: bool) -> list[F64]:
     """Return by phase what each action of a rank took in multiples of the median of its stage; where that is 0 none."""
     median = measured.times.duration_ns[one.phase, one.stage]
-    mine = (median > 0) & (_first(one.phase, one.stage, one.step) == first)
+    mine = (median > 0) & ((turns(one.phase, one.stage, one.step) == 0) == first)
     return [one.busy_ns[at] / median[at] for at in (np.flatnonzero(mine & (one.phase == phase)) for phase in range(PHASES))]
-
-
-def _first(phase: U8, *others: I64) -> Bool:
-    """Tell whether each row is the first that has its values."""
-    out = np.zeros(len(phase), np.bool_)
-    out[np.unique(codes(phase.astype(np.int64), *others), return_index=True)[1]] = True
-    return out
 
 
 def _gaps(measured: Measured) -> I64:
@@ -115,7 +108,7 @@ def _whole(known: Habits, phase: int) -> tuple[F64, F64]:
 
 def _each_ns(order: Order, times: ActionTimes, varied: Sequence[tuple[F64, F64]], random: np.random.Generator) -> I64:
     out = times.duration_ns[order.phase, order.stage].astype(np.float64)
-    first = _first(order.phase, order.stage)
+    first = turns(order.phase, order.stage) == 0
     for phase, factors in enumerate(varied):
         for of, which in zip(factors, (first, ~first), strict=True):
             mine = which & (order.phase == phase)

@@ -16,9 +16,9 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, Communication, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
-from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.infer import autograd_rows, forward_of, outermost
 from graphlink.pipeline.records import Layers, Pass, Spans
+from graphlink.tables import turns
 
 _MOST_OPS: Final = 1 << 13  # of a forward pass that is searched for repetition
 _BACK: Final = (Pass.B, Pass.I, Pass.W)
@@ -122,7 +122,7 @@ def _layers(name: I64) -> tuple[I64, int]:
 def _carried(pieces: _Pieces, after: I64) -> _Pieces:
     """Let a piece of unknown layer count to the one before it in its pass, the first ones to what comes ``after`` all layers."""
     at = np.arange(len(pieces.layer))
-    begins = at - counted(pieces.entry)
+    begins = at - turns(pieces.entry)
     last = np.maximum.accumulate(np.where(pieces.layer != NOWHERE, at, NOWHERE)) if len(at) else at
     some = np.isin(pieces.entry, pieces.entry[pieces.layer != NOWHERE])
     layer = np.where(last >= begins, pieces.layer[last], after)
