@@ -46,7 +46,8 @@ ASSUMPTIONS: Final = {
     "move_wait": Assumption(
         "Nothing that the host does before the new place needs what it waited for. There a stream synchronisation awaits what is on its "
         "stream by then, and other calls what they awaited.",
-        "It cannot know where the program first reads the result, nor whether an event is recorded again on the way.",
+        "It cannot know where the program first reads the result, whether an event is recorded again on the way, nor when a stream was "
+        "told to wait for an event: the middle of when that can have been is taken.",
     ),
     "cuda_graph": Assumption(
         "Each part does the same work whenever it runs, and its device ops take as long as when they are launched one by one.",

@@ -98,7 +98,7 @@ def _places(selection: Selection, waits: Sequence[SyncWait], which: I64, change:
     out = np.full(len(which), NOWHERE, np.int64)
     for k, i in enumerate(which.tolist()):
         node = waits[i].targets[0]
-        since_ns = int(start[node]) + 1 if change.move_before is not None else _end_of_step(selection, node)
+        since_ns = int(start[node]) if change.move_before is not None else _end_of_step(selection, node)
         low, high = np.searchsorted(thread[host], thread[node], "left"), np.searchsorted(thread[host], thread[node], "right")
         at = low + np.searchsorted(start[host[low:high]], since_ns)
         if since_ns != NOWHERE and at < high:
@@ -126,14 +126,17 @@ class _Streams:
     key: I64
     launched_ns: I64  # of each node; far in the future for what was not launched
 
-    def before(self, key: _StreamKey, at_ns: int) -> list[int]:
+    def before(self, key: _StreamKey, at_ns: int, since_ns: int) -> list[int]:
         """Return what a synchronisation of a stream awaits at a moment: the last op launched before, and what an event makes the next one
-        wait for, if it was launched before as well: streams are told to wait when that is recorded, mostly long before the next launch.
+        wait for, if the stream was told so by then. When that was is not in the graph: after the launch of what is awaited, that of the
+        stream's last op, and ``since_ns``, when it was not awaited yet; before the launch of the next op. The middle is taken.
         """
         launched_ns, node = self.of.get(key, _NOTHING)
         at = int(np.searchsorted(launched_ns, at_ns))
-        told = self.told(key, at_ns)
-        return [*map(int, node[max(at - 1, 0) : at]), *map(int, told[self.launched_ns[told] < at_ns])]
+        last, told = slice(max(at - 1, 0), at), self.told(key, at_ns)
+        earliest_ns = np.maximum(self.launched_ns[told], max(since_ns, *launched_ns[last].tolist(), 0))
+        by_then = (earliest_ns < at_ns) & (at_ns - earliest_ns >= launched_ns[at : at + 1] - at_ns)
+        return [*map(int, node[last]), *map(int, told[by_then])]
 
     def told(self, key: _StreamKey, at_ns: int) -> I32:
         """Return what the first op that is launched on a stream from a moment on waits for by events."""
@@ -177,5 +180,5 @@ def _awaited(wait: SyncWait, place: int, streams: _Streams) -> list[int]:
         keys = {key for key in streams.of if any(key[:2] == one[:2] for one in keys)}
     elif roles & {Role.EVENT_SYNC, Role.EVENT_QUERY, Role.COPY} or len(keys) > 1:
         return [*wait.sources]
-    at_ns = int(streams.work.column("start_ns")[place])
-    return sorted({*wait.sources, *(op for key in keys for op in streams.before(key, at_ns))})
+    since_ns, at_ns = streams.work.column("start_ns")[[wait.targets[0], place]].tolist()
+    return sorted({*wait.sources, *(op for key in keys for op in streams.before(key, at_ns, since_ns))})

@@ -277,6 +277,12 @@ def _over_graphs(folder: Path, graph: Path, rng: random.Random) -> Outcome:
     return call("replay", folder, "--machine", machine, *what_if)
 
 
+def _changes(place: Place, rng: random.Random) -> Outcome:
+    """A file of ``--what-if``, on graphs that are sound; from its folder ``like`` finds runs."""
+    machine = rng.choice(([], ["--machine", "ideal"], ["--machine", "astra-sim"], ["--machine", "coupled", "--together"]))
+    return call("replay", place.base / "out", *machine, "--what-if", place.given("what-if.toml", mutate.of_changes(rng)))
+
+
 def _groups(place: Place, rng: random.Random) -> Outcome:
     folder = place.folder("out", "comm_group.json", mutate.of_json((place.base / "out" / "comm_group.json").read_bytes(), rng))
     return _over_graphs(folder, folder / "trace.0.et", rng)
@@ -370,6 +376,7 @@ CASES = (
     Case("nccl", 14, _nccl),
     Case("graph", 14, _graph),
     Case("groups", 3, _groups),
+    Case("changes", 6, _changes),
     Case("summary", 5, _summary),
     Case("path", 5, _path),
     Case("bubbles", 6, _bubbles),

@@ -46,6 +46,41 @@ _CELLS = (
     *(str(n) for n in HUGE[:7]),
 )  # fmt: skip
 _KINDS = ("int64_val", "uint64_val", "int32_val", "bool_val", "string_val", "double_val", "bytes_val")
+_NUMBERS = ("0", "1", "2", "0.5", "1e-9", "1e6", "999999", "-3", "inf", "nan")
+_PATTERNS = (
+    "'.'",
+    "''",
+    "'aten'",
+    "'^aten::mm$'",
+    "'(a|aa)+$'",
+    "'(?i)nccl'",
+    "'('",
+    "'\\'",
+    "'[^/]*/'",
+    "'all_?reduce'",
+    '"\\u202e\\u001b[31m"',
+)
+_SELECTORS = (
+    ("rank", "0", "1", "[0, 1]", "9"), ("step", "1", "'1-2'", "'2-1'", "99"), ("thread", "1", "[5001, 7]"), ("stream", "7", "[20, 24]"),
+    ("sort", "'host'", "'gap'", "'kernel'", "'comm'", "'copy'", "'delay'"), *((key, *_PATTERNS) for key in ("name", "path", "line")),
+)  # fmt: skip
+_BANDWIDTH, _GROUP = ("bandwidth_gb_per_s", *_NUMBERS), ("group", "0", "1", "2", "'default_pg'", "'x'")
+_SELECTED = ("time", "wait", "cuda_graph")
+# of each table of a file of changes: the keys of which it wants one, and its others; each with values
+_CHANGES: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]] = {
+    "time": (
+        (*((key, *_NUMBERS) for key in ("scale", "add_us", "launch_us")), ("remove", "true"), ("even_out", "true"),
+         ("like", "'.'", "'../out'", "'/dev/zero'", "''", "'a' # x", "'../base/out'")), (),
+    ),
+    "wait": (
+        (("remove", "true"), ("move_to_end_of_step", "true"), ("move_before", *_PATTERNS)),
+        (("which", "'all'", "7", "'cudaStreamSynchronize'", "'aten::item'", "99999999999"),),
+    ),
+    "network": ((_BANDWIDTH,), (("latency_us", *_NUMBERS), _GROUP)),
+    "cuda_graph": ((("name", *_PATTERNS), ("path", *_PATTERNS)), (("launch_us", *_NUMBERS), ("gap_us", *_NUMBERS))),
+    "buckets": ((("size_mb", *_NUMBERS), ("join", "2", "3", "1000000")), (_BANDWIDTH, _GROUP)),
+    "dataloader": ((("workers", "1", "2", "4096"),), (("recorded", "1", "3"), ("cores", "1", "2"), ("prefetch", "1", "2", "4096"))),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,6 +162,24 @@ def of_text(text: bytes, rng: random.Random) -> bytes:
     for (begin, end), new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
     return packed(text, rng)
+
+
+def of_changes(rng: random.Random) -> bytes:
+    """A file of ``--what-if``: some keys of some tables, mostly with a value that a key may have, of it words or bytes exchanged."""
+    lines = []
+    for _ in range(rng.choice((1, 1, 2, 3, 40))):
+        table = rng.choice([*_CHANGES])
+        wanted, keys = _CHANGES[table]
+        more = (*keys, *(_SELECTORS if table in _SELECTED or rng.random() < 0.1 else ()))
+        chosen = [rng.choice(wanted), *rng.sample(more, min(len(more), rng.choice((0, 1, 1, 2))))]
+        lines += [f"[[{table}]]", *(f"{key} = {_toml(values, rng)}" for key, *values in chosen)]
+    text = "\n".join(lines).encode("utf-8", "surrogateescape") + b"\n"
+    return text if rng.random() < 0.7 else of_text(text, rng)
+
+
+def _toml(values: list[str], rng: random.Random) -> str:
+    other = rng.choice(TOKENS) if rng.random() < 0.5 else rng.choice(_PATTERNS).encode()
+    return rng.choice(values) if rng.random() < 0.95 else other.decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=64)

@@ -40,12 +40,14 @@ class Change:
 
 @dataclass(frozen=True)
 class At:
-    """Where an action stands: rank and thread, names of open ops, step."""
+    """Where an action stands: rank and thread, names of open ops, step. ``path``: the names down to the innermost op, which a call belongs
+    to; of ranges alone all."""
 
     rank: int
     thread: int
     open: tuple[str, ...]
     step: int | None
+    path: tuple[str, ...]
 
 
 @dataclass
@@ -54,20 +56,22 @@ class Walk:
 
     rank: int
     thread: int
-    open: list[str] = field(default_factory=list)
+    open: list[Begin] = field(default_factory=list)
     step: int | None = None
 
     def over(self, actions: Sequence[Action]) -> Iterator[tuple[Action, At]]:
         for action in actions:
             if isinstance(action, Begin):
-                self.open.append(action.name)
+                self.open.append(action)
                 if action.name.startswith("ProfilerStep#"):
                     self.step = int(action.name.partition("#")[2])
             if isinstance(action, Await) and action.key.startswith("backward "):
                 self.step = int(action.key.split()[1])
-            yield action, At(self.rank, self.thread, tuple(self.open), self.step)
+            names = tuple(one.name for one in self.open)
+            ops = [i for i, one in enumerate(self.open) if not one.annotation]
+            yield action, At(self.rank, self.thread, names, self.step, names[: ops[-1] + 1] if ops else names)
             if isinstance(action, End):
-                name = self.open.pop()
+                name = self.open.pop().name
                 self.step = None if name.startswith("ProfilerStep#") else self.step
 
 
@@ -129,7 +133,7 @@ def device_ops(random: Random, programs: Programs) -> Change:
     found = [(w, c, at) for w, c, at in works(programs) if is_kernel(w)]
     work, call, at = random.choice(found)
     tids = thread_tids(programs[at.rank])
-    in_path = [name for name in at.open if not name.startswith("ProfilerStep#")]
+    in_path = [name for name in at.path if not name.startswith("ProfilerStep#")]
     ways: list[tuple[str, Callable[[Work, Call, At], bool]]] = [
         (f"name = {exactly(work.name)}", lambda w, c, a: w.name == work.name),
         (f"stream = {call.stream}", lambda w, c, a: c.stream == call.stream),
@@ -141,7 +145,7 @@ def device_ops(random: Random, programs: Programs) -> Change:
         ways.append((f"thread = {tids[at.thread]}", lambda w, c, a: a.thread == at.thread))
     if in_path:
         name = random.choice(in_path)
-        ways.append((f"path = '(^|/){re.escape(name)}(/|$)'", lambda w, c, a: name in a.open))
+        ways.append((f"path = '(^|/){re.escape(name)}(/|$)'", lambda w, c, a: name in a.path))
     if at.step is not None:
         ways.append((f'step = "{at.step}"', lambda w, c, a: a.step == at.step))
     text, chosen = random.choice(ways)
@@ -247,10 +251,11 @@ def without_waits(random: Random, programs: Programs) -> Change | None:
 
 def moved_waits(random: Random, programs: Programs) -> Change | None:
     """Waits of one call moved to before the next op of a name, or to the end of their step. Not of events, which may be recorded again on
-    the way: a graph does not tell what they would then be of.
+    the way: a graph does not tell what they would then be of. A call that awaited nothing is no wait in the graph, and stays.
     """
-    stays = {Api.STREAM_SYNC, Api.DEVICE_SYNC}
-    names = sorted({a.name for p in programs for t in p.threads for a in t.actions if isinstance(a, Call) and a.api in stays})
+    calls = [(rank, row) for rank, one in enumerate(run_together(programs)) for row in one.calls if row.sources]
+    names = sorted({row.call.name for _, row in calls if row.call.api in (Api.STREAM_SYNC, Api.DEVICE_SYNC)})
+    waits = {(rank, *row.site) for rank, row in calls}
     steps = any(isinstance(a, Begin) and a.name.startswith("ProfilerStep#") for p in programs for t in p.threads for a in t.actions)
     ops = sorted({a.name for p in programs for t in p.threads for a in t.actions if isinstance(a, Begin) and a.name.startswith("aten::")})
     if not names or not ops:
@@ -269,7 +274,7 @@ def moved_waits(random: Random, programs: Programs) -> Change | None:
                 late = []
             behind = [a for a, _ in walked[k:] if isinstance(a, Begin) and op in (None, a.name)]
             place = bool(behind) if op is not None else at.step is not None and bool(behind)
-            if isinstance(action, Call) and action.api in SYNCS and action.name == call and place:
+            if isinstance(action, Call) and action.api in SYNCS and action.name == call and place and (rank, index, k) in waits:
                 late.append(action)
                 continue
             out.append(action)
@@ -347,7 +352,8 @@ def two_changes(seed: int, programs: Programs) -> tuple[Change, Change]:
     random, found = Random(seed), list[Change]()
     while len(found) < 2:
         one = random.choice(ALONE if len(programs) == 1 else TOGETHER)(random, programs)
-        found += [one] if one is not None else []
+        again = one is not None and any("move_" in one.text and "move_" in other.text for other in found)  # it knows waits by their place
+        found += [one] if one is not None and not again else []
     first, second = sorted(found, key=lambda c: ORDER.index(c.table))
     return first, second
 

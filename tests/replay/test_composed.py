@@ -17,9 +17,12 @@ from tests.replay.composed import (
     Change,
     Outcome,
     Programs,
+    device_ops,
     each_work,
     host,
     is_kernel,
+    launch_cost,
+    moved_waits,
     outcome,
     predicted,
     programs_of,
@@ -70,8 +73,24 @@ def test_two_changes_at_once(tmp_path: Path, count: int) -> None:
     print(f"\n{count} programs: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst {errors.max():.3f} %")
     print(worst)
     assert np.median(errors) <= 0.75
-    assert np.sort(errors)[-2] <= 2
-    assert errors.max() <= 2.5  # a moved wait of one program: whether a stream had been told to wait by then is not in the graph
+    assert errors.max() <= 2
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.long)])
+def test_a_wait_is_moved_beside_another_change(tmp_path: Path, count: int) -> None:
+    """Programs on which no rule was tried out."""
+    found = []
+    for seed in range(3000, 3000 + count):
+        mine, random = programs(seed - seed % 3), Random(seed)
+        if (moved := moved_waits(random, mine)) is not None:
+            other = random.choice((device_ops, host, launch_cost))(random, mine)
+            found.append(outcome(tmp_path / "run", mine, [other, moved]))
+    errors = np.array([abs(one.error_pct) for one in found])
+    print(f"\n{len(found)} moved: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst {errors.max():.3f} %")
+    print(found[int(errors.argmax())])
+    assert len(found) > count / 2
+    assert np.sort(errors)[-1 - count // 100] <= 2
+    assert errors.max() <= 5  # when a stream was told to wait for an event is not in the graph
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.long)])

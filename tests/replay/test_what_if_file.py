@@ -187,6 +187,34 @@ def test_a_moved_wait_awaits_what_is_on_its_stream_by_then(tmp_path: Path) -> No
         assert set(found.source[found.kind == Y].tolist()) == awaited, call
 
 
+def test_a_wait_that_found_all_done_stays_before_the_op_that_follows_if_that_is_where_it_goes(tmp_path: Path) -> None:
+    nodes = [
+        N(0, CPU, 5, name="a", start_us=0),
+        N(1, GPU, 1, ((0, L),), start_us=1),
+        N(2, CPU, 5, ((0, H), (1, Y)), name="b", start_us=5, calls=("cudaStreamSynchronize",)),
+        N(3, CPU, 5, ((2, H),), name="b", start_us=10),
+    ]
+    found = made(load(nodes), tmp_path, "[[wait]]\nmove_before = '^b$'\n").work
+    assert found.target[found.kind == Y].tolist() == [2]
+
+
+@pytest.mark.parametrize(("launched_us", "awaited"), [(14, {1, 3}), (17, {1, 3}), (30, {1})])
+def test_an_event_counts_from_the_middle_of_when_its_stream_can_have_been_told(launched_us: int, awaited: set[int], tmp_path: Path) -> None:
+    """Stream 1 was told to wait for node 3 between its launch (8 us) and that of node 6; the wait goes to 13 us."""
+    nodes = [
+        N(0, CPU, 3, name="a", start_us=0),
+        N(1, GPU, 1, ((0, L),), start_us=1, lane=1),
+        N(2, CPU, 4, ((0, H), (1, Y)), name="a (cont.)", start_us=4, calls=("cudaStreamSynchronize",)),
+        N(3, GPU, 40, ((4, L),), start_us=9, lane=2),
+        N(4, CPU, 5, ((2, H),), name="b", start_us=8),
+        N(5, CPU, 1, ((4, H),), name="c", start_us=13),
+        N(6, GPU, 5, ((1, S), (3, EdgeKind.EVENT), (7, L)), start_us=50, lane=1),
+        N(7, CPU, 5, ((5, H),), name="d", start_us=launched_us),
+    ]
+    found = made(load(nodes), tmp_path, "[[wait]]\nmove_before = '^c$'\n").work
+    assert set(found.source[found.kind == Y].tolist()) == awaited
+
+
 @pytest.mark.parametrize(
     ("text", "waits"),
     [("step = 4", 1), ("thread = 7", 2), ("stream = 20", 2), ("name = 'Stream.*Sync'", 2), ("sort = 'kernel'", 2), ("which = 14", 1)],
