@@ -60,8 +60,8 @@ ASSUMPTIONS: Final = {
     ),
     "dataloader": Assumption(
         "A worker takes as long for a batch as was recorded, and other threads take as long as without it.",
-        "It is a lower bound: it cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the "
-        "recording has no workers (counted as 0).",
+        "It cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the recording has no workers "
+        "(counted as 0): the time is a lower bound.",
     ),
     "network": Assumption(
         "Communication takes the steps and bytes of ring algorithms, and nothing else uses the network meanwhile.",
