@@ -56,9 +56,12 @@ class _Attr(msgspec.Struct, gc=False):
 class _Node(msgspec.Struct, gc=False):
     id: Any = None
     name: str = ""
+    ctrl_deps: Any = None
+    inputs: _Side = None
+    outputs: _Side = None
+    attrs: list[_Attr] | None = None
     ph: str | None = None
     cat: str | None = None
-    ctrl_deps: Any = None
     parent: Any = None
     rf_id: Any = 0
     fw_parent: Any = 0
@@ -67,13 +70,10 @@ class _Node(msgspec.Struct, gc=False):
     tid: Any = 0
     fw_tid: Any = 0
     op_schema: Any = ""
-    inputs: _Side = None
-    outputs: _Side = None
     input_shapes: msgspec.Raw = _NO_TEXT
     input_types: msgspec.Raw = _NO_TEXT
     output_shapes: msgspec.Raw = _NO_TEXT
     output_types: msgspec.Raw = _NO_TEXT
-    attrs: list[_Attr] | None = None
 
 
 def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
