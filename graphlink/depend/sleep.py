@@ -10,17 +10,22 @@ new one 1.2 and 2.3 ms), and what lay 17 ms and more apart was no hand-over.
 Autograd says itself who wakes whom, whatever it takes: the main thread waits in backward() while the autograd thread works. So a thread
 that goes on with backward work was woken by the thread of its forward work, or by another one that does backward work, which may run on
 as it has only put a node into a queue; and the thread of the forward work is released when that work is done.
+
+Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that goes on with an op
+that reads what another thread made meanwhile was handed it, so it slept at least until that was made, however late it then went on. (On
+a machine that has fewer cores than threads that want to run, a thread that was woken waits for one: tens of ms.)
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from graphlink.depend.modes import mode_of
+from graphlink.depend.threads import Handed
 from graphlink.depend.timeline import Elements, behind_rows
 from graphlink.model import I32, I64, Bool, Linked
 from graphlink.tables import take
@@ -75,28 +80,39 @@ class _Thread(msgspec.Struct, frozen=True):
 _Release = tuple[int, int, int, bool]  # what may have ended a sleep: when, on which thread, ``cut``, whether autograd says so
 
 
-def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> Sleeps:
-    """Find sleeps of all threads; ``autograd``: (forward, backward) rows. Cost: O(n log n + idle intervals x threads x log n)."""
+def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Handed, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
+    """Find sleeps of all threads; ``autograd``: (forward, backward) rows; ``handed``: see ``threads.handed_over``.
+
+    Cost: O(n log n + idle intervals x threads x log n).
+    """
     threads = _threads(linked, el, autograd, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
         for idle_from, idle_until, next_ns in zip(a.idle_from[:-1], a.idle_until[:-1], a.idle_from[1:], strict=True):
             if idle_from >= a.last_ns:
                 break
-            best = _woken_by(threads, tid, idle_from, idle_until, next_ns)
-            if best is not None:
-                at_ns, by, cut, told = best
-                found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), int(told)))
-    table = np.array(found, np.int64).reshape(-1, 8)
+            made_ns, maker = handed.get((tid, idle_until), (idle_from, tid))
+            at_ns, by, cut, told = _woken_by(threads, tid, idle_from, idle_until, next_ns) or (idle_from, tid, 0, False)
+            found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), int(told), maker, made_ns))
+    table = np.array(found, np.int64).reshape(-1, 10)
     every = Sleeps(*(table[:, k].copy() for k in range(7)))
-    return take(every, (table[:, 7] == 1) | _soon(every))
+    maker, made_ns = table[:, 8], table[:, 9]
+    known = (every.by_tid != every.tid) & ((table[:, 7] == 1) | _soon(every))
+    handed_late = (made_ns > every.from_ns) & (~known | (every.release_ns < made_ns))
+    every = replace(
+        every,
+        by_tid=np.where(handed_late, maker, every.by_tid),
+        release_ns=np.where(handed_late, made_ns, every.release_ns),
+        cut=np.where(handed_late, 1, every.cut),
+    )
+    return take(every, known | handed_late)
 
 
 def _soon(s: Sleeps) -> Bool:
     """Return which sleeps ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
     waking_ns = s.until_ns - s.release_ns
     out: Bool = waking_ns <= WAKING_NS
-    possible = waking_ns <= LATEST_NS
+    possible = (waking_ns <= LATEST_NS) & (s.by_tid != s.tid)
     late = np.flatnonzero(~out & possible)
     for tid, by in set(zip(s.tid[late].tolist(), s.by_tid[late].tolist(), strict=True)):
         pair = np.flatnonzero((s.tid == tid) & (s.by_tid == by) & possible)
