@@ -111,6 +111,7 @@ class Node(NamedTuple):
     fw_tid: int = 0
     op_schema: str = ""
     comm: Comm | None = None
+    made_by: int = 0
 
 
 class Strings:
