@@ -89,6 +89,9 @@ def test_a_busy_machine_hides_no_hand_over_whose_tensor_is_recorded(tmp_path: Pa
     assert len(truth) == 2 * STEPS
     handed = found.handed
     assert truth == set(zip(handed.tid.tolist(), handed.by_tid.tolist(), (handed.release_ns - origin_ns).tolist(), strict=True))
+    gap = (found.graph.kind == NodeKind.HOST_GAP) & (found.graph.tid == tids[0])
+    to_main = [h for h in execution.handovers if h.to_thread == 0]
+    assert int(found.graph.duration_ns[gap].sum()) >= sum(h.woken_ns - h.signal_ns for h in to_main), "no work of the step around it"
     standing = stood(linked, found).standstill
     off_ns = sum(h.woken_ns - h.signal_ns - WAKING_NS for h in execution.handovers)
     of_both = [piece for piece in standing.largest if not piece.what.startswith(f"thread {tids[2]} ")]
