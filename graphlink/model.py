@@ -105,6 +105,7 @@ class HostTrace(Short):
     input_types: I32
     output_shapes: I32
     output_types: I32
+    made_by: I64  # ET id of the op of another thread that made a tensor which this one reads, the last of several; 0 = none
     comm: CommTable
     process_groups: tuple[ProcessGroup, ...]
     device_nodes_left_aside: int  # device rows of a merged file (ET+)

@@ -111,6 +111,7 @@ class Node(NamedTuple):
     fw_tid: int = 0
     op_schema: str = ""
     comm: Comm | None = None
+    made_by: int = 0
 
 
 class Strings:
@@ -283,6 +284,7 @@ def build_et(
         input_types=nothing,
         output_shapes=nothing,
         output_types=nothing,
+        made_by=ints(n.made_by for n in given),
         comm=comm_table(n.comm for n in given),
         process_groups=process_groups,
         device_nodes_left_aside=0,

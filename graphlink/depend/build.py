@@ -18,7 +18,7 @@ from graphlink.depend.hta import NO_ROWS as HTA_NO_ROWS
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.reject import Dependencies, merge
-from graphlink.depend.sleep import WAKING_NS
+from graphlink.depend.sleep import WAKING_NS, Sleeps
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
@@ -55,6 +55,7 @@ class Built(Short):
     sync: Sync
     rejected: Waits  # that rows name exactly
     warnings: tuple[str, ...]
+    handed: Sleeps  # that a tensor alone tells the end of: it went on later than waking takes
     untold: Untold = Untold()
 
 
@@ -130,7 +131,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         warnings.append(
             f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
         )
-    return Built(graph, counts, found.dependencies.rejected, tuple(warnings), untold)
+    return Built(graph, counts, found.dependencies.rejected, tuple(warnings), take(host.sleeps, host.sleeps.handed == 1), untold)
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:

@@ -15,7 +15,7 @@ from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
-from graphlink.depend.threads import forward_backward
+from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
@@ -58,7 +58,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
     autograd = forward_backward(linked)
-    slept = sleeps(linked, el, autograd, start_ns, end_ns)
+    slept = sleeps(linked, el, autograd, handed_over(linked, el), start_ns, end_ns)
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)

@@ -89,7 +89,9 @@ def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_n
     is_mark = kind == _MARK
     begins = is_mark & marks.begins[segment]
     early = at_ns < marks.at_ns[segment]
-    owner = np.where(early, NOWHERE, marks.owner[segment]).astype(np.int32)
+    late = kind == _WAKE
+    late[late] = sleeps.handed[sleep[late]] == 1  # what it did until it went on is not known: it may have waited for a core
+    owner = np.where(early | late, NOWHERE, marks.owner[segment]).astype(np.int32)
     thread = marks.axis.thread(at_ns)
     last = np.append(thread[1:] != thread[:-1], True)
     opens = begins | (kind == _EARLY) | (kind == _WAKE) | (kind == _CUT)

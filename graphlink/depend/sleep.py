@@ -10,18 +10,25 @@ new one 1.2 and 2.3 ms), and what lay 17 ms and more apart was no hand-over.
 Autograd says itself who wakes whom, whatever it takes: the main thread waits in backward() while the autograd thread works. So a thread
 that goes on with backward work was woken by the thread of its forward work, or by another one that does backward work, which may run on
 as it has only put a node into a queue; and the thread of the forward work is released when that work is done.
+
+A thread inside a row of a data loader is in the loader, whatever ran on others meanwhile: it is not asleep.
+
+Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that goes on with an op
+that reads what another thread made meanwhile was handed it, so it slept at least until that was made, however late it then went on. (On
+a machine that has fewer cores than threads that want to run, a thread that was woken waits for one: tens of ms.)
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from graphlink.depend.modes import mode_of
-from graphlink.depend.timeline import Elements, behind_rows
+from graphlink.depend.threads import Handed
+from graphlink.depend.timeline import Elements, behind_rows, in_loader
 from graphlink.model import I32, I64, Bool, Linked
 from graphlink.tables import take
 
@@ -36,7 +43,7 @@ class Sleeps:
     """One entry per sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
 
     ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at ``release_ns``.
-    ``first``: the thread's first row had not begun yet.
+    ``first``: the thread's first row had not begun yet. ``handed``: only the tensor that it went on with tells who released it.
     """
 
     tid: I64
@@ -46,6 +53,7 @@ class Sleeps:
     release_ns: I64
     cut: I64  # 0 or 1
     first: I64  # 0 or 1
+    handed: I64  # 0 or 1
 
 
 class _Thread(msgspec.Struct, frozen=True):
@@ -60,6 +68,13 @@ class _Thread(msgspec.Struct, frozen=True):
     engine: list[int]  # starts of rows of autograd's engine and of backward rows
     backward: list[int]  # starts of backward rows, whose forward row is known,
     forward_tid: list[int]  # and the thread of that
+    loads_from: list[int]  # rows of a data loader
+    loads_until: list[int]
+
+    def loads_at(self, time_ns: int) -> bool:
+        """Tell whether a data loader's row has begun at a time and goes on."""
+        at = bisect_right(self.loads_from, time_ns) - 1
+        return at >= 0 and self.loads_until[at] > time_ns
 
     def forward_of(self, from_ns: int, until_ns: int) -> int | None:
         """Return the thread for which it does backward work in an interval: that of the first such row."""
@@ -75,28 +90,42 @@ class _Thread(msgspec.Struct, frozen=True):
 _Release = tuple[int, int, int, bool]  # what may have ended a sleep: when, on which thread, ``cut``, whether autograd says so
 
 
-def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> Sleeps:
-    """Find sleeps of all threads; ``autograd``: (forward, backward) rows. Cost: O(n log n + idle intervals x threads x log n)."""
+def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Handed, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
+    """Find sleeps of all threads; ``autograd``: (forward, backward) rows; ``handed``: see ``threads.handed_over``.
+
+    Cost: O(n log n + idle intervals x threads x log n).
+    """
     threads = _threads(linked, el, autograd, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
         for idle_from, idle_until, next_ns in zip(a.idle_from[:-1], a.idle_until[:-1], a.idle_from[1:], strict=True):
             if idle_from >= a.last_ns:
                 break
-            best = _woken_by(threads, tid, idle_from, idle_until, next_ns)
-            if best is not None:
-                at_ns, by, cut, told = best
-                found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), int(told)))
-    table = np.array(found, np.int64).reshape(-1, 8)
-    every = Sleeps(*(table[:, k].copy() for k in range(7)))
-    return take(every, (table[:, 7] == 1) | _soon(every))
+            if a.loads_at(idle_from):
+                continue
+            made_ns, maker = handed.get((tid, idle_until), (idle_from, tid))
+            at_ns, by, cut, says = _woken_by(threads, tid, idle_from, idle_until, next_ns) or (idle_from, tid, 0, False)
+            found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), 0, int(says), maker, made_ns))
+    table = np.array(found, np.int64).reshape(-1, 11)
+    every = Sleeps(*(table[:, k].copy() for k in range(8)))
+    told, maker_tid, ready_ns = table[:, 8] == 1, table[:, 9], table[:, 10]
+    known = (every.by_tid != every.tid) & (told | _soon(every))
+    by_tensor = (ready_ns > every.from_ns) & (~known | (every.release_ns < ready_ns) | (~told & (every.by_tid != maker_tid)))
+    every = replace(
+        every,
+        by_tid=np.where(by_tensor, maker_tid, every.by_tid),
+        release_ns=np.where(by_tensor, ready_ns, every.release_ns),
+        cut=np.where(by_tensor, 1, every.cut),
+        handed=by_tensor.astype(np.int64),
+    )
+    return take(every, known | by_tensor)
 
 
 def _soon(s: Sleeps) -> Bool:
     """Return which sleeps ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
     waking_ns = s.until_ns - s.release_ns
     out: Bool = waking_ns <= WAKING_NS
-    possible = waking_ns <= LATEST_NS
+    possible = (waking_ns <= LATEST_NS) & (s.by_tid != s.tid)
     late = np.flatnonzero(~out & possible)
     for tid, by in set(zip(s.tid[late].tolist(), s.by_tid[late].tolist(), strict=True)):
         pair = np.flatnonzero((s.tid == tid) & (s.by_tid == by) & possible)
@@ -159,6 +188,7 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
     begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
     host = linked.trace.host
     named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
+    loading = in_loader(linked)
     forward, backward = autograd
     engine = np.union1d(np.flatnonzero(named[host.name]), backward)
     order = np.argsort(host.start_ns[backward], kind="stable")
@@ -171,7 +201,11 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
         own = np.flatnonzero(host.tid[backward] == thread)
         run = np.sort(host.start_ns[engine[host.tid[engine] == thread]]).tolist()
         told = run, host.start_ns[backward[own]].tolist(), host.tid[forward[own]].tolist()
-        out[thread] = _Thread(*_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns), begins, last_ns, *told)
+        loads = loading[host.tid[loading] == thread]
+        loaded = host.start_ns[loads].tolist(), host.end_ns[loads].tolist()
+        out[thread] = _Thread(
+            *_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns), begins, last_ns, *told, *loaded
+        )
     return out
 
 

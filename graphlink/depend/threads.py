@@ -1,13 +1,18 @@
-"""Order between CPU threads that the recording names: forward op -> backward op."""
+"""Order between CPU threads that the recording names: forward op -> backward op; op that made a tensor -> op of another thread that reads
+it."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
-from graphlink.depend.timeline import Neighbours
+from graphlink.depend.timeline import Elements, Neighbours
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import spread
+from graphlink.tables import lookup, spread
+
+Handed: TypeAlias = dict[tuple[int, int], tuple[int, int]]
 
 
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
@@ -25,6 +30,37 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
     real = (rows.tid[forward] != rows.tid[backward]) & (rows.start_ns[forward] <= rows.start_ns[backward])
     real &= ~linked.crossing[forward] & ~linked.crossing[backward]
     return forward[real], backward[real]
+
+
+def handed_over(linked: Linked, el: Elements) -> Handed:
+    """Return {(thread, when it goes on): (when, thread)}: where a thread goes on with an op that reads what an op of another thread made.
+
+    ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of several tensors
+    the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose first child it is.
+    Cost: O(n log n) for n host rows.
+    """
+    et, rows = linked.et, linked.trace.host
+    if et is None or not et.made_by.any():
+        return {}
+    row_of = spread(len(et.id) + 1, linked.match.et[linked.match.et != NOWHERE], np.flatnonzero(linked.match.et != NOWHERE))
+    reads = np.flatnonzero(et.made_by)
+    reader, maker = row_of[reads], row_of[lookup(et.id, et.made_by[reads])]
+    real = (reader != NOWHERE) & (maker != NOWHERE)
+    reader, maker = reader[real], maker[real]
+    at, out = el.of_row[reader], Handed()
+    real = (at != NOWHERE) & (rows.tid[reader] != rows.tid[maker]) & (rows.end_ns[maker] <= rows.start_ns[reader])
+    at, maker = at[real], maker[real]
+    while len(at):
+        for key, made in zip(
+            zip(el.tid[at].tolist(), el.start_ns[at].tolist(), strict=True),
+            zip(rows.end_ns[maker].tolist(), rows.tid[maker].tolist(), strict=True),
+            strict=True,
+        ):
+            out[key] = max(out.get(key, made), made)
+        first = (el.parent[at] != NOWHERE) & (el.parent[at] == at - 1)
+        first &= rows.end_ns[maker] <= el.start_ns[el.parent[at]]
+        at, maker = el.parent[at[first]], maker[first]
+    return out
 
 
 def _from_flows(linked: Linked) -> tuple[I32, I32]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.read.ranges import NEXT_BATCH
 from graphlink.tables import marked, spread
 
 
@@ -158,6 +159,12 @@ def elements(linked: Linked, role: U8) -> Elements:
         of_row=of_row,
         of_call=of_call,
     )
+
+
+def in_loader(linked: Linked) -> I64:
+    """Find the rows of PyTorch's data loaders, in order of their starts: what they wait for is a worker, which is a process of its own."""
+    named = np.fromiter((text.startswith(NEXT_BATCH) for text in linked.trace.strings), np.bool_, len(linked.trace.strings))
+    return np.flatnonzero(named[linked.trace.host.name])
 
 
 def behind_rows(linked: Linked) -> Bool:

@@ -136,8 +136,9 @@ _ALL: Final = (
          f"a record_function('{WAIT_RANGE}') around each wait for gloo (graphlink.capture does so for those in Python); NCCL's kernels "
          f"show it"),
     Kind("standstill", "inferred", "{unexplained_ms} ms stood still and no edge says why",
-         "{calls_ms} ms in calls and {threads_ms} ms of silent threads are work in the graph and do not shrink with what they waited for; "
-         "device ops begin {streams_ms} ms late", "what is said of each piece"),
+         "{calls_ms} ms in calls are work in the graph and do not shrink with what they waited for: no gain of that time can be told; "
+         "{threads_ms} ms of silent threads are work or gaps in the graph: no gain of that time can be told, and what these threads waited "
+         "for may gain more than is told; device ops begin {streams_ms} ms late", "what is said of each piece"),
     Kind("late-starts", "note", "device ops began late {delays} times, {late_ms} ms in all, and nothing recorded says why",
          "that time is device delays in the graph, which shrink with nothing but --scale delay; their gain says how much depends on them",
          "cuda_sync rows, if there are none: they name what a stream waited for; else look with nvidia-smi whether another process uses "

@@ -21,6 +21,10 @@ from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
 
 EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported
+AGAIN: Final = (
+    "again on a machine that does nothing else (others take the cores from its threads), with stacks=True (graphlink.capture) or "
+    "with_stack=True, which shows when Python ran; and what is said of each piece"
+)
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
@@ -75,7 +79,7 @@ def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Itera
     if share > 1 - EXPLAINED_SHARE or stood.warnings:
         figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {f"{name}_ns": ns for name, ns in rests.items()}
         pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
-        yield Finding("standstill", share, figures, told=(*stood.warnings, *pieces))
+        yield Finding("standstill", share, figures, told=(*stood.warnings, *pieces), record=AGAIN if rests["threads"] else "")
 
 
 def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ _GROUP_INIT = "## process_group:init ##"
 _NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
 _get_numbers = itemgetter(*_NUMBERS)
 _NO_TEXT = msgspec.Raw()
+_TENSOR = re.compile(rb'\[\s*(\d+),\s*(\d+),\s*\d+,\s*\d+,\s*\d+,\s*"')  # its id, and that of its storage
+MOST_MADE = 1 << 16  # tensors, the latest, of which it is known which op made them
 # of the text around the nodes only what has the form of a version, and of a local time, is taken
 SCHEMA = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:-[a-z]{1,20}(?:\.\d{1,4}){0,4})?")
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
@@ -96,9 +98,31 @@ def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = B
         return gathered.trace(array, keep_json)
 
 
+class _Makers:
+    """Knows which op made each tensor: one of which it is an output and no input. Nodes come in the order in which ops end."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}  # tensor -> when, by which thread, by which node
+        self.seen = 0
+
+    def other(self, node: _Node, tid: int, node_id: int) -> int:
+        """Note what an op makes; return the node of another thread that made what it reads, the last of several, 0 without one."""
+        self.seen += 1
+        read = set(_tensors(node.inputs))
+        for tensor in _tensors(node.outputs):
+            if tensor not in read:
+                self.made.pop(tensor, None)
+                self.made[tensor] = (self.seen, tid, node_id)
+        while len(self.made) > MOST_MADE:
+            del self.made[next(iter(self.made))]
+        makers = [maker for tensor in read if (maker := self.made.get(tensor)) is not None and maker[1] != tid]
+        return max(makers)[2] if makers else 0
+
+
 class _EtNodes:
     def __init__(self, path: str):
         self.path = path
+        self.makers = _Makers()
         self.strings = Strings()
         self.json_texts = ByteTexts(self.strings)
         self.parts = Parts()
@@ -145,6 +169,7 @@ class _EtNodes:
             input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
             output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
             output_types=texts.column([_types(node.outputs, node.output_types) for node in nodes]),
+            made_by=ints([*map(self.makers.other, nodes, ints(numbers["tid"], 0).tolist(), ids.tolist())]),
         )
 
     def _add_groups(self, node: _Node) -> None:
@@ -236,6 +261,12 @@ def _values(side: _Side) -> list[Any]:
         values = loose(side.values)
         return values if isinstance(values, list) else []
     return [loose(value) for value in side or ()]
+
+
+def _tensors(side: _Side) -> list[tuple[bytes, bytes]]:
+    if isinstance(side, _Values):
+        return _TENSOR.findall(bytes(side.values))
+    return [tensor for value in side or () for tensor in _TENSOR.findall(bytes(value))]
 
 
 def _recorded(node: _Node) -> RecordedOp:

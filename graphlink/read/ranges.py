@@ -24,6 +24,7 @@ STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_
 LOADER: Final = re.compile(
     r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
 )
+NEXT_BATCH: Final = "enumerate(DataLoader)#"  # so begins what PyTorch's own loaders are called
 # Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
 _OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
+from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before, in_loader
 from graphlink.graph.durations import CHAINED
 from graphlink.graph_model import Graph
 from graphlink.link.call_roles import Role, roles
@@ -76,15 +76,17 @@ class Stretches:
 class Silences(Stretches):
     """One entry per silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
 
-    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
-    where it begins.
+    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running, or a row that it
+    was in a data loader. ``start_ns``:
+    where it begins. ``late``: the thread was handed what it went on with, and went on later than waking takes.
     """
 
     tid: I64
     python_ns: I64
+    late: Bool
 
 
-def silences(graph: Graph, linked: Linked) -> Silences:
+def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     """Find all silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
@@ -93,6 +95,9 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     released less than ``MEASURED`` times. Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
     another did, the thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart.
+    A thread that was ``handed`` a tensor and went on later than waking takes may have waited for a core, as others wanted to run: that
+    is standstill and not explained, but where its stack shows it running.
+    In a row of a data loader it was in the loader, which is no standstill that nothing explains either.
     One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
@@ -114,9 +119,19 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
     since_ns = np.where(np.isin(tid, working), np.maximum(last_ns, start_ns), start_ns)
     since_ns = np.where(alone, since_ns, end_ns)
-    ran_ns = work.between(tid, since_ns, end_ns) + _running(graph, linked, active).between(tid, start_ns, since_ns)
+    shown = _running(graph, linked, active)
+    ran_ns = work.between(tid, since_ns, end_ns) + shown.between(tid, start_ns, since_ns)
+    since_ns = end_ns - Timeline.of(handed.tid, handed.release_ns - graph.epoch_ns, handed.until_ns - graph.epoch_ns).between(
+        tid, start_ns, end_ns
+    )
+    late = since_ns < end_ns
+    rows = linked.trace.host
+    loading = in_loader(linked)
+    loads = Timeline.of(rows.tid[loading], rows.start_ns[loading] - graph.epoch_ns, rows.end_ns[loading] - graph.epoch_ns)
+    ran_ns = np.maximum(ran_ns, loads.between(tid, start_ns, end_ns))
+    ran_ns[late] = shown.between(tid, since_ns, end_ns)[late]
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
-    return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns)
+    return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns, late)
 
 
 def _at_most_ns(waking_ns: I64) -> int:

@@ -21,7 +21,7 @@ from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
-from graphlink.standstill.silence import Stretches, Timeline, silences, usual_ns
+from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
 from graphlink.tables import marked, spread
 
 LARGEST: Final = 10
@@ -41,6 +41,10 @@ DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's cloc
 LATE_RETURN: Final = "nothing: the recording names it, and it had ended; only then the call took as long to return"
 SOME_ROWS: Final = "a newer PyTorch: some waits have no cuda_sync row (kineto issue 904, pull request 862)"
 QUEUE: Final = "nothing yet: overhead rows (Command Buffer Full) may name it, but no row what made room"
+LATE: Final = (
+    "the tensor that it reads next was there: it then waited for a core or ran Python; record on a machine that does nothing else, with "
+    "stacks=True, which shows whether it ran"
+)
 STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
 
 
@@ -104,7 +108,7 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
-    threads = silences(graph, linked)
+    threads = silences(graph, linked, built.handed)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
     queued = Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
@@ -114,7 +118,7 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill
         python_ns=int(threads.python_ns.sum()),
         streams=_stood(streams),
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
-        largest=_largest(graph, linked, (calls, threads, streams, queued), threads.tid, exact, pending),
+        largest=_largest(graph, linked, (calls, threads, streams, queued), exact, pending),
     )
     told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
     return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, told)
@@ -285,9 +289,9 @@ def _beside(built: Built, queued: Stretches) -> list[str]:
 
 
 def _largest(
-    graph: Graph, linked: Linked, parts: tuple[Stretches, Stretches, Stretches, Stretches], tid: I64, exact: _Exact, pending: Bool
+    graph: Graph, linked: Linked, parts: tuple[Stretches, Silences, Stretches, Stretches], exact: _Exact, pending: Bool
 ) -> list[Piece]:
-    """Return the longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
+    """Return the longest pieces of all. ``pending``: was any work as each call began."""
     trace = linked.trace
     seen = _seen_by(linked)
 
@@ -303,7 +307,7 @@ def _largest(
     def of_thread(at: int) -> tuple[str, str]:
         row = int(parts[1].of[at])
         before = f" before {trace.strings[trace.host.name[row]]}" if row != NOWHERE else ""
-        return f"thread {tid[at]} silent{before}", STACKS
+        return f"thread {parts[1].tid[at]} silent{before}", LATE if parts[1].late[at] else STACKS
 
     def of_stream(at: int) -> tuple[str, str]:
         node = int(parts[2].of[at])

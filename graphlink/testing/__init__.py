@@ -33,7 +33,7 @@ from graphlink.testing.cluster_records import ClusterTraining, RankColumns, True
 from graphlink.testing.cluster_truth import Expected, TrueConflict, TrueUnmatched
 from graphlink.testing.comm_programs import Communicating, communicating_program
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, RowIds, row_ids
-from graphlink.testing.dirt import with_communication_of, with_slow_wakeups, with_spins
+from graphlink.testing.dirt import with_busy_cores, with_communication_of, with_slow_wakeups, with_spins
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.execution import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, SpinRow, Structure
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
@@ -147,6 +147,7 @@ __all__ = [
     "run_together",
     "thread_tids",
     "training_program",
+    "with_busy_cores",
     "with_communication_of",
     "with_slow_wakeups",
     "with_spins",

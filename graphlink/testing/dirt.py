@@ -1,5 +1,5 @@
-"""What real machines do to a program that a clean one does not: threads and calls that wake up late, hosts that poll memory,
-communication under other names. The program that comes out is run like any other, so its truth is known.
+"""What real machines do to a program that a clean one does not: threads and calls that wake up late, threads that others take the core
+from, hosts that poll memory, communication under other names. The program that comes out is run like any other, so its truth is known.
 """
 
 from __future__ import annotations
@@ -34,6 +34,24 @@ def with_slow_wakeups(
             yield action
 
     return _each(program, late)
+
+
+def with_busy_cores(program: Program, share: float = 0.05, off_ns: tuple[int, int] = (3_000_000, 40_000_000)) -> Program:
+    """Other processes want the cores: a thread that was signalled waits for one, and a ``share`` of the ops loses it in its midst.
+
+    ``off_ns`` bounds how long a thread is off its core. No row shows it: an op, or a silence, is longer.
+    """
+    rng = random.Random(program.seed + 17)
+
+    def preempted(action: Action) -> Iterator[Action]:
+        if isinstance(action, Await):
+            yield replace(action, wake_ns=rng.randrange(*off_ns))
+            return
+        yield action
+        if isinstance(action, Begin) and rng.random() < share:
+            yield Host(rng.randrange(*off_ns))
+
+    return _each(program, preempted)
 
 
 def with_spins(program: Program, share: float = 0.1, stream: int = 47) -> Program:

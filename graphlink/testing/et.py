@@ -116,9 +116,11 @@ def _values(layout: Layout, values: Sequence[Value]) -> Node:
 
 
 class _Writer:
-    def __init__(self, execution: Execution, layout: Layout):
+    def __init__(self, execution: Execution, layout: Layout, *, handed: bool):
         self.execution, self.layout = execution, layout
         self.ids: RowIds = row_ids(execution)
+        pairs = [(h.from_op, h.to_op) for h in execution.handovers if handed and h.from_op is not None and h.to_op is not None]
+        self.makes, self.takes = {made for made, _ in pairs}, {taker: made for made, taker in pairs}
         self.begun: list[list[int]] = [[] for _ in execution.program.threads]  # a thread's host ops by start
         for i, op in enumerate(execution.host):
             self.begun[op.thread].append(i)
@@ -172,7 +174,14 @@ class _Writer:
             comm = self.comm(op.comm, ids.et_id[i])
             return self.node(ids.et_id[i], op.name, parent, attrs, comm.inputs(self.layout), [], comm)
         inputs = [] if op.annotation else [tensor]
-        return self.node(ids.et_id[i], op.name, parent, attrs, inputs, inputs, None)
+        made = [self.made(i)] if i in self.makes else []
+        taken = [self.made(self.takes[i])] if i in self.takes else []
+        return self.node(ids.et_id[i], op.name, parent, attrs, inputs + taken, inputs + made, None)
+
+    def made(self, i: int) -> Value:
+        """The tensor that op ``i`` makes for another thread."""
+        first = 10_000_000 + 2 * i
+        return ([first, first + 1, 0, 4096, 4, "cpu"], [64, 64], "Tensor(float)")
 
     def open_on(self, thread: int, i: int) -> int:
         """ET id of the innermost op open on a thread when op ``i`` began: what fw_parent names."""
@@ -221,12 +230,17 @@ class _Writer:
         return et_node(self.layout, node_id, name, parent, full, inputs, outputs)
 
 
-def et_document(execution: Execution, *, layout: str = "1.1.0-chakra.0.0.4") -> Node:
-    """The ET as a JSON-ready dict; ``layout`` is a schema string of ``Layout``. Raises ValueError for an unknown one."""
-    return _Writer(execution, Layout(layout)).document()
+def et_document(execution: Execution, *, layout: str = "1.1.0-chakra.0.0.4", handed: bool = False) -> Node:
+    """The ET as a JSON-ready dict; ``layout`` is a schema string of ``Layout``. Raises ValueError for an unknown one.
+
+    ``handed``: the last op before each hand-over makes a tensor, which the first op of the woken thread reads.
+    """
+    return _Writer(execution, Layout(layout), handed=handed).document()
 
 
-def write_et(execution: Execution, path: str | Path, *, layout: str = "1.1.0-chakra.0.0.4", indent: int | None = None) -> RowIds:
+def write_et(
+    execution: Execution, path: str | Path, *, layout: str = "1.1.0-chakra.0.0.4", handed: bool = False, indent: int | None = None
+) -> RowIds:
     """Write the ET as ``path`` (gzip if it ends in .gz) and return which node is which."""
-    write_json(et_document(execution, layout=layout), path, indent)
+    write_json(et_document(execution, layout=layout, handed=handed), path, indent)
     return row_ids(execution)

@@ -8,6 +8,8 @@ import pytest
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, run_rank
 from graphlink.testing import Shape, Variation, random_program, run, write_kineto
+from graphlink.testing.dirt import with_busy_cores
+from tests.depend.test_threads import program, recorded
 from tests.doctor.diagnosed import diagnosed
 from tests.doctor.recordings import execution
 
@@ -15,10 +17,10 @@ from tests.doctor.recordings import execution
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rows", [0.0, 0.5])
 def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_path: Path) -> None:
-    program = run(random_program(seed, Shape(threads=2, ops=60)))
+    simulated = run(random_program(seed, Shape(threads=2, ops=60)))
     traces = tmp_path / "traces"
     traces.mkdir()
-    write_kineto(program, traces / "kineto_0.json", dialect="2024", cuda_sync=rows > 0, vary=Variation(sync_rows_share=rows or 1.0))
+    write_kineto(simulated, traces / "kineto_0.json", dialect="2024", cuda_sync=rows > 0, vary=Variation(sync_rows_share=rows or 1.0))
     finding = diagnosed(traces)["cuda-sync-gaps" if rows else "no-cuda-sync"]
     (tmp_path / "out").mkdir()
     (inputs,) = of_folders([str(traces)], None).ranks
@@ -30,12 +32,12 @@ def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_pat
 
 
 def test_calls_are_counted_by_name(tmp_path: Path) -> None:
-    program = execution(0)
-    write_kineto(program, tmp_path / "kineto_0.json", cuda_sync=False)
+    simulated = execution(0)
+    write_kineto(simulated, tmp_path / "kineto_0.json", cuda_sync=False)
     found = diagnosed(tmp_path)["no-cuda-sync"]
     names = [
         row.call.name
-        for row in program.calls
+        for row in simulated.calls
         if row.call.name in ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
     ]
     assert found.parts == {name: names.count(name) for name in found.parts}
@@ -123,3 +125,16 @@ def test_an_exact_wait_that_the_graph_lacks_is_told_with_its_time(tmp_path: Path
     assert found.figures["calls_ns"] == 980_000
     assert found.told[0].startswith("1 synchronisation calls have a row that names what they waited for, but nothing of it was recorded")
     assert found.told[0].endswith("0.980 ms count as not explained")
+
+
+def test_standstill_of_threads_says_that_no_gain_of_it_can_be_told_and_how_to_record_again(tmp_path: Path) -> None:
+    """A busy machine: threads go on long after they were handed what they waited for."""
+    recorded(tmp_path, run(with_busy_cores(program(0, 30_000_000), share=0)))
+    found = diagnosed(tmp_path)["standstill"]
+    assert found.figures["threads_ns"] > 50_000_000
+    assert not found.figures["calls_ns"]
+    assert found.costs.startswith(
+        f"{found.figures['threads_ns'] / 1e6:,.3f} ms of silent threads are work or gaps in the graph: no gain of "
+    )
+    assert "a machine that does nothing else" in found.record
+    assert "stacks=True" in found.record

@@ -178,3 +178,35 @@ def test_other_files_are_refused(tmp_path, read):
         read_host(path)
     with pytest.raises(InputError, match="no execution trace node"):
         read(7)
+
+
+def of_threads(*ops: tuple[int, list[list[Any]], list[list[Any]]]) -> list[dict[str, Any]]:
+    """Ops of (thread, inputs, outputs) with ids from 10 on."""
+    return [attrs(10 + i, "op", 1 + i, inputs, outputs, tid=tid) for i, (tid, inputs, outputs) in enumerate(ops)]
+
+
+def tensor(ident: int, storage: int = 7) -> list[Any]:
+    return [ident, storage, 0, 4, 4, "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("ops", "made_by"),
+    [
+        ([(1, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 10]),
+        ([(1, [], [tensor(1)]), (1, [tensor(1)], [])], [0, 0]),  # its own thread
+        ([(1, [], [tensor(1)]), (1, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 0, 11]),  # the outer op of two, or a number used again
+        ([(1, [tensor(1)], [tensor(1)]), (2, [tensor(1)], [])], [0, 0]),  # changed in place, not made
+        ([(1, [], [tensor(1, 8)]), (2, [tensor(1)], [])], [0, 0]),  # another storage
+        ([(1, [], [tensor(1)]), (3, [], [tensor(2)]), (2, [[tensor(2), tensor(1)]], [])], [0, 0, 11]),  # of a list; the last of several
+        ([(1, [], [tensor(1)]), (2, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 0, 0]),  # made anew by its own
+    ],
+)
+def test_who_made_what_an_op_of_another_thread_reads(read, ops: Any, made_by: list[int]) -> None:
+    for block_bytes in (1 << 20, 50):
+        assert read(*of_threads(*ops), block_bytes=block_bytes).made_by.tolist() == made_by
+
+
+def test_only_the_latest_tensors_are_known(read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphlink.read.host.MOST_MADE", 2)
+    ops = [(1, [], [tensor(k)]) for k in range(3)]
+    assert read(*of_threads(*ops, (2, [tensor(0)], []), (2, [tensor(1)], []))).made_by.tolist() == [0, 0, 0, 0, 11]

@@ -288,8 +288,9 @@ def test_order_of_rows_and_folding_change_nothing(tmp_path: Path, seed: int) -> 
 def test_silences_are_those_of_a_plain_walk(tmp_path: Path, seed: int) -> None:
     execution = run(random_program(seed, shape(Random(seed))) if seed % 3 else training_program(seed))
     x = written(tmp_path, execution, cuda_sync=False)
-    graph = built_of(x).graph
-    found = silences(graph, x)
+    built = built_of(x)
+    graph = built.graph
+    found = silences(graph, x, built.handed)
     columns = (found.tid, found.start_ns, found.ns, found.explained_ns, found.python_ns)
     assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == plain_silences(graph, x)
 
