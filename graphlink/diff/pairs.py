@@ -14,7 +14,9 @@ from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts, named_par
 from graphlink.diff.records import Level
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
+from graphlink.operations.table import short_path
 from graphlink.read.ranges import LOADER
+from graphlink.records import counted
 from graphlink.student import F64
 
 Path = tuple[str, ...]
@@ -25,6 +27,7 @@ OUTSIDE: Final = "outside any op"
 LEVELS: Final[tuple[Level, ...]] = ("path", "path without numbers", "ops of the path", "op", "kernel")
 _NEARLY: Final = 0.9  # of the best overlap: then the more exact way of matching is taken
 _BY_KERNEL: Final = 0.8  # other models have kernels of the same names
+_SLIGHT: Final = 0.001  # of the work: what differs less is not named
 _FEW: Final = 3  # paths that have to be called so many times as often
 _DIGITS: Final = re.compile(r"\d+")
 _API: Final = re.compile(r"^(?:hip|cuda|cu)(?=[A-Z])")
@@ -66,13 +69,15 @@ class Pair:
 class Matched:
     """How parts are matched: at which level, whether kernels are matched by name, and how much of both runs' work is then alike (0 to 1).
 
-    ``repeats``: how many times as often most calls are made after.
+    ``repeats``: how many times as often most calls are made after. ``has``: in words, what each run has of what is matched, and of what is
+    least alike.
     """
 
     level: Level
     by_name: bool
     alike: float
     repeats: float
+    has: tuple[str, str] = ("", "")
 
     def path(self, path: Path, bare: bool) -> Path:
         """Return the path as it is matched. ``bare``: of what is launched outside any op, by a call that is in the path."""
@@ -165,7 +170,24 @@ def _overlap(trial: Matched, pairs: Sequence[RankPair], basis: Basis, device: bo
     repeats = _commonest(weight, ratio)
     alike = sum(weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) for key in both)
     certain = _BY_KERNEL if trial.level == "kernel" else 1.0
-    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats)
+    whose = {
+        key: sum(side[key][0] / ns for side, ns in zip(sides, whole, strict=True) if key in side) / 2 for key in {**sides[0], **sides[1]}
+    }
+    lost = {key: ns - (weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) if key in weight else 0) for key, ns in whose.items()}
+    least = max(lost, key=lambda key: lost[key], default=None)
+    has = (_has(side, None if least is None or lost[least] < _SLIGHT else least, trial.level) for side in sides)
+    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats, (next(has), next(has)))
+
+
+def _has(side: Mapping[object, tuple[float, float]], least: object | None, level: Level) -> str:
+    """Return what a run has: how many operations, and how often it calls the one that is least alike."""
+    many = counted(len(side), "kernel name" if level == "kernel" else "operation")
+    if least is None:
+        return many
+    path = least if isinstance(least, str) else least[0] if isinstance(least, tuple) and isinstance(least[0], tuple) else least
+    name = short_path(path) if isinstance(path, tuple) else str(path)
+    calls = side[least][1] if least in side else 0.0
+    return f"{many}; {name or OUTSIDE}: {calls:,.4g} call{'s' * (calls != 1)}"
 
 
 def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) -> float:
@@ -190,7 +212,9 @@ def _work(trial: Matched, ranks: Iterable[RankFacts], basis: Basis, device: bool
             if bare and not of_device:  # nothing but its name tells what it is
                 key = (key, part.name if trial.by_name else unlike)
             count, ns = float(basis.of(part.count).mean()), float(basis.of(part.ns).mean())
-            if part.of == "host" and not of_device:
+            if (
+                part.of == "host" and not of_device and not any(map(LOADER.fullmatch, path[:-1]))
+            ):  # what a loader calls depends on its workers
                 rows[key] += count
             if part.of in DEVICE if device else part.of == "host":
                 spent, times = out.get(key, (0.0, 0.0))

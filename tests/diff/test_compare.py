@@ -305,3 +305,15 @@ def test_host_only_recordings_are_compared_by_host_time(tmp_path: Path) -> None:
     check(report)
     assert report.changes[0].path[-1] == "aten::linear"
     assert report.changes[0].change_ns == pytest.approx(200_000, rel=0.02)
+
+
+def test_a_loader_with_other_workers_is_the_same_work(tmp_path: Path) -> None:
+    real = Path(__file__).resolve().parents[2] / "fixtures" / "real"
+    names = ("dataloader", "dataloader-8-workers")
+    report = compare(*(link(real / name, out=tmp_path / name, options=Options(timeline="none")).folder for name in names))
+    assert report.comparable.score == 100
+    (work,) = [one for one in report.comparable.reasons if one.about == "work"]
+    assert work.same and work.before == work.after == "98 operations"
+    text = rendered(diff_table(report, 6))
+    assert "at least 66.3 % less time at 99.5 % confidence" in text  # the other end of the margin would be below nothing
+    assert "operations, largest change of host time first" in text and "device A ms" not in text
