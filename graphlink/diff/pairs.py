@@ -168,15 +168,15 @@ def _overlap(trial: Matched, pairs: Sequence[RankPair], basis: Basis, device: bo
     weight = {key: (sides[0][key][0] / whole[0] + sides[1][key][0] / whole[1]) / 2 for key in both}
     ratio = {key: sides[1][key][1] / sides[0][key][1] for key in both}
     repeats = _commonest(weight, ratio)
-    alike = sum(weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) for key in both)
-    certain = _BY_KERNEL if trial.level == "kernel" else 1.0
-    whose = {
-        key: sum(side[key][0] / ns for side, ns in zip(sides, whole, strict=True) if key in side) / 2 for key in {**sides[0], **sides[1]}
-    }
-    lost = {key: ns - (weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) if key in weight else 0) for key, ns in whose.items()}
-    least = max(lost, key=lambda key: lost[key], default=None)
-    has = (_has(side, None if least is None or lost[least] < _SLIGHT else least, trial.level) for side in sides)
-    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats, (next(has), next(has)))
+    same = {key: weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) for key in both}
+    alike, certain = sum(same.values()), _BY_KERNEL if trial.level == "kernel" else 1.0
+    spent = [(key, ns / whole[side] / 2) for side in (0, 1) for key, (ns, _) in sides[side].items()]
+    lost = {key: -same.get(key, 0.0) for key, _ in spent}
+    for key, share in spent:
+        lost[key] += share
+    least = max((key for key in lost if lost[key] > _SLIGHT), key=lambda key: lost[key], default=None)
+    has = _has(sides[0], least, trial.level), _has(sides[1], least, trial.level)
+    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats, has)
 
 
 def _has(side: Mapping[object, tuple[float, float]], least: object | None, level: Level) -> str:
@@ -184,10 +184,11 @@ def _has(side: Mapping[object, tuple[float, float]], least: object | None, level
     many = counted(len(side), "kernel name" if level == "kernel" else "operation")
     if least is None:
         return many
-    path = least if isinstance(least, str) else least[0] if isinstance(least, tuple) and isinstance(least[0], tuple) else least
+    bare = isinstance(least, tuple) and len(least) > 0 and isinstance(least[0], tuple)  # of what is launched outside any op
+    path = least[0] if bare and isinstance(least, tuple) else least
     name = short_path(path) if isinstance(path, tuple) else str(path)
     calls = side[least][1] if least in side else 0.0
-    return f"{many}; {name or OUTSIDE}: {calls:,.4g} call{'s' * (calls != 1)}"
+    return f"{many} ({calls:,.4g} call{'s' * (calls != 1)} of {name or OUTSIDE})"
 
 
 def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) -> float:
