@@ -132,8 +132,9 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         cause = shortened(causes[op].most_common(1)[0][0])
         yield Candidate(
             kind="blocking_sync",
-            what=f"the host waits for {whom} between ops ({cause})" if op == PYTHON else f"{shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
+            what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
+            evidence=f"{counted(count[op], 'wait')}{' between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "
+            f"most often for {cause}{line}",
             todo=todo,
             changes=Changes(wait=(WaitChange(which=op, remove=True),)),
             arguments=("--remove-sync", op),
