@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.records import Candidate, Kind
+from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64
 from graphlink.operations.records import Operations
@@ -27,6 +28,7 @@ from graphlink.report.summary import Rank, Summary
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
+HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
 _PART: Final = " (cont.)"
 _CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 _MATRIX: Final = re.compile(r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn")  # else it serves one: layouts, sums
@@ -104,7 +106,7 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
         changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
-        supposed="if launches cost the host nothing; graphs take the rest of its ops away as well",
+        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; graphs take the rest of its ops away as well",
     )
 
 
@@ -112,6 +114,7 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other ranks."""
     waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
+    causes: dict[str, Counter[str]] = defaultdict(Counter)
     blocked, device = blocked_ns(run.work), run.work.column("device")
     for wait in sync_waits(run.work):
         ops = waiting_ops(wait)
@@ -120,14 +123,17 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
+            causes[op][run.work.name(awaited(run.work, wait))] += 1
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1))
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
+        cause = shortened(causes[op].most_common(1)[0][0])
         yield Candidate(
             kind="blocking_sync",
-            what=f"{shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{by}{f', {ms(ns)} ms in all' if ns else ''}{line}",
+            what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
+            evidence=f"{counted(count[op], 'wait')}{' between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "
+            f"most often for {cause}{line}",
             todo=todo,
             changes=Changes(wait=(WaitChange(which=op, remove=True),)),
             arguments=("--remove-sync", op),
@@ -143,6 +149,12 @@ def waiting_lines(operations: Mapping[int, Operations], op: str) -> Counter[str]
             if one.stack and op in (one.call, *one.path[-1:]):
                 waited[one.stack[-1]] += one.ns
     return waited
+
+
+def awaited(work: Workload, wait: SyncWait) -> int:
+    """Return the node that ended last of those that were waited for."""
+    ended = work.column("start_ns") + work.column("duration_ns")
+    return max(wait.sources, key=lambda one: int(ended[one]))
 
 
 def waiting_ops(wait: SyncWait) -> list[str]:
@@ -270,9 +282,11 @@ def _heaviest(run: Outputs) -> Iterator[Candidate]:
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     without = Counter[str]()
     other: set[str] = set()
-    type_ns = 0
+    type_ns = unused_ns = 0
     for file in run.operations.values():
-        type_ns += file.tensor_cores.other_type_ns
+        of = file.tensor_cores
+        type_ns += of.other_type_ns
+        unused_ns += of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns
         for operation in file.operations:
             could = operation.tensor_cores.eligible_ns > 0
             for kernel in operation.kernels:
@@ -286,11 +300,13 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
     types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)" if type_ns else ""
+    whole = f", of {ms(unused_ns)} ms that such ops spend in kernels without: by their names the others do something else (layouts, sums)"
+    whole = whole if unused_ns > ns else ""
     changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
     yield Candidate(
         kind="tensor_cores",
         what="matrix products and convolutions without tensor cores",
-        evidence=f"{ms(ns)} ms in kernels of such ops that use none{types}",
+        evidence=f"{ms(ns)} ms in kernels of matrix products and convolutions that use none{whole}{types}",
         todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
         changes=changes,
         arguments=arguments,
@@ -308,7 +324,7 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
     changes, arguments = _scaled((Work.KERNEL, pattern, 0))
     yield Candidate(
         kind="small_kernels",
-        what="element by element work in kernels of its own",
+        what="elementwise ops that run as kernels of their own",
         evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
         todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
         changes=changes,

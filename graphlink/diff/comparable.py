@@ -20,7 +20,7 @@ def comparable(before: RunFacts, after: RunFacts, matched: Matched, basis: Basis
     """Estimate how far two runs compare, as a score: 100 x the share of their work that is alike, less points for other differences."""
     alike = 100 * matched.alike
     reasons = [
-        _reason("model", f"{alike:.0f} % of the work is alike", f"matched by {matched.level}", matched.alike > 0.95, 100 - alike),
+        _reason("work", *matched.has, matched.alike > 0.95, 100 - alike),
         *_differences(before, after, basis),
     ]
     score = max(0, round(100 - sum(reason.points for reason in reasons)))
@@ -42,7 +42,7 @@ def refuse(found: Comparable, before: RunFacts, after: RunFacts) -> None:
     """
     if found.score < found.least:
         worst = sorted((one for one in found.reasons if one.points), key=lambda one: -one.points)
-        told = "; ".join(_told(one) for one in worst[:3])
+        told = "; ".join(_told(one, found) for one in worst[:3])
         raise InputError(
             f"does not compare with {before.folder}: score {found.score} of 100, {found.least} are needed",
             path=after.folder,
@@ -51,8 +51,10 @@ def refuse(found: Comparable, before: RunFacts, after: RunFacts) -> None:
         )
 
 
-def _told(one: Reason) -> str:
-    return f"{one.about}: only {one.before}" if one.about == "model" else f"{one.about}: {one.before} before, {one.after} after"
+def _told(one: Reason, found: Comparable) -> str:
+    if one.about == "work":
+        return f"only {found.alike_pct:.0f} % of the work is alike: {one.before} before, {one.after} after"
+    return f"{one.about}: {one.before} before, {one.after} after"
 
 
 def _reason(about: str, before: str, after: str, same: bool, points: float) -> Reason:

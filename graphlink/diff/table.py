@@ -12,6 +12,7 @@ from graphlink.records import Table, counted, ms, percent, share_word, shortened
 
 PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
 _ANSWER: Final = {"better": "B is better", "worse": "B is worse", "the same": "B is the same as A", "cannot tell": "Cannot tell"}
+NOTHING_LEFT: Final = -100.0  # per cent
 _FEW: Final = 3
 
 
@@ -55,13 +56,17 @@ def headline(found: Verdict) -> str:
 def _margin(found: Verdict) -> list[tuple[str, str]]:
     if found.low_pct is None or found.high_pct is None or found.identical:
         return [("margin", found.why)]
+    # a change below -100 % there is none: a margin that reaches it has one end
+    span = one_end(found.high_pct) if found.low_pct <= NOTHING_LEFT else f"{found.low_pct:+.1f} to {found.high_pct:+.1f} %"
     return [
-        (
-            "margin",
-            f"{found.low_pct:+.1f} to {found.high_pct:+.1f} % at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]})",
-        ),
+        ("margin", f"{span} at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]})"),
         ("sure", found.why),
     ]
+
+
+def one_end(high_pct: float) -> str:
+    """Return a margin that reaches ``NOTHING_LEFT``, in words."""
+    return f"at least {-high_pct:.1f} % less time" if high_pct < 0 else f"at most {high_pct:.1f} % more time"
 
 
 def side_line(side: Side) -> str:
@@ -73,7 +78,7 @@ def side_line(side: Side) -> str:
 
 def _compares(report: DiffReport) -> list[tuple[str, str]]:
     found = report.comparable
-    others = [f"{one.about} {one.before} / {one.after}" for one in found.reasons if not one.same and one.about != "model"]
+    others = [f"{one.about} {one.before} / {one.after}" for one in found.reasons if not one.same]
     told = f"score {found.score} of 100: {found.alike_pct:.0f} % of the work is alike, matched by {found.matched_by}"
     return [("compares", told), *([("differs", "; ".join(others))] if others else [])]
 
@@ -135,19 +140,20 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     changed = [one for one in report.operations if one.device_before_ns != one.device_after_ns or one.host_before_ns != one.host_after_ns]
     if not changed:
         return []
-    rows = [
+    device = any(one.device_before_ns or one.device_after_ns for one in report.operations)
+    rows: list[tuple[str, ...]] = [
         (
-            ms(one.device_before_ns),
-            ms(one.device_after_ns),
-            f"{(one.device_after_ns - one.device_before_ns) / 1e6:+,.3f}",
+            *(_times(one.device_before_ns, one.device_after_ns) if device else _times(one.host_before_ns, one.host_after_ns)),
             f"{(one.host_after_ns - one.host_before_ns) / 1e6:+,.3f}",
             _calls(one.calls_before, one.calls_after),
             short_path(one.path),
         )
         for one in changed[:top]
     ]
-    head = ("device A ms", "B ms", "change", "host change", "calls", "operation")
-    out: list[str | Table] = ["operations, largest change of device time first", Table(rows, head, ">>>>><")]
+    rows = rows if device else [(*row[:3], *row[4:]) for row in rows]
+    what, host = ("device", ("host change",)) if device else ("host", ())
+    head = (f"{what} A ms", "B ms", "change", *host, "calls", "operation")
+    out: list[str | Table] = [f"operations, largest change of {what} time first", Table(rows, head, ">" * (len(head) - 1) + "<")]
     gone = [
         one
         for one in report.operations
@@ -160,6 +166,10 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
             time = f"{ms(sum(getattr(one, field) for one in alone))} ms of device time"
             out.append(f"  in {name} alone: {time} in {counted(len(alone), 'operation')}: {named}")
     return out
+
+
+def _times(before_ns: int, after_ns: int) -> tuple[str, str, str]:
+    return ms(before_ns), ms(after_ns), f"{(after_ns - before_ns) / 1e6:+,.3f}"
 
 
 def _calls(before: float, after: float) -> str:

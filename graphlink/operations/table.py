@@ -14,6 +14,10 @@ _PATH: Final = 76  # characters of a path, where it is not printed in full
 _END: Final = 34  # of its first and of its last name
 _FEW: Final = 3
 _FEW_RANKS: Final = 2
+_OVER: Final = (
+    "a gain may exceed host and device time: short times (below 20 us each) in which the ops around it end, and pauses behind it, "
+    "belong to its nodes"
+)
 
 
 class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,8 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
         head.append("from")
         rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.operations, strict=True)]
     out.append(Table(rows, head, ">>>>>>", spare=("backward", "host ms", "longest kernel", "type")))
+    note = gain_note(rank.operations)
+    out += [f"  {note}"] if note else []
     if rank.others:
         out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
     if rank.unknown:
@@ -145,6 +151,12 @@ def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
     ]
     columns = ("ms", "share", "replays", "mean us", "spread us", "longest us", "node", "kernel")
     return [head, Table(rows, columns, ">>>>>>>")]
+
+
+def gain_note(shown: Sequence[Operation]) -> str:
+    """Return why gains exceed the time of their operation, "" where none does."""
+    over = any(0 < one.host_ns + one.device_ns + one.delay_ns < (one.gain_ns or 0) for one in shown)
+    return _OVER if over else ""
 
 
 def core_lines(of: TensorCores) -> list[str]:

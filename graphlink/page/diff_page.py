@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlink.diff.changes import WORDS
 from graphlink.diff.records import DiffReport, Side
-from graphlink.diff.table import PER, headline, side_line
+from graphlink.diff.table import NOTHING_LEFT, PER, headline, one_end, side_line
 from graphlink.page.parts import Cell, Column, DotRow, Dots, Figure, Page, Part, Row, Section, Sentence, Table, Words
 from graphlink.page.sections.changes import causes, effects
 from graphlink.page.sections.matched import communication, operations, path, pipeline
@@ -38,16 +38,18 @@ def _verdict(report: DiffReport) -> Words:
     if found.identical or found.low_pct is None or found.high_pct is None:
         return [*told, f" {found.why[0].upper()}{found.why[1:]}."]
     low = Figure(f"{found.low_pct:+.1f}", found.low_pct, "margin", "diff#/verdict/low_pct")
-    high = Figure(f"{found.high_pct:+.1f} %", found.high_pct, "margin", "diff#/verdict/high_pct")
+    one_sided = found.low_pct <= NOTHING_LEFT
+    high = Figure(one_end(found.high_pct) if one_sided else f"{found.high_pct:+.1f} %", found.high_pct, "margin", "diff#/verdict/high_pct")
     sure = f" at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]}). {found.why[0].upper()}{found.why[1:]}."
-    return [*told, " The true change lies between ", low, " and ", high, sure]
+    span: Words = [" is ", high] if one_sided else [" lies between ", low, " and ", high]
+    return [*told, " The true change", *span, sure]
 
 
 def _compares(report: DiffReport) -> Words:
     found = report.comparable
     score = Figure(f"{found.score} of 100", found.score, "score", "diff#/comparable/score")
     alike = Figure(f"{found.alike_pct:.0f} %", found.alike_pct, "score", "diff#/comparable/alike_pct")
-    others = [one.about for one in found.reasons if not one.same and one.about != "model"]
+    others = [one.about for one in found.reasons if not one.same]
     differ = f" They differ in {', '.join(others)}." if others else ""
     refused = f" That is below {found.least}: they were compared all the same." if found.score < found.least else ""
     return ["How far they compare: score ", score, "; ", alike, f" of the work is alike, matched by {found.matched_by}.{differ}{refused}"]
@@ -72,15 +74,12 @@ def _cause(report: DiffReport) -> Words:
 
 def _comparable(report: DiffReport) -> Section:
     """Return whether the runs compare: each thing that was looked at, those that differ first."""
-    rows = [
-        Row(
-            [Cell(one.about), Cell("yes" if one.same else "no"), Cell(one.before), Cell(one.after), Cell(f"{one.points:g}", one.points)],
-            f"/{k}",
-        )
-        for k, one in enumerate(report.comparable.reasons)
-    ]
+    rows = []
+    for k, one in enumerate(report.comparable.reasons):
+        sides = [Cell(shortened(side, 160), whole=side) for side in (one.before, one.after)]
+        rows.append(Row([Cell(one.about), Cell("yes" if one.same else "no"), *sides, Cell(f"{one.points:g}", one.points)], f"/{k}"))
     rows.sort(key=lambda row: (row.cells[1].text == "yes", -(row.cells[4].value or 0)))
-    columns = [Column("what", field="about"), Column("alike"), Column("A", field="before"), Column("B", field="after")]
+    columns = [Column("what", field="about"), Column("alike"), Column("A"), Column("B")]
     columns.append(Column("points off", "number", "points", "points"))
     table = Table("reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons")
     notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
@@ -104,10 +103,10 @@ def _steps(report: DiffReport) -> Section | None:
 def _step_table(one: Side, other: Side) -> Table:
     most = max(len(one.steps_ns), len(other.steps_ns))
     rows = [
-        Row([Cell(str(k), k), *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other))])
+        Row([Cell(str(k + 1), k + 1), *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other))])
         for k in range(min(most, MOST_STEPS))
     ]
-    columns = [Column("step", "number"), Column("A", "number", "step"), Column("B", "number", "step")]
+    columns = [Column("no.", "number"), Column("A", "number", "step"), Column("B", "number", "step")]
     keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (one, other) if side.steps_ns)
     more = f"{most - MOST_STEPS:,} more steps are in the file of --json." if most > MOST_STEPS else ""
     return Table("step-times", f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}", columns, rows, more=more)

@@ -34,8 +34,8 @@ _GROUP_INIT = "## process_group:init ##"
 _NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
 _get_numbers = itemgetter(*_NUMBERS)
 _NO_TEXT = msgspec.Raw()
-_TENSOR = re.compile(rb'\[\s*(\d+),\s*(\d+),\s*\d+,\s*\d+,\s*\d+,\s*"')  # its id, and that of its storage
-MOST_MADE = 1 << 16  # tensors, the latest, of which it is known which op made them
+_TENSOR = re.compile(rb'\[\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*"[^"]*"\s*\]')  # its id, its storage, and how it lies there
+MOST_MADE = 1 << 16  # tensors, the latest, of which it is known which op made them; so many more may be
 # of the text around the nodes only what has the form of a version, and of a local time, is taken
 SCHEMA = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:-[a-z]{1,20}(?:\.\d{1,4}){0,4})?")
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
@@ -98,25 +98,54 @@ def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = B
         return gathered.trace(array, keep_json)
 
 
+_Maker: TypeAlias = tuple[int, int, int]  # when an op ended, its thread, its id
+
+
 class _Makers:
     """Knows which op made each tensor: one of which it is an output and no input. Nodes come in the order in which ops end."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}  # tensor -> when, by which thread, by which node
+        self.made: dict[bytes, _Maker] = {}
+        self.made_before = self.made
         self.seen = 0
+        self.thread = 0  # of the node before
+        self.around: set[int] = set()  # ops in which the first of their thread after another thread's ended
 
-    def other(self, node: _Node, tid: int, node_id: int) -> int:
-        """Note what an op makes; return the node of another thread that made what it reads, the last of several, 0 without one."""
-        self.seen += 1
-        read = set(_tensors(node.inputs))
-        for tensor in _tensors(node.outputs):
-            if tensor not in read:
-                self.made.pop(tensor, None)
-                self.made[tensor] = (self.seen, tid, node_id)
-        while len(self.made) > MOST_MADE:
-            del self.made[next(iter(self.made))]
-        makers = [maker for tensor in read if (maker := self.made.get(tensor)) is not None and maker[1] != tid]
-        return max(makers)[2] if makers else 0
+    def others(self, nodes: list[_Node], tids: I64, ids: I64, parents: I64) -> I64:
+        """Note what ops make; return for each op with which its thread may go on, as it is the first to end after one of another thread, or
+        around that: the node of another thread that made what it reads, the last of several. 0 for all others."""
+        out = np.zeros(len(ids), np.int64)
+        made, read = [_text(node.outputs) for node in nodes], [_text(node.inputs) for node in nodes]
+        each = list(zip(range(self.seen, self.seen + len(nodes)), tids.tolist(), ids.tolist(), strict=True))
+        low = 0
+        for at in self._first_ones(each, parents.tolist()):
+            self._note(made[low:at], read[low:at], each[low:at])
+            known = (self.made.get(tensor) or self.made_before.get(tensor) for tensor in _TENSOR.findall(read[at]))
+            out[at] = max((maker for maker in known if maker and maker[1] != each[at][1]), default=(0, 0, 0))[2]
+            low = at
+        self._note(made[low:], read[low:], each[low:])
+        self.seen += len(nodes)
+        if len(self.made) > MOST_MADE:
+            self.made_before, self.made = self.made, {}
+        return out
+
+    def _first_ones(self, each: list[_Maker], parents: list[int]) -> list[int]:
+        out = []
+        for at, ((_, tid, node_id), parent) in enumerate(zip(each, parents, strict=True)):
+            if tid != self.thread or node_id in self.around:
+                self.thread = tid
+                self.around.add(parent)
+                out.append(at)
+        return out
+
+    def _note(self, made: list[bytes], read: list[bytes], each: list[_Maker]) -> None:
+        """Note what ops make. ``made``, ``read``: the texts of their outputs and inputs."""
+        self.made.update(
+            {one: maker for outputs, inputs, maker in zip(made, read, each, strict=True) if (one := outputs[1:-1]) not in inputs}
+        )
+        several = [at for at, outputs in enumerate(made) if outputs[2:] and (outputs.count(b"[") != 2 or not outputs.endswith(b"]]"))]
+        for at in several:  # or one in a list, or beside a number
+            self.made.update((tensor, each[at]) for tensor in _TENSOR.findall(made[at]) if tensor not in read[at])
 
 
 class _EtNodes:
@@ -169,7 +198,7 @@ class _EtNodes:
             input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
             output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
             output_types=texts.column([_types(node.outputs, node.output_types) for node in nodes]),
-            made_by=ints([*map(self.makers.other, nodes, ints(numbers["tid"], 0).tolist(), ids.tolist())]),
+            made_by=self.makers.others(nodes, ints(numbers["tid"], 0), ids, parent),
         )
 
     def _add_groups(self, node: _Node) -> None:
@@ -263,10 +292,10 @@ def _values(side: _Side) -> list[Any]:
     return [loose(value) for value in side or ()]
 
 
-def _tensors(side: _Side) -> list[tuple[bytes, bytes]]:
-    if isinstance(side, _Values):
-        return _TENSOR.findall(bytes(side.values))
-    return [tensor for value in side or () for tensor in _TENSOR.findall(bytes(value))]
+def _text(side: _Side) -> bytes:
+    if type(side) is _Values:
+        return bytes(side.values)
+    return b"[" + b",".join(map(bytes, side)) + b"]" if isinstance(side, list) else b""
 
 
 def _recorded(node: _Node) -> RecordedOp:

@@ -271,13 +271,19 @@ def band_words(band: Band, before_ns: int) -> list[str]:
     if band.run is None:
         return [f"{band.why}: record more steps"]
     again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
-    lines = [f"{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
+    doubt = "too uncertain to tell from no gain: " if uncertain(band, before_ns) else ""
+    lines = [f"{doubt}{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
     if band.step is not None:
         lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
     lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
     lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
     lines += _sides(band.latency_ns, "latency of communication may stay as it is")
     return lines
+
+
+def uncertain(band: Band | None, before_ns: int) -> bool:
+    """Tell whether a second run may as well end earlier as later: then the gain cannot be told from none."""
+    return band is not None and band.run is not None and band.run.low_ns < before_ns < band.run.high_ns
 
 
 def band_head(band: Band) -> str:

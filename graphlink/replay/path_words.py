@@ -49,9 +49,9 @@ def sentences(file: PathFile) -> list[str]:
     word = share_word(most)
     said = f"Most of the path is {word} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {word} ({part})"
     if 2 * gain[most] < share[most]:
-        said += f", but without it the rank would end only {saved} earlier: other work waits right behind."
+        said += f", but if that took no time, the rank would end only {saved} earlier: other work waits right behind."
     else:
-        said += f"; without it the rank would end {saved} earlier."
+        said += f"; if that took no time, the rank would end {saved} earlier."
     out = [said]
     if best != most:
         gained, of = percent(gain[best], whole), percent(share[best], whole)

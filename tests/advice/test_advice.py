@@ -21,6 +21,7 @@ from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
+from graphlink.operations.file import load as read_operations
 from graphlink.pipeline.summary import Pipeline
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
@@ -259,6 +260,25 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     nothing = msgspec.structs.replace(smi, gpus=[])
     without = msgspec.structs.replace(whole, logs=Logs(nvidia_smi=[nothing], megatron=[]))
     assert "memory" not in {a.kind for a in advise(Outputs(without, (0, 1), work, {}), {}, "out", whole=True).advice}
+
+
+def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
+    ddp = DEMO.parent / "real" / "ddp"
+    told = graphlink.link(ddp, out=tmp_path / "out", options=graphlink.Options(timeline="none")).advice()
+    (wait,) = [one for one in told.advice if one.kind == "blocking_sync"]
+    assert wait.what == "gloo:all_reduce makes the host wait for other ranks"
+    assert wait.evidence.startswith("19 waits between ops, ")
+    assert wait.command.endswith("--remove-sync 'Python between ops'")
+
+
+def test_kernels_without_tensor_cores_are_part_of_what_the_operations_say(tmp_path: Path) -> None:
+    made = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
+    of = read_operations(tmp_path / "out" / "ops.0.json").tensor_cores
+    (one,) = [one for one in made.advice().advice if one.kind == "tensor_cores"]
+    unused_ms = (of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns) / 1e6
+    assert (
+        one.evidence.startswith("0.247 ms in kernels of matrix products") and f"of {unused_ms:.3f} ms that such ops spend" in one.evidence
+    )
 
 
 def test_a_recording_of_the_host_alone_has_no_advice_about_launches(tmp_path: Path) -> None:

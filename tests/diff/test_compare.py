@@ -316,3 +316,15 @@ def test_what_a_loader_does_inside_takes_nothing_off_the_score(linked: Link, tra
     report = compare(linked(loading).folder, linked(more).folder)
     check(report)
     assert report.comparable.alike_pct > 99
+
+
+def test_a_loader_with_other_workers_is_the_same_work(tmp_path: Path) -> None:
+    real = Path(__file__).resolve().parents[2] / "fixtures" / "real"
+    names = ("dataloader", "dataloader-8-workers")
+    report = compare(*(link(real / name, out=tmp_path / name, options=Options(timeline="none")).folder for name in names))
+    assert report.comparable.score == 100
+    (work,) = [one for one in report.comparable.reasons if one.about == "work"]
+    assert work.same and work.before == work.after == "98 operations"
+    text = rendered(diff_table(report, 6))
+    assert "at least 66.3 % less time at 99.5 % confidence" in text  # the other end of the margin would be below nothing
+    assert "operations, largest change of host time first" in text and "device A ms" not in text

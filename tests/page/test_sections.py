@@ -97,6 +97,25 @@ def test_without_gpus_the_page_says_so(shown: Show) -> None:
 
 def test_a_rank_alone_says_that_nobody_can_be_waited_for(shown: Show) -> None:
     assert "A rank alone does not show who waited for whom" in said(shown("alone"), "communication")
+    assert said(shown("host"), "communication") == "The run has one rank, which waits for no other."
+
+
+def test_a_rank_alone_of_several_is_no_complete_recording(shown: Show) -> None:
+    assert "Only 1 of 2 ranks was linked. Of that nothing was left out" in said(shown("alone"), "recording")
+    assert "Of what was linked nothing was left out" in said(shown("host"), "recording")
+
+
+def test_bars_say_what_is_half_and_what_is_uncertain(shown: Show) -> None:
+    (bars,) = [part for part in parts(shown("alone"), "gains") if isinstance(part, Bars)]
+    notes = {one.label: one.note for one in bars.bars}
+    assert notes["elementwise ops that run as kernels of their own"] == "1.77 ms, 29.5 %"  # a band of 13.1 % to 46.0 %
+    assert [note for label, note in notes.items() if "reduce_kernel" in label] == ["931 us, 15.5 % (half of its time), uncertain"]
+    assert notes["copies that nothing hides"].endswith(", uncertain")
+
+
+def test_gains_above_the_time_of_an_op_are_explained(shown: Show) -> None:
+    assert "A gain may exceed host and device time" in said(shown("alone"), "operations")
+    assert "A gain may exceed" not in said(shown("host"), "operations")
 
 
 def test_a_pipeline_has_its_picture_its_stages_and_its_rates(shown: Show) -> None:

@@ -52,7 +52,7 @@ def _listed(key: str, title: str, says: str, found: list[tuple[int, Change]]) ->
         (Column("ranks"), [numbers_cell(one.ranks) for one in shown]),
         (Column("A", "number", field="before"), [_amount(one.before, one.unit) for one in shown]),
         (Column("B", "number", field="after"), [_amount(one.after, one.unit) for one in shown]),
-        (Column("unit", field="unit"), [Cell(one.unit) for one in shown]),
+        (Column("unit"), [Cell(one.unit.removeprefix("ns ")) for one in shown]),  # its times have theirs
         (Column("factor", "number", "factor", "factor"), [_factor(one.factor) for one in shown]),
     ]
     columns = [(column, cells) for column, cells in columns if any(cell.text for cell in cells)]

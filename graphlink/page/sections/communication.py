@@ -43,7 +43,9 @@ def _alone(found: Found) -> list[Part]:
         parts.append(
             Sentence(["Communication took ", time_figure(comm, "exposed_communication"), " on the GPUs, ", hidden, " of it hidden."])
         )
-    why = "A rank alone does not show who waited for whom: link the recordings of all ranks." if found.ranks else "The log has none."
+    why = "A rank alone does not show who waited for whom: link the recordings of all ranks."
+    if all(rank.world_size == 1 for rank in found.ranks):
+        why = "The run has one rank, which waits for no other." if found.ranks else "The log has none."
     return [*parts, Sentence([why], note=True)]
 
 

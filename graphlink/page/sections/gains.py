@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from graphlink.advice.kinds import HALVED
 from graphlink.advice.records import Advice
 from graphlink.advice.table import advice_rows
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
 from graphlink.page.words import time_figure
 from graphlink.records import counted, time
+from graphlink.replay.band import uncertain
 
 MOST: Final = 12
 LEAST_PCT: Final = 0.05  # as the text
@@ -17,7 +19,7 @@ LEAST_PCT: Final = 0.05  # as the text
 
 def gains(found: Found) -> Section:
     """Return the section: advice as ``graphlink advice`` prints it."""
-    title, report = "What would gain most", found.advice
+    title, report = "Where most can be gained", found.advice
     if report is None:
         return Section("gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)])
     one = len(report.ranks) == 1
@@ -38,7 +40,7 @@ def gains(found: Found) -> Section:
     shown = [(k, told) for k, told in enumerate(report.advice) if told.gain_pct is None or told.gain_pct >= LEAST_PCT]
     gaining = [(k, told) for k, told in shown if told.gain_ns]
     if gaining:
-        parts.append(_bars([told for _, told in gaining[:MOST]]))
+        parts.append(_bars([told for _, told in gaining[:MOST]], report.replayed_ns))
     parts.append(Proposals([_proposal(k, told) for k, told in shown[:MOST]]))
     if not report.advice:
         parts.append(Sentence(["Nothing was found that would make it end earlier."]))
@@ -47,10 +49,17 @@ def gains(found: Found) -> Section:
     return Section("gains", title, [*parts, *(Sentence([f"Note: {note}."], note=True) for note in report.notes)])
 
 
-def _bars(told: list[Advice]) -> Bars:
-    bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %") for one in told]
-    says = "How much earlier the run would end, of each change alone."
+def _bars(told: list[Advice], replayed_ns: int) -> Bars:
+    bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], _note(one, replayed_ns)) for one in told]
+    says = "How much earlier the run would end, of each change alone. Below, the line gain says what is supposed."
+    if any(uncertain(one.band, replayed_ns) for one in told):
+        says += " An uncertain gain cannot be told from none."
     return Bars("gains-bars", "Gains", says, bars)
+
+
+def _note(one: Advice, replayed_ns: int) -> str:
+    half = " (half of its time)" if one.kind in HALVED else ""
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{half}{', uncertain' if uncertain(one.band, replayed_ns) else ''}"
 
 
 def _proposal(k: int, one: Advice) -> Proposal:

@@ -58,7 +58,9 @@ def _often(before: float, after: float) -> str:
 def _operations(found: Sequence[OperationChange], device: bool) -> Table:
     rows = [Row(_operation(one, device), f"/{k}") for k, one in enumerate(found[:MOST_ROWS])]
     times = [*(["device"] if device else []), "host"]
-    columns = [Column("operation"), Column("in", means="came")]
+    some = any(row.cells[1].text for row in rows)  # else both runs have all, as often
+    rows = rows if some else [Row([row.cells[0], *row.cells[2:]], row.at) for row in rows]
+    columns = [Column("operation"), *([Column("in", means="came")] if some else [])]
     for what in times:
         means = f"{what}_time"
         columns += [Column(f"{what}, A", "number", means, f"{what}_before_ns"), Column("B", "number", means, f"{what}_after_ns")]
@@ -186,7 +188,7 @@ def path(report: DiffReport) -> Section | None:
         before, after = one.get(name, 0), other.get(name, 0)
         shares = [share_cell(before, sums[0]), share_cell(after, sums[1])]
         rows.append(Row([Cell(share_word(name), key=name if name in LOOKS else ""), *_side_by_side(before, after), *shares]))
-    columns = [Column("share"), Column("A", "number", "on_path"), Column("B", "number", "on_path"), Column("change", "number", "change")]
+    columns = [Column("kind"), Column("A", "number", "on_path"), Column("B", "number", "on_path"), Column("change", "number", "change")]
     columns += [Column("factor", "number", "factor"), Column("of A", "number", "on_path"), Column("of B", "number", "on_path")]
     bars = [
         Bar(side, [Segment(name, of[name]) for name in names if of.get(name)], time(whole))

@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.graph_model import Graph
 from graphlink.model import NOWHERE
 from graphlink.operations.records import Operation, Operations
-from graphlink.operations.table import core_lines, core_state, short_path
+from graphlink.operations.table import core_lines, core_state, gain_note, short_path
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
@@ -57,14 +57,15 @@ def _rank(found: Found, file: Operations, most: int) -> list[Part]:
     caption = f"Operations of rank {file.rank}, most {'device' if file.device_ops else 'host'} time first"
     at = f"ops.{file.rank}.json#/operations"
     table = Table(f"ops-{file.rank}", caption, [column for column, _ in columns], rows, at, more)
-    return [*cores, table, *_unknown(file)]
+    note = gain_note(shown)
+    return [*cores, table, *([Sentence([f"{note[0].upper()}{note[1:]}."], note=True)] if note else []), *_unknown(file)]
 
 
 def _on_device(file: Operations, shown: Sequence[Operation]) -> list[tuple[Column, list[Cell]]]:
     backward = [share_cell(one.backward_device_ns, one.device_ns) if one.backward_device_ns else Cell("") for one in shown]
     return [
         (Column("device", "number", "device_time", "device_ns"), [time_cell(one.device_ns) for one in shown]),
-        (Column("share", "number", "device_share"), [share_cell(one.device_ns, file.device_ns) for one in shown]),
+        (Column("of the rank", "number", "device_share"), [share_cell(one.device_ns, file.device_ns) for one in shown]),
         (Column("backward", "number", "backward"), backward),
     ]
 

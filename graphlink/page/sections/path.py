@@ -25,6 +25,7 @@ MOST_LANES: Final = 12
 MOST_ROWS: Final = 50
 ACROSS: Final = "critical_path.ranks.json"
 _IDLE: Final = "idle"
+_ALL: Final = "all ranks"
 
 
 def critical_path(found: Found) -> Section:
@@ -79,7 +80,7 @@ def _across(found: CriticalAcross) -> list[Part]:
         for k, one in enumerate(found.families[:MOST_ROWS])
     ]
     columns = [
-        *(Column("on the path", "number", "on_path", "ns"), Column("of the path", "number", "on_path"), Column("share")),
+        *(Column("on the path", "number", "on_path", "ns"), Column("of the path", "number", "on_path"), Column("kind")),
         *(Column("nodes", "number", field="nodes"), Column("name")),
     ]
     table = Table("path-families", "What the path over all ranks is made of, by name", columns, rows, f"{ACROSS}#/families")
@@ -96,7 +97,7 @@ def _walk_across(found: CriticalAcross) -> _Walk:
     start, end = np.array(nodes.start_ns, np.int64), np.array(nodes.end_ns, np.int64)
     return _Walk(
         name="path",
-        whose="all ranks",
+        whose=_ALL,
         at=f"{ACROSS}#/share_ns",
         lanes=(*(f"rank {rank}" for rank in lanes), *others),
         shares=found.shares,
@@ -152,6 +153,7 @@ def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
         _strip(walk),
         _shares(walk),
         _stretches(found, rank, file),
+        Sentence(["From: when its first node was due in the replay. Recorded at: when that node began, after its start delay."], note=True),
         _families(rank, file),
         *notes,
     ]
@@ -191,7 +193,7 @@ def _strip(walk: _Walk) -> Strip:
             start, ns = (np.concatenate(column) for column in zip(*chosen, strict=True))
             if len(start):
                 parts[lane, code] = _covered(start, ns, edges)
-    says = "From left to right the time of the replay; each part shows what the end of the run hung on then. Mixed parts are stacked."
+    says = "From left to right the time of the replay. The colour is the kind of work that delayed the end then; several kinds are stacked."
     cells = _cells(parts, shares)
     return Strip(f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
 
@@ -237,8 +239,11 @@ def _shares(walk: _Walk) -> Table:
     for part, ns in ((IDLE_GPU, idle - walk.gaps_ns), (IDLE_HOST, walk.gaps_ns)) if idle else ():
         rows.append(Row([Cell(f"of which {part}"), time_cell(ns), share_cell(ns, walk.length_ns), Cell(""), Cell("")]))
     columns = [
-        *(Column("share"), Column("on the path", "number", "on_path", "."), Column("of the path", "number", "on_path")),
-        *(Column("gain if it took no time", "number", "gain"), Column("of the whole", "number", "gain")),
+        *(Column("kind"), Column("on the path", "number", "on_path", "."), Column("of the path", "number", "on_path")),
+        *(
+            Column("gain if it took no time", "number", "gain"),
+            Column("of the run" if walk.whose == _ALL else "of the rank", "number", "gain"),
+        ),
     ]
     return Table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", columns, rows, walk.at)
 
@@ -257,10 +262,15 @@ def _stretches(found: Found, rank: int, file: PathFile) -> Table:
         cells = [time_cell(one.ns), share_cell(one.ns, file.length_ns), _share(one.share), time_cell(one.from_ns)]
         rows.append(Row([*cells, place_cell(found, rank, one.start_ns), count_cell(one.count), _name(one.most), time_cell(one.most_ns)]))
     columns = [
-        *(Column("time", "number", "on_path"), Column("of the path", "number", "on_path"), Column("share"), Column("from", "number")),
+        *(Column("time", "number", "on_path"), Column("of the path", "number", "on_path"), Column("kind"), Column("from", "number")),
         *(Column("recorded at", "place", "place"), Column("nodes", "number"), Column("most in"), Column("of it", "number")),
     ]
-    return Table(f"path-{rank}-stretches", f"Longest stretches of one share on rank {rank} (from: time of the replay)", columns, rows)
+    return Table(
+        f"path-{rank}-stretches",
+        f"Longest stretches of one kind on rank {rank}",
+        columns,
+        rows,
+    )
 
 
 def _families(rank: int, file: PathFile) -> Table:
@@ -284,7 +294,7 @@ def _families(rank: int, file: PathFile) -> Table:
             Column("of the rank", "number", "gain"),
             Column("on the path", "number", "on_path", "on_path_ns"),
         ),
-        *(Column("share"), Column("nodes", "number", field="count"), Column("name")),
+        *(Column("kind"), Column("nodes", "number", field="count"), Column("name")),
     ]
     left = file.gains.families_others_at_most_ns
     more = f"No other name gains more than {time(max(left, _beyond(file)))}." if left or _beyond(file) else ""

@@ -86,9 +86,9 @@ def _standstill(found: Found) -> Table:
     rows = sorted(map(row, found.ranks), key=lambda row: row.cells[-2].value or 0)[:MOST_ROWS]
     columns = [
         *(Column("rank", "number", field="rank"), Column("replay error", "number", "replay", "replay/error_pct")),
-        *(Column("calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
-        *(Column("threads", "number", "explained", "standstill/threads/ns"), Column("explained", "number", "explained")),
-        *(Column("streams", "number", "explained", "standstill/streams/ns"), Column("explained", "number", "explained")),
+        *(Column("in calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
+        *(Column("threads stood", "number", "explained", "standstill/threads/ns"), Column("explained", "number", "explained")),
+        *(Column("streams stood", "number", "explained", "standstill/streams/ns"), Column("explained", "number", "explained")),
         *(
             Column("all explained", "number", "explained"),
             Column("fixed on the path", "number", "fixed", "standstill/path/pinned_ns"),
@@ -137,7 +137,10 @@ def _warnings(found: Found) -> list[Part]:
     told = [(text, count, _whose(ranks_of[text], count)) for text, count in alike(ranks_of)]
     told += [(text, count, "the run") for text, count in alike(found.summary.warnings)]
     if not told:
-        return [Sentence(["Nothing was left out: there are no warnings."])]
+        world = max((rank.world_size for rank in found.ranks), default=0)
+        missing = f"Only {len(found.ranks):,} of {counted(world, 'rank')} was linked. Of that" if len(found.ranks) == 1 else ""
+        missing = missing or f"Only {len(found.ranks):,} of {counted(world, 'rank')} were linked. Of those"
+        return [Sentence([f"{missing if len(found.ranks) < world else 'Of what was linked'} nothing was left out: there are no warnings."])]
     rows = [Row([Cell(text), Cell(whose), count_cell(count)]) for text, count, whose in told[:MOST_ROWS]]
     columns = [Column("warning"), Column("of"), Column("alike", "number")]
     return [Table("warnings", "Warnings: what the recording lacks, and what was left out", columns, rows)]

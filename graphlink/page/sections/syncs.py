@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphlink.advice.kinds import blocked_ns, waiting_lines, waiting_ops
+from graphlink.advice.kinds import awaited, blocked_ns, waiting_lines, waiting_ops
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import count_cell, time_cell
 from graphlink.records import counted, shortened, time
-from graphlink.replay.syncs import SyncWait, sync_waits
+from graphlink.replay.syncs import sync_waits
 from graphlink.replay.workload import Workload
 
 MOST_ROWS: Final = 100
@@ -83,28 +83,22 @@ def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]
     for wait in sync_waits(work):
         op = waiting_ops(wait)[:1]
         target, rank = wait.targets[0], work.rank(wait.targets[0])
-        awaited = _awaited(work, wait)
-        of = out.setdefault((op[0] if op else "", ", ".join(sorted(wait.names - {*op})), work.name(awaited)), _Waits())
+        source = awaited(work, wait)
+        of = out.setdefault((op[0] if op else "", ", ".join(sorted(wait.names - {*op})), work.name(source)), _Waits())
         ns = int(blocked[target])
         of.count += 1
         of.ns += ns
         of.ranks.add(rank)
         if ns > of.longest_ns:
-            of.longest_ns, of.longest = ns, (rank, int(start[awaited]))
+            of.longest_ns, of.longest = ns, (rank, int(start[source]))
         gained = [gain[key] for key in ((rank, work.id(one)) for one in wait.targets) if key in gain]
         of.gain_ns = max([*gained, *([] if of.gain_ns is None else [of.gain_ns])], default=None)
     return out
 
 
-def _awaited(work: Workload, wait: SyncWait) -> int:
-    """Return the device op that ended last of those that were waited for."""
-    ended = work.column("start_ns") + work.column("duration_ns")
-    return max(wait.sources, key=lambda one: int(ended[one]))
-
-
-def _row(found: Found, op: str, call: str, awaited: str, one: _Waits) -> Row:
+def _row(found: Found, op: str, call: str, source: str, one: _Waits) -> Row:
     rank, at = one.longest
-    cells = [Cell(shortened(op), whole=op), Cell(call), Cell(shortened(awaited), whole=awaited), count_cell(one.count), time_cell(one.ns)]
+    cells = [Cell(shortened(op), whole=op), Cell(call), Cell(shortened(source), whole=source), count_cell(one.count), time_cell(one.ns)]
     cells += [time_cell(one.gain_ns), time_cell(one.longest_ns), place_cell(found, rank, at)]
     cells += [count_cell(len(one.ranks))] if found.work is not None and len(found.work.ranks) > 1 else []
     if _with_lines(found):

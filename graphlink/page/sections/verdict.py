@@ -13,6 +13,7 @@ from graphlink.page.parts import Figure, Sentence, Words
 from graphlink.page.words import name, share_figure, time_figure
 from graphlink.pipeline.summary import Pipeline
 from graphlink.records import counted, shortened
+from graphlink.replay.band import uncertain
 from graphlink.report.summary import MOST_BLOCKS, Rank, all_stood, explained, exposed_percent, idle_percent
 
 _MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
@@ -120,7 +121,8 @@ def _gain(found: Found) -> Words:
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
-    return [f"What would gain most{some}: {best.what}. The run would end ", share, " (", gain, ") earlier ", best.supposed, "."]
+    doubt = " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
+    return [f"Where most can be gained{some}: {best.what}. The run would end ", share, " (", gain, f") earlier {best.supposed}.{doubt}"]
 
 
 def _trust(found: Found) -> Words:
