@@ -110,7 +110,7 @@ def idle_rank() -> bytes:
     node = pb.Node(id=0, name="idle rank", type=pb.COMP_NODE, duration_micros=1)
     node.attr.add(name="is_cpu_op", bool_val=False)
     head = pb.GlobalMetadata(version="0.0.4")
-    return b"".join(map(framed, (head.SerializeToString(), node.SerializeToString())))
+    return framed([head.SerializeToString(), node.SerializeToString()])
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ def test_errors_say_it_in_plain_text_too(graphlink: Callable[..., Ran], tmp_path
 
 def test_json_on_standard_output_is_the_file(graphlink: Callable[..., Ran], tmp_path: Path) -> None:
     node = pb.Node(id=0, name=HOSTILE, type=pb.COMP_NODE, duration_micros=1)
-    (tmp_path / "trace.0.et").write_bytes(b"".join(framed(m.SerializeToString()) for m in (pb.GlobalMetadata(version="0.0.4"), node)))
+    (tmp_path / "trace.0.et").write_bytes(framed([m.SerializeToString() for m in (pb.GlobalMetadata(version="0.0.4"), node)]))
     ran = graphlink("replay", tmp_path, "--json", "-")
     assert graphlink("replay", tmp_path, "--json", tmp_path / "x.json").status == ran.status == 0
     no_controls(ran)

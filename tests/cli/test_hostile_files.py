@@ -113,7 +113,7 @@ def test_an_export_without_strings(graphlink: Run, tmp_path: Path, statement: st
 def test_durations_of_centuries(graphlink: Run, tmp_path: Path, machine: str, micros: int) -> None:
     nodes = [pb.Node(id=k, name="op", type=pb.COMP_NODE, duration_micros=micros, data_deps=[k - 1] if k else []) for k in range(3)]
     path = tmp_path / "trace.0.et"
-    path.write_bytes(b"".join(framed(m.SerializeToString()) for m in (pb.GlobalMetadata(version="0.0.4"), *nodes)))
+    path.write_bytes(framed([m.SerializeToString() for m in (pb.GlobalMetadata(version="0.0.4"), *nodes)]))
     is_said(graphlink("replay", tmp_path, "--machine", machine), path, "36 years")
 
 
@@ -174,7 +174,7 @@ def test_a_graph_that_says_it_is_of_two_billion_ranks_takes_no_memory(graphlink:
     head = pb.GlobalMetadata(version="0.0.4")
     head.attr.add(name="world_size", int64_val=1 << 31)
     node = pb.Node(id=0, name="op", type=pb.COMP_NODE, duration_micros=1)
-    (tmp_path / "trace.0.et").write_bytes(b"".join(framed(m.SerializeToString()) for m in (head, node)))
+    (tmp_path / "trace.0.et").write_bytes(framed([m.SerializeToString() for m in (head, node)]))
     (tmp_path / "trace.999999999.et").write_bytes((tmp_path / "trace.0.et").read_bytes())
     tracemalloc.start()
     try:
