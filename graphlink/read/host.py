@@ -140,11 +140,11 @@ class _Makers:
 
     def _note(self, made: list[bytes], read: list[bytes], each: list[_Maker]) -> None:
         """Note what ops make. ``made``, ``read``: the texts of their outputs and inputs."""
-        self.made.update(
-            {one: maker for outputs, inputs, maker in zip(made, read, each, strict=True) if (one := outputs[1:-1]) not in inputs}
-        )
-        several = [at for at, outputs in enumerate(made) if outputs[2:] and (outputs.count(b"[") != 2 or not outputs.endswith(b"]]"))]
-        for at in several:  # or one in a list, or beside a number
+        ops = zip(made, read, each, strict=True)
+        self.made.update({one: maker for out, inputs, maker in ops if (one := out[1 : out.find(b"]") + 1]) not in inputs})
+        for at in [
+            at for at, out in enumerate(made) if out.count(b"[") > 1 + out.startswith(b"[[")
+        ]:  # several, in lists, or behind numbers
             self.made.update((tensor, each[at]) for tensor in _TENSOR.findall(made[at]) if tensor not in read[at])
 
 
