@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.read.ranges import NEXT_BATCH
-from graphlink.tables import marked, spread
+from graphlink.tables import begins, marked, spread
 
 
 class Elements(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Axis(msgspec.Struct, frozen=True):
         """Return the axis of the threads that there are, which spans all times."""
         ns = np.concatenate(times_ns)
         origin = int(ns.min()) if len(ns) else 0
-        return Axis(np.unique(tid), origin, int(ns.max(initial=origin)) - origin + 1)
+        return Axis(np.unique(tid[begins(tid)]), origin, int(ns.max(initial=origin)) - origin + 1)
 
     def of(self, tid: I64, time_ns: I64) -> I64:
         """Return the position of times on threads; every tid must be one of ``tids``, every time within the span."""

@@ -47,9 +47,6 @@ class _Values(msgspec.Struct, gc=False):
     types: msgspec.Raw = _NO_TEXT
 
 
-_Side: TypeAlias = _Values | list[msgspec.Raw] | None
-
-
 class _Attr(msgspec.Struct, gc=False):
     name: str
     value: Any = None
@@ -59,8 +56,8 @@ class _Node(msgspec.Struct, gc=False):
     id: Any = None
     name: str = ""
     ctrl_deps: Any = None
-    inputs: _Side = None
-    outputs: _Side = None
+    inputs: _Values | list[msgspec.Raw] | None = None
+    outputs: _Values | list[msgspec.Raw] | None = None
     attrs: list[_Attr] | None = None
     ph: str | None = None
     cat: str | None = None
@@ -111,12 +108,12 @@ class _Makers:
         self.thread = 0  # of the node before
         self.around: set[int] = set()  # ops in which the first of their thread after another thread's ended
 
-    def others(self, nodes: list[_Node], tids: I64, ids: I64, parents: I64) -> I64:
+    def others(self, inputs: list[_Values], outputs: list[_Values], tids: I64, ids: I64, parents: I64) -> I64:
         """Note what ops make; return for each op with which its thread may go on, as it is the first to end after one of another thread, or
         around that: the node of another thread that made what it reads, the last of several. 0 for all others."""
         out = np.zeros(len(ids), np.int64)
-        made, read = [_text(node.outputs) for node in nodes], [_text(node.inputs) for node in nodes]
-        each = list(zip(range(self.seen, self.seen + len(nodes)), tids.tolist(), ids.tolist(), strict=True))
+        made, read = ([bytes(side.values) for side in sides] for sides in (outputs, inputs))
+        each = list(zip(range(self.seen, self.seen + len(ids)), tids.tolist(), ids.tolist(), strict=True))
         low = 0
         for at in self._first_ones(each, parents.tolist()):
             self._note(made[low:at], read[low:at], each[low:at])
@@ -124,7 +121,7 @@ class _Makers:
             out[at] = max((maker for maker in known if maker and maker[1] != each[at][1]), default=(0, 0, 0))[2]
             low = at
         self._note(made[low:], read[low:], each[low:])
-        self.seen += len(nodes)
+        self.seen += len(ids)
         if len(self.made) > MOST_MADE:
             self.made_before, self.made = self.made, {}
         return out
@@ -179,30 +176,32 @@ class _EtNodes:
         attrs = [_attrs(node) for node in nodes]
         numbers = _number_columns(attrs)
         parent = ints([_parent(node) for node in nodes])
+        inputs = [_side(node.inputs, node.input_shapes, node.input_types) for node in nodes]
+        outputs = [_side(node.outputs, node.output_shapes, node.output_types) for node in nodes]
         texts, names, schemas = self.json_texts, [node.name for node in nodes], [attr.get("op_schema") for attr in attrs]
         for at, name in enumerate(names):
             if name == _COLLECTIVE or name in P2P_OPS:
-                op = _recorded(nodes[at])
+                op = _recorded(inputs[at], outputs[at])
                 comm = collective(op, attrs[at]) if name == _COLLECTIVE else peer(name, op)
                 if comm is not None:
                     self.parts.comms[self.parts.count + at] = comm
             elif name == _GROUP_INIT:
-                self._add_groups(nodes[at])
+                self._add_groups(inputs[at])
         self.parts.add(
             id=ids,
             name=self.strings.column(names),
             parent=np.where(parent == MISSING, ids, parent),
             **{name: ints(numbers[name], default) for name, default in _NUMBERS.items()},
             op_schema=self.strings.column([schema if isinstance(schema, str) else "" for schema in schemas]),
-            input_shapes=texts.column([_shapes(node.inputs, node.input_shapes) for node in nodes]),
-            input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
-            output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
-            output_types=texts.column([_types(node.outputs, node.output_types) for node in nodes]),
-            made_by=self.makers.others(nodes, ints(numbers["tid"], 0), ids, parent),
+            input_shapes=texts.column([side.shapes for side in inputs]),
+            input_types=texts.column([side.types for side in inputs]),
+            output_shapes=texts.column([side.shapes for side in outputs]),
+            output_types=texts.column([side.types for side in outputs]),
+            made_by=self.makers.others(inputs, outputs, ints(numbers["tid"], 0), ids, parent),
         )
 
-    def _add_groups(self, node: _Node) -> None:
-        for text in _values(node.inputs):
+    def _add_groups(self, inputs: _Values) -> None:
+        for text in _values(inputs):
             self.groups |= {group.name: group for group in process_groups(text)}
             self.group_of_pointer |= backend_ids(text)
 
@@ -277,27 +276,15 @@ def _parent(node: _Node) -> object:
     return parent[0] if isinstance(parent, list) and parent else parent
 
 
-def _shapes(side: _Side, flat: msgspec.Raw) -> msgspec.Raw:
-    return side.shapes if type(side) is _Values else flat
+def _side(side: _Values | list[msgspec.Raw] | None, shapes: msgspec.Raw, types: msgspec.Raw) -> _Values:
+    """Return inputs or outputs as the attrs layout has them; ``shapes``, ``types``: those of the flat layout."""
+    return side if isinstance(side, _Values) else _Values(msgspec.Raw(b"[" + b",".join(map(bytes, side or ())) + b"]"), shapes, types)
 
 
-def _types(side: _Side, flat: msgspec.Raw) -> msgspec.Raw:
-    return side.types if type(side) is _Values else flat
+def _values(side: _Values) -> list[Any]:
+    values = loose(side.values)
+    return values if isinstance(values, list) else []
 
 
-def _values(side: _Side) -> list[Any]:
-    if isinstance(side, _Values):
-        values = loose(side.values)
-        return values if isinstance(values, list) else []
-    return [loose(value) for value in side or ()]
-
-
-def _text(side: _Side) -> bytes:
-    if type(side) is _Values:
-        return bytes(side.values)
-    return b"[" + b",".join(map(bytes, side)) + b"]" if isinstance(side, list) else b""
-
-
-def _recorded(node: _Node) -> RecordedOp:
-    types = bytes(_types(node.inputs, node.input_types)).decode("utf-8", "replace")
-    return RecordedOp(_values(node.inputs), _values(node.outputs), types)
+def _recorded(inputs: _Values, outputs: _Values) -> RecordedOp:
+    return RecordedOp(_values(inputs), _values(outputs), bytes(inputs.types).decode("utf-8", "replace"))
