@@ -24,6 +24,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"times the host waited for a kernel without any call", _NOTHING),  # inferred, and no recording shows more
     (r"synchronisation and event calls .* after the last row are left out", _NOTHING),  # the profiler's own, in every recording
     (r"cuda_sync rows have no API call", {"cuda-sync-without-calls"}),
+    (r"launched before the recording, or waited for what was", {"launches-before-window"}),
+    (r"before ops whose launch calls are not recorded", {"launches-missing", "no-calls", "starts-before-launch"}),
     (r"launch calls have no device op", {"no-device-rows", "launches-without-ops"}),
     (r"are of a device, but do not say on which stream", {"unknown-device-rows"}),
     (r"API calls repeat the correlation id", {"repeated-calls"}),
