@@ -300,13 +300,13 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
     types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)" if type_ns else ""
-    whole = f", of {ms(unused_ns)} ms that such ops spend in kernels without: by their names the others do something else (layouts, sums)"
-    whole = whole if unused_ns > ns else ""
+    rest = f"; their other kernels without tensor cores, {ms(unused_ns - ns)} ms, by their names do other work (layouts, sums)"
+    rest = rest if unused_ns > ns else ""
     changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
     yield Candidate(
         kind="tensor_cores",
         what="matrix products and convolutions without tensor cores",
-        evidence=f"{ms(ns)} ms in kernels of matrix products and convolutions that use none{whole}{types}",
+        evidence=f"matrix products and convolutions spend {ms(ns)} ms in kernels that multiply without tensor cores{rest}{types}",
         todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
         changes=changes,
         arguments=arguments,
@@ -329,7 +329,7 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
         todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
         changes=changes,
         arguments=arguments,
-        supposed="at most: if they took no time; what launches them stays",
+        supposed="if these ops took no time, which is the most; launching them still does",
     )
 
 

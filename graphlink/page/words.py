@@ -46,8 +46,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "gain": (
         "gain",
         "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the difference of two "
-        "replays. Gains do not add up. One may exceed the time of an op: short times (below 20 us each) in which the ops around it end, "
-        "and pauses behind it, are in its nodes.",
+        "replays. Gains do not add up. A gain can be larger than the time of the op: its nodes also hold the pause after it and the last "
+        "moments (below 20 us each) of the ops that contain it.",
     ),
     "band": (
         "90 % band",

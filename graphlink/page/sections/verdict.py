@@ -150,7 +150,7 @@ def _error(found: Found) -> Words:
     worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
     at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
     error = Figure(f"{worst.replay.error_pct:+.3f} %", worst.replay.error_pct, "replay", at)
-    return ["the replay differs by ", error, " from the recording."]
+    return ["the replay differs by ", error, " from the recording (that the graph agrees with itself is no prediction)."]
 
 
 def about(found: Found) -> str:
