@@ -15,7 +15,11 @@ _FEW: Final = 6  # numbers that are shown
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
-    "step": ("step", "From one step mark to the next. The first step is set aside, as it may hold what is done once."),
+    "step": (
+        "step",
+        "The range that marks it (ProfilerStep), or else from one optimizer step, or what repeats, to the next. The first step is set "
+        "aside, as it may hold what is done once.",
+    ),
     "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
     "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one, or of a step between its marks."),
     "compute": ("compute", "A kernel that is no communication ran, or a memset. The critical path counts memsets as copies."),
