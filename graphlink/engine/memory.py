@@ -50,7 +50,8 @@ def estimate_bytes(unpacked_bytes: int) -> int:
 
 
 def keep_freed() -> None:
-    """Let this process keep the memory that arrays give back, for the next ones: fresh pages cost a job 5 % of its time. The peak stays.
+    """Let this process keep the memory that arrays give back, for the next ones: fresh pages cost a job in one process 3 to 6 % of
+    its time. The peak stays.
 
     Of glibc's allocator (``mallopt(3)``); where there is another, nothing changes.
     """

@@ -69,7 +69,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "unexplained": ("unexplained", "Time of the path that no recorded dependency explains: idle GPU streams and idle host threads."),
     "fixed": (
         "fixed on the path",
-        "Time of the path that no what-if changes: idle streams and threads, and blocked calls that nothing explains.",
+        "Time of the path that stays when ops, kernels or communication change: idle streams and threads, and blocked calls that nothing "
+        "explains.",
     ),
     "calls": ("calls", "How often it was called forward; the backward of a call counts with it."),
     "device_time": (
