@@ -101,12 +101,12 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
     yield Candidate(
         kind="launch_bound",
         what="GPUs wait for the host to launch work",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; {counted(int(of_node.sum()), 'launch call')}, "
-        f"{launch_ns / 1000:,.1f} us each in the quickest ops, and {short} of {counted(len(kernels), 'kernel')} take less than that",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; a launch call costs the host "
+        f"{launch_ns / 1000:,.1f} us (as in the quickest ops), there are {int(of_node.sum()):,}, and {short} of the kernels are shorter",
         todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
         changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
-        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; graphs take the rest of its ops away as well",
+        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other work of the ops that launch",
     )
 
 
@@ -132,7 +132,7 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         yield Candidate(
             kind="blocking_sync",
             what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{' between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "
+            evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "
             f"most often for {cause}{line}",
             todo=todo,
             changes=Changes(wait=(WaitChange(which=op, remove=True),)),
@@ -204,7 +204,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                 todo=todo,
                 changes=changes,
                 arguments=arguments,
-                supposed="at most: if all of it took no time",
+                supposed="if all of it took no time; a real change saves less",
             )
 
 
@@ -311,7 +311,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         changes=changes,
         arguments=arguments,
         supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
-        why_not="" if named else "the same kernels run for other ops",
+        why_not="" if named else "other ops run the same kernels",
     )
 
 
@@ -329,7 +329,7 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
         todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
         changes=changes,
         arguments=arguments,
-        supposed="if these ops took no time, which is the most; launching them still does",
+        supposed="if these kernels took no time; fusing them saves less of it, but also their launches",
     )
 
 

@@ -34,9 +34,9 @@ def _gain(one: Advice) -> str:
 
 def advice_rows(one: Advice) -> list[tuple[str, str]]:
     """Return name and text of what there is to say of an advice."""
-    no_gain = one.why_not and f"not computed: {one.why_not}"
-    rows = [("seen", one.evidence), ("do", one.todo), ("gain", one.supposed), ("sure", _band(one)), ("from", one.command)]
-    return [(name, text) for name, text in (*rows, ("no gain", no_gain)) if text]
+    gain = f"not computed: {one.why_not}" if one.why_not else one.supposed
+    rows = [("seen", one.evidence), ("do", one.todo), ("gain", gain), ("sure", _band(one)), ("from", one.command)]
+    return [(name, text) for name, text in rows if text]
 
 
 def _band(one: Advice) -> str:

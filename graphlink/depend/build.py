@@ -124,8 +124,8 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     if late.late:
         warnings.append(
             f"{late.late} host-side receives or collectives were pending for {late.late_ns / 1e6:.3f} ms while their thread ran nothing, "
-            f"but its next row began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if another thread "
-            "ran them): that time is not taken as waiting"
+            f"but the next op of that thread began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if "
+            "another thread ran them): that time is not taken as waiting"
         )
     if len(spun.source):
         warnings.append(

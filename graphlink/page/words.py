@@ -21,7 +21,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "aside, as it may hold what is done once.",
     ),
     "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
-    "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one, or of a step between its marks."),
+    "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one. Of a step: from its begin to its end."),
     "compute": ("compute", "A kernel that is no communication ran, or a memset. The critical path counts memsets as copies."),
     "communication": ("communication", "Time in which any communication ran on the GPU, waiting for other ranks included."),
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
@@ -55,12 +55,12 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "band": (
         "90 % band",
-        "What a second run with this change would take, in 90 of 100 cases: its steps vary as those of the recording do. Where it "
-        "reaches from later to earlier, the change may gain nothing.",
+        "What a second run with this change would take, in 90 of 100 cases. Its steps vary as those of the recording do, so it "
+        "may gain more or less than the change alone. Where the band reaches from later to earlier, the change may gain nothing.",
     ),
     "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
     "kind": ("kind", "The sort of work: host, compute, communication, copy, or unexplained."),
-    "host": ("host", "Ops and calls on host threads. On the critical path also those that wait, if nothing recorded tells for what."),
+    "host": ("host", "Ops and calls on host threads. On the critical path also their waits of which no recorded fact tells the reason."),
     "copy": ("copy", "Of the critical path: copies, and memsets."),
     "nodes": ("nodes", "A node of the graph is an op, a part of an op, or an op of the GPU. This is how many of them."),
     "from": ("from", "When the stretch begins in the replay."),
@@ -81,7 +81,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "backward": ("backward", "The part of its device time that the backward took."),
     "host_time": (
         "host time",
-        "What its rows took on host threads, without the rows inside them and without recognised waits. A data loader's wait counts.",
+        "What these ops took on host threads, without the ops that they call and without recognised waits. A data loader's wait counts.",
     ),
     "tensor_cores": (
         "tensor cores",

@@ -58,7 +58,8 @@ def sentences(file: PathFile) -> list[str]:
         out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
-        out.append(f"The one name that gains most is {family_words(top)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
+        gained = percent(top.gain_ns, whole)
+        out.append(f"The one name that gains most is {family_words(top)} ({top.count:,} nodes with work): {gained} if they took no time.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")

@@ -226,7 +226,9 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and not changes.network:
-        out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets those meet that match")
+        out.append(
+            "communication takes as long as recorded, with its waiting; if all ranks are linked, --machine coupled replays the waiting"
+        )
     out += _kept(files, changes)
     if _folded(files.values()) and any(one.sort in (None, "host") and one.name for one in changes.time):
         out.append(NAMES)

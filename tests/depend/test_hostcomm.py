@@ -47,8 +47,8 @@ def test_the_next_row_begins_at_most_50_us_after_the_receive_ended(follows: floa
         []
         if waited
         else [
-            "1 host-side receives or collectives were pending for 0.090 ms while their thread ran nothing, but "
-            "its next row began more than 50 us after they ended (2 ms if another thread ran them): that time is not taken as waiting"
+            "1 host-side receives or collectives were pending for 0.090 ms while their thread ran nothing, but the next op "
+            "of that thread began more than 50 us after they ended (2 ms if another thread ran them): that time is not taken as waiting"
         ]
     )
 

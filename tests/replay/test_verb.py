@@ -214,7 +214,7 @@ class TestNotAnswered:
         assert "takes the recorded path: 1" in said and "polls" not in said
 
     def test_waits_for_other_ranks_where_they_stay(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        waits = "communication keeps the time"
+        waits = "communication takes as long as recorded"
         assert waits in self.of(tmp_path, capsys, coll(1, [0]))
         assert waits in self.of(tmp_path, capsys, recv(1, [0], comm_src=1))
         assert waits not in self.of(tmp_path, capsys, coll(1, [0]), change=("--bandwidth", "1"))
