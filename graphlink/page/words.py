@@ -60,17 +60,20 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
     "kind": ("kind", "The sort of work: host, compute, communication, copy, or unexplained."),
-    "host": ("host", "Ops and calls on host threads. On the critical path also their waits of which no recorded fact tells the reason."),
+    "host": (
+        "host",
+        "Ops and calls on host threads, with the waiting inside them (as of a data loader) of which nothing recorded tells the reason.",
+    ),
     "copy": ("copy", "Of the critical path: copies, and memsets."),
     "nodes": ("nodes", "A node of the graph is an op, a part of an op, or an op of the GPU. This is how many of them."),
     "from": ("from", "When the stretch begins in the replay."),
     "most_in": ("most in", "The name with most of the time of the stretch."),
     "of_it": ("of it", "How much of the time of the stretch this name has."),
-    "unexplained": ("unexplained", "Time of the path that no recorded dependency explains: idle GPU streams and idle host threads."),
+    "unexplained": ("unexplained", "Time of the path between ops: a GPU stream or a host thread was idle, and nothing recorded says why."),
     "fixed": (
         "fixed on the path",
-        "Time of the path that stays when ops, kernels or communication change: idle streams and threads, and blocked calls that nothing "
-        "explains.",
+        "Time of the path that stays when ops, kernels or communication change: idle streams and threads, without the latency of launches, "
+        "and blocked calls that nothing explains.",
     ),
     "calls": ("calls", "How often it was called forward; the backward of a call counts with it."),
     "device_time": (

@@ -213,7 +213,10 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
     bars = [Bar(_step_label(step, one, rank), segments(one), time(one.to_ns - one.from_ns)) for _, step, _, one in few]
-    says = "Each step from its begin to its end, time between two belongs to none; idle time before its first and after its last op counts."
+    says = (
+        "Each step from its begin to its end. Time between two steps belongs to none. Before the first GPU op of a step and after its last "
+        "one, the GPU is idle."
+    )
     which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
     if len(few) > 1:
         yield Bars(f"steps-{rank.rank}-bars", f"Steps of rank {rank.rank}{which}", says, bars)

@@ -138,9 +138,9 @@ def _warnings(found: Found) -> list[Part]:
     told += [(text, count, "the run") for text, count in alike(found.summary.warnings)]
     if not told:
         world = max((rank.world_size for rank in found.ranks), default=0)
-        missing = f"Only {len(found.ranks):,} of {counted(world, 'rank')} was linked. Of that" if len(found.ranks) == 1 else ""
-        missing = missing or f"Only {len(found.ranks):,} of {counted(world, 'rank')} were linked. Of those"
-        return [Sentence([f"{missing if len(found.ranks) < world else 'Of what was linked'} nothing was left out: there are no warnings."])]
+        verb = "was" if len(found.ranks) == 1 else "were"
+        missing = f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
+        return [Sentence([f"{missing}There are no {'other ' if missing else ''}warnings."])]
     rows = [Row([Cell(text), Cell(whose), count_cell(count)]) for text, count, whose in told[:MOST_ROWS]]
     columns = [Column("warning"), Column("of"), Column("alike", "number")]
     return [Table("warnings", "Warnings: what the recording lacks, and what was left out", columns, rows)]
