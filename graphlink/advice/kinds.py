@@ -101,8 +101,9 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
     yield Candidate(
         kind="launch_bound",
         what="GPUs wait for the host to launch work",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; a launch call costs the host "
-        f"{launch_ns / 1000:,.1f} us (as in the quickest ops), there are {int(of_node.sum()):,}, and {short} of the kernels are shorter",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
+        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the quickest ops); {short} "
+        "of the kernels take less time than one launch call",
         todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
         changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
@@ -300,13 +301,13 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
     types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)" if type_ns else ""
-    rest = f"; their other kernels without tensor cores, {ms(unused_ns - ns)} ms, by their names do other work (layouts, sums)"
+    rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work (layouts, sums)"
     rest = rest if unused_ns > ns else ""
     changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
     yield Candidate(
         kind="tensor_cores",
         what="matrix products and convolutions without tensor cores",
-        evidence=f"matrix products and convolutions spend {ms(ns)} ms in kernels that multiply without tensor cores{rest}{types}",
+        evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} ms{rest}{types}",
         todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
         changes=changes,
         arguments=arguments,

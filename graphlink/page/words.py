@@ -62,7 +62,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "kind": ("kind", "The sort of work: host, compute, communication, copy, or unexplained."),
     "host": (
         "host",
-        "Ops and calls on host threads, with the waiting inside them (as of a data loader) of which nothing recorded tells the reason.",
+        "Ops and calls on host threads. Waiting inside them counts if nothing recorded tells for what, as in a data loader.",
     ),
     "copy": ("copy", "Of the critical path: copies, and memsets."),
     "nodes": ("nodes", "A node of the graph is an op, a part of an op, or an op of the GPU. This is how many of them."),

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.graph.families import family_of
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
-from graphlink.records import IDLE_GPU, IDLE_HOST, before_what, ms, percent, share_word, shortened
+from graphlink.records import IDLE_GPU, IDLE_HOST, before_what, counted, ms, percent, share_word, shortened
 from graphlink.replay.across import AcrossFamily, CriticalAcross
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME
 
@@ -59,7 +59,7 @@ def sentences(file: PathFile) -> list[str]:
     if file.gains.families:
         top = file.gains.families[0]
         gained = percent(top.gain_ns, whole)
-        out.append(f"The one name that gains most is {family_words(top)} ({top.count:,} nodes with work): {gained} if they took no time.")
+        out.append(f"Of single names {family_words(top)} gains most: {gained} if its {counted(top.count, 'node')} with work took no time.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")

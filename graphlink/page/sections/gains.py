@@ -51,7 +51,10 @@ def gains(found: Found) -> Section:
 
 def _bars(told: list[Advice], replayed_ns: int) -> Bars:
     bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], _note(one, replayed_ns)) for one in told]
-    says = "How much earlier the run would end, of each change alone. Below, the line gain says what is supposed."
+    says = (
+        'How much earlier the run would end, of each change alone. What each supposes, as half of the time or none, is in the row "gain" '
+        "of its box below. The gains of the critical path always suppose none."
+    )
     if any(uncertain(one.band, replayed_ns) for one in told):
         says += " An uncertain gain cannot be told from none."
     return Bars("gains-bars", "Gains", says, bars)

@@ -214,8 +214,8 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
     bars = [Bar(_step_label(step, one, rank), segments(one), time(one.to_ns - one.from_ns)) for _, step, _, one in few]
     says = (
-        "Each step from its begin to its end. Time between two steps belongs to none. Before the first GPU op of a step and after its last "
-        "one, the GPU is idle."
+        "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before its first op of a "
+        "step and after its last one, so the share may be larger than that of the whole run."
     )
     which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
     if len(few) > 1:
