@@ -126,12 +126,25 @@ def begins(*columns: NDArray[Any]) -> Bool:
 
 
 def codes(*columns: NDArray[Any]) -> I64:
-    """Return one number from 0 for each different row of the columns, of shape (n,) each, in their order. O(n log n)."""
+    """Return one number from 0 for each different row of the columns, of shape (n,) each, in their order.
+
+    Linear where the numbers of each column lie close together, else O(n log n).
+    """
     out = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        out = np.unique(out * max(len(values), 1) + place, return_inverse=True)[1]
+    for column in columns if len(out) else ():
+        low, high = int(column.min()), int(column.max())
+        if low < high:
+            place = column.astype(np.int64) - low if high - low < len(out) else np.unique(column, return_inverse=True)[1]
+            out = _close(out * (int(place.max()) + 1) + place)
     return out
+
+
+def _close(numbers: I64) -> I64:
+    """Return the place of each number, from 0 on, among those that there are."""
+    count = int(numbers.max()) + 1
+    if count > 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)[1]
+    return (np.cumsum(marked(count, numbers)) - 1)[numbers]
 
 
 def turns(*columns: NDArray[Any]) -> I64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -12,44 +12,43 @@ from graphlink.gpu.steps import Steps
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.nest import innermost, last_started
-from graphlink.model import I64, NOWHERE, Communication, DeviceKind, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import Part, PartOf
 from graphlink.read.ranges import step_marks
-from graphlink.tables import begins, spread
+from graphlink.tables import begins, codes, concat, spread
 
 _SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
 OTHER_THREADS: Final = "other threads"
 _ASLEEP_NS: Final = 100_000
+_Key: TypeAlias = I64 | I32 | Bool | int
 _WAITS: Final = tuple(role for role in Role if role.waits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What is summed up. ``operation`` may be ``NOWHERE``; ``name``, ``op``: positions in the strings of the trace."""
+    """What is summed up. ``operation`` may be ``NOWHERE``; ``name``, ``op``: positions in the strings of the trace; ``step``: from 1 on, 0
+    for none; ``count``: how many rows were summed up."""
 
     operation: I64
     sort: I64
     name: I64
-    at_ns: I64
-    ns: I64
     op: I64
     backward: I64
     device: I64
     stream: I64
+    step: I64
+    count: I64
+    ns: I64
 
 
 def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]) -> list[Part]:
     """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x steps."""
-    place = places(order)
     strings = (*linked.trace.strings, OTHER_THREADS)
-    rows = [*_device(found, graph, linked, comm), *_host(found, graph, linked, len(strings) - 1), *_calls(found, linked)]
-    joined = _Rows(*(np.concatenate([getattr(one, name) for one in rows]) for name in _Rows.__slots__))
-    step = np.searchsorted(steps.start_ns, joined.at_ns, side="right")
-    within = step > 0
-    within[within] = joined.at_ns[within] < steps.end_ns[step[within] - 1]
-    return list(_summed(joined, place[joined.operation], np.where(within, step, 0), len(steps.names) + 1, strings))
+    own = _host(found, graph, linked, steps, len(strings) - 1)
+    rows = concat(*_device(found, graph, linked, comm, steps), *own, *_calls(found, linked, steps))
+    return list(_parts(rows, places(order)[rows.operation], len(steps.names) + 1, strings))
 
 
 def places(order: Sequence[int]) -> I64:
@@ -57,15 +56,15 @@ def places(order: Sequence[int]) -> I64:
     return np.append(spread(len(order), np.array(order, np.int64), np.arange(len(order))), NOWHERE)
 
 
-def _summed(rows: _Rows, operation: I64, step: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:
+def _parts(rows: _Rows, operation: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:
     turn = np.argsort(np.argsort(np.array(strings, object), kind="stable"), kind="stable")  # by text: numbers depend on the order of rows
     by = np.lexsort((rows.stream, rows.device, rows.backward, turn[rows.op], turn[rows.name], rows.sort, operation))
     columns = [column[by] for column in (operation, rows.sort, rows.name, rows.op, rows.backward)]
     opens = begins(*columns)
     first, number = np.flatnonzero(opens), np.cumsum(opens) - 1
     count, ns = np.zeros((len(first), width), np.int64), np.zeros((len(first), width), np.int64)
-    np.add.at(count, (number, step[by]), 1)
-    np.add.at(ns, (number, step[by]), rows.ns[by])
+    np.add.at(count, (number, rows.step[by]), rows.count[by])
+    np.add.at(ns, (number, rows.step[by]), rows.ns[by])
     streams: list[list[tuple[int, int]]] = [[] for _ in range(len(first))]
     placed = np.flatnonzero(begins(number, rows.device[by], rows.stream[by]) & (columns[1] < _LATE))
     for k, device, stream in zip(*(column[placed].tolist() for column in (number, rows.device[by], rows.stream[by])), strict=True):
@@ -84,35 +83,40 @@ def _summed(rows: _Rows, operation: I64, step: I64, width: int, strings: tuple[s
         )
 
 
-def _rows(operation: I64, sort: I64 | int, name: I64 | int, at_ns: I64, ns: I64, **more: I64) -> _Rows:
-    """Return rows of which some columns are the same for all."""
-    count = len(at_ns)
-    filled = {key: np.full(count, value) if isinstance(value, int) else value for key, value in (("sort", sort), ("name", name))}
-    others = {key: more.get(key, np.zeros(count, np.int64)) for key in ("op", "backward", "device", "stream")}
-    return _Rows(operation=operation.astype(np.int64), at_ns=at_ns, ns=ns, **filled, **others)
+def _summed(operation: _Key, sort: _Key, name: _Key, steps: Steps, at_ns: I64, ns: I64, **more: _Key) -> _Rows:
+    """Sum up rows that are equal in all but their time, which began at ``at_ns``; what is one number is that of all."""
+    step = np.searchsorted(steps.start_ns, at_ns, side="right")
+    within = step > 0
+    within[within] = at_ns[within] < steps.end_ns[step[within] - 1]
+    same = {"op": 0, "backward": 0, "device": 0, "stream": 0} | more
+    columns = {"operation": operation, "sort": sort, "name": name, **same, "step": np.where(within, step, 0)}
+    keys = {key: np.broadcast_to(np.asarray(column, np.int64), len(ns)) for key, column in columns.items()}
+    code = codes(*keys.values())
+    count = np.bincount(code)
+    one = spread(len(count), code, np.arange(len(code)))
+    return _Rows(**{key: column[one] for key, column in keys.items()}, count=count, ns=_sums(code, ns, len(count)))
 
 
-def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication) -> Iterator[_Rows]:
+def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps) -> Iterator[_Rows]:
     device, host, calls = linked.trace.device, linked.trace.host, linked.trace.calls
     sort = np.where(device.kind == DeviceKind.MEMCPY, _COPY, _KERNEL)
     sort[comm.device_row] = _COMM
     at_ns, launched = device.start_ns.copy(), linked.device_call != NOWHERE
     at_ns[launched] = calls.start_ns[linked.device_call[launched]]
-    op = np.append(host.name, 0).astype(np.int64)[found.op]  # NOWHERE is the last: no name
-    placed = {"op": op, "backward": found.backward.astype(np.int64), "device": device.device, "stream": device.stream}
-    yield _rows(found.of_device, sort, device.name.astype(np.int64), at_ns, device.end_ns - device.start_ns, **placed)
+    op = np.append(host.name, 0)[found.op]  # NOWHERE is the last: no name
+    placed = {"op": op, "backward": found.backward, "device": device.device, "stream": device.stream}
+    yield _summed(found.of_device, sort, device.name, steps, at_ns, device.end_ns - device.start_ns, **placed)
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
     late_ns = _sums(graph.row[node], graph.start_delay_ns[node], len(op)) + _sums(graph.row[delay], graph.duration_ns[delay], len(op))
     late = np.flatnonzero(late_ns > 0)
-    yield _rows(found.of_device[late], _LATE, 0, at_ns[late], late_ns[late])
+    yield _summed(found.of_device[late], _LATE, 0, steps, at_ns[late], late_ns[late])
     rows = comm.host_row  # gloo
     took_ns = host.end_ns[rows] - host.start_ns[rows]
-    nowhere = np.full(len(rows), NOWHERE)
-    yield _rows(found.of_row[rows], _COMM, host.name[rows].astype(np.int64), host.start_ns[rows], took_ns, device=nowhere, stream=nowhere)
+    yield _summed(found.of_row[rows], _COMM, host.name[rows], steps, host.start_ns[rows], took_ns, device=NOWHERE, stream=NOWHERE)
 
 
-def _host(found: FoundOperations, graph: Graph, linked: Linked, other_threads: int) -> Iterator[_Rows]:
+def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, other_threads: int) -> Iterator[_Rows]:
     """Yield the own time of each host row, without GPU calls and waits; and the time between ops, which is of no row.
 
     ``other_threads``: the name of long time between ops on others than the main thread. They may as well wait there for what was not
@@ -128,14 +132,14 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, other_threads: i
     inside = around != NOWHERE
     call_ns = _sums(around[inside], (calls.end_ns - calls.start_ns)[inside], count)
     own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
-    yield _rows(found.of_row, _HOST, 0, host.start_ns, own_ns)
+    yield _summed(found.of_row, _HOST, 0, steps, host.start_ns, own_ns)
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)))
     gap = graph.kind[node] == NodeKind.HOST_GAP
     between_ns = np.where(gap, graph.duration_ns[node], graph.duration_ns[node] - graph.self_ns[node])
     main = graph.tid[node] == _main_thread(linked)
     python = np.flatnonzero(found.path == found.host.python)
     name = np.where(main | (between_ns < _ASLEEP_NS), 0, other_threads)
-    yield _rows(_all(node, int(python[0]) if len(python) else NOWHERE), _HOST, name, graph.start_ns[node] + graph.epoch_ns, between_ns)
+    yield _summed(int(python[0]) if len(python) else NOWHERE, _HOST, name, steps, graph.start_ns[node] + graph.epoch_ns, between_ns)
 
 
 def _main_thread(linked: Linked) -> int:
@@ -150,16 +154,12 @@ def _main_thread(linked: Linked) -> int:
     return int(tids[spent.argmax()])
 
 
-def _calls(found: FoundOperations, linked: Linked) -> Iterator[_Rows]:
+def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Rows]:
     calls, strings = linked.trace.calls, linked.trace.strings
     inside = linked.call_op != NOWHERE
-    operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]].astype(np.int64))
+    operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]])
     sort = np.where(np.isin(roles(calls, strings), _WAITS), _WAITING, _CALL)
-    yield _rows(operation, sort, calls.name.astype(np.int64), calls.start_ns, calls.end_ns - calls.start_ns)
-
-
-def _all(rows: Any, value: int) -> I64:
-    return np.full(len(rows), value, np.int64)
+    yield _summed(operation, sort, calls.name, steps, calls.start_ns, calls.end_ns - calls.start_ns)
 
 
 def _sums(of: Any, ns: I64, count: int) -> I64:
