@@ -57,7 +57,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
     new = spread(len(order), order, np.arange(len(order)))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
-    c = {name: column[order] for name, column in columns.items()}
+    c = {name: columns.pop(name)[order] for name in [*columns]}  # one after the other, as each is as large as the graph
     kind, row = c["kind"].astype(np.uint8), c["row"].astype(np.int32)
     name, strings = names(linked.trace, kind, row)
     return Graph(

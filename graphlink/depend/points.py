@@ -16,7 +16,7 @@ import numpy as np
 
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import EulerTour, covered_before
-from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.tables import take
 
 LAUNCH_REST_NS = 5_000
@@ -104,7 +104,7 @@ def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_n
     return Points(at_ns, owner, opens, sleep, falls, begins, last)
 
 
-def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
+def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[U8, I64, I64, I32]:
     """Collect (kind, position, mark it lies behind, row of Sleeps), unsorted."""
     axis = marks.axis
     heads = marks.bounds[:-1]
@@ -128,7 +128,7 @@ def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I6
         (_LAUNCH, cuts.at_ns[cuts.launch], behind_cut[cuts.launch], None),
     )
     return (
-        np.concatenate([np.full(len(p[1]), p[0], np.int64) for p in parts]),
+        np.concatenate([np.full(len(p[1]), p[0], np.uint8) for p in parts]),
         np.concatenate([p[1] for p in parts]),
         np.concatenate([p[2] for p in parts]),
         np.concatenate([np.full(len(p[1]), NOWHERE, np.int32) if p[3] is None else p[3] for p in parts]),
