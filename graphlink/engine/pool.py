@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -19,6 +20,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Final, TypeVar
+
+from graphlink.process import die_with_parent
 
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
@@ -63,7 +66,7 @@ class _Worker:
     def __init__(self, work: Callable[[_Given], _Result]):
         self.task: int | None = None
         self.pipe, self._theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(work, self._theirs))
+        self.process = _SPAWN.Process(target=_serve, args=(work, self._theirs, os.getpid()))
 
     def start(self) -> None:
         with self._theirs, _signals_held(), _without_main():
@@ -125,8 +128,9 @@ def _how_it_ended(exitcode: int | None) -> str:
     return f"its process ended with status {exitcode}"
 
 
-def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
+def _serve(work: Callable[[_Given], _Result], pipe: Connection, parent: int) -> None:
     """Run a worker: tasks come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
+    die_with_parent(parent)  # or it would finish its task, beside a run that does it again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

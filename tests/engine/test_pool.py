@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from graphlink.engine.pool import run_all as run_in_processes
 
 KILLED = Lost("its process was killed by signal 9, most likely for want of memory")
 HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}"}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 
 
@@ -129,23 +131,29 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("started", [False, True])
-def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, started: bool) -> None:
-    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they work."""
-    script, work = tmp_path / "runner.py", tmp_path / "work"
+def start_runner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start two workers of a program; what they began is in the folder that is returned as well."""
+    script, work = folder / "runner.py", folder / "work"
     script.write_text(RUNNER)
     work.mkdir()
     process = subprocess.Popen(
         [sys.executable, str(script), str(work)],
-        env={**os.environ, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}"},
+        env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # in the background it may be ignored
     )
+    return process, work
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("started", [False, True])
+def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, started: bool) -> None:
+    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they work."""
+    process, work = start_runner(tmp_path)
     deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
+    while process.poll() is None and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
         time.sleep(0.001)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, err = process.communicate(timeout=600)
@@ -153,6 +161,20 @@ def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, star
     while time.monotonic() < deadline and group_size(process.pid):  # the resource tracker ends when it sees that its parent did
         time.sleep(0.01)
     assert group_size(process.pid) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent ended")
+@pytest.mark.parametrize("started", [False, True])
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, started: bool) -> None:
+    process, work = start_runner(tmp_path)
+    while process.poll() is None and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
+        time.sleep(0.001)
+    process.kill()
+    try:
+        process.communicate(timeout=60)  # ends when all of them have closed its other end
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def group_size(group: int) -> int:
