@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,31 @@ def test_what_work_raises_is_raised_here_with_its_traceback(tmp_path: Path) -> N
 def test_an_exception_that_cannot_be_sent_comes_as_text(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="Unpicklable: 1 and 2"):
         run_all(engine_tasks.raise_unpicklable, some(tmp_path, 2), 2)
+
+
+def test_work_that_a_worker_cannot_import_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        run_all(engine_tasks.Unimportable(), some(tmp_path, 3), 2)
+
+
+DYING = """
+import functools, sys
+from multiprocessing import resource_tracker, spawn
+import engine_tasks
+from graphlink.engine.pool import run_all
+resource_tracker.ensure_running()
+spawn.set_executable(sys.argv[1])
+large = bytes(1 << 20)  # more than a pipe or a socket takes before somebody reads
+sys.argv.append("a" * len(large))
+print(run_all(functools.partial(engine_tasks.second, large), [large] * 3, 2, lambda _: None))
+"""
+
+
+def test_processes_that_die_before_they_read_anything_lose_their_tasks() -> None:
+    dying = shutil.which("false")
+    assert dying
+    ran = subprocess.run([sys.executable, "-c", DYING, dying], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == (f"{[Lost('its process ended with status 1')] * 3}\n", "")
 
 
 def test_what_done_raises_kills_the_workers(tmp_path: Path) -> None:
