@@ -121,9 +121,11 @@ def _lives(pid: str, started: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return when a process began, in ticks since the machine did; "x" where the system does not say. ``proc(5)``, field 22 of ``stat``."""
+    """Return when a process began, in ticks since the machine did; "ended" for a zombie, "x" where the system does not say. ``proc(5)``,
+    fields 3 and 22 of ``stat``."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "ended" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return "x"
 

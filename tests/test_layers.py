@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
-BASE = ("collecting", "errors", "graph_model", "model", "output_names", "pairs", "patterns", "publish", "records", "student", "tables")
+BASE = ("errors", "graph_model", "model", "output_names", "pairs", "patterns", "process", "publish", "records", "student", "tables")
 BASE += ("version",)
 STAGES = ("read", "link", "depend", "graph", "replay", "standstill", "perfetto", "nccl", "ranks", "pipeline", "astra", "gpu", "operations")
 STAGES += ("scale", "logs", "report", "advice", "diff", "page", "engine", "run", "doctor", "cli")

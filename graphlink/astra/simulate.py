@@ -6,12 +6,12 @@ both versions write: the present one loses its own statistics of a rank that has
 
 from __future__ import annotations
 
-import ctypes
+import functools
+import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from graphlink.astra.files import MOST_LOGGED, READERS, Dimension, Plan, simulat
 from graphlink.astra.plan import Simulatable, logged, write
 from graphlink.errors import InputError
 from graphlink.model import I64, U8, Bool
+from graphlink.process import die_with_parent
 from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
 from graphlink.replay.meetings import meetings
@@ -40,7 +41,6 @@ _LOGGED: Final = re.compile(
 _LEGACY, _HEAD = b"Chakra12ETFeederNode", b"FeederV3"  # names of their readers' classes, which are in the binaries
 _NOT_LOADED: Final = b"error while loading shared libraries"
 _NOT_STARTED: Final = (126, 127)  # exit statuses of loaders and shells
-_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _SAID: Final = 4000  # bytes of the end of the output in which the last line is looked for
 HOW_TO_GET: Final = "build its analytical backend (docs/simulate.md), then --astra-sim FILE or ASTRA_SIM=FILE"
 
@@ -234,19 +234,13 @@ def _run(task: Simulation, folder: Path) -> int | None:
                 stderr=subprocess.STDOUT,
                 timeout=task.timeout_s,
                 check=False,
-                preexec_fn=_die_with_parent,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),  # or it would go on for hours
             )
     except subprocess.TimeoutExpired:
         return None
     except OSError as problem:
         raise InputError(f"does not start: {problem.strerror or problem}", path=task.simulator, todo=HOW_TO_GET) from None
     return ran.returncode
-
-
-def _die_with_parent() -> None:
-    """Let no simulator go on for hours when the process that runs it is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _refuse_unstarted(task: Simulation, status: int | None, said: bytes) -> None:

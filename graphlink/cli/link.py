@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import at_least_one, between, count
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
-from graphlink.collecting import gc_paused
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
+from graphlink.process import gc_paused, keep_freed
 
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary
@@ -57,7 +57,6 @@ def link(arguments: argparse.Namespace) -> int:
     refuse_contradictions(arguments)
     with gc_paused():
         from graphlink.engine.engines import RunsOn
-        from graphlink.engine.memory import keep_freed
         from graphlink.run.link import leave_jobs, linked
         from graphlink.run.options import Options, Recordings
         from graphlink.run.out import out_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pickle
 import signal
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphlink.engine.memory import workers
+from graphlink.process import die_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,7 +46,7 @@ def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[]
 
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
-    process = fork.Process(target=_do, args=(work, there), daemon=True)
+    process = fork.Process(target=_do, args=(work, there, os.getpid()), daemon=True)
     process.start()
     there.close()
     try:
@@ -55,7 +57,8 @@ def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[]
         process.join()
 
 
-def _do(work: Callable[[], object], out: Connection) -> None:
+def _do(work: Callable[[], object], out: Connection, parent: int) -> None:
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

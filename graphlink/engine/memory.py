@@ -6,12 +6,10 @@ RFC 8878 (zstd) for the size of what is packed.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -20,7 +18,6 @@ HELD_BACK: Final = 0.2  # share of the available memory that is not given out
 USUAL_PACKING: Final = 20  # times a trace shrinks by gzip or zstd: 13 to 29 measured on large ones
 MOST_PACKING: Final = 1032  # times anything can shrink by deflate
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -47,18 +44,6 @@ def estimate_bytes(unpacked_bytes: int) -> int:
     runs rank after rank does not grow (183 MB after the third as after the eighth of 107 MB each).
     """
     return 125_000_000 + unpacked_bytes * 11 // 10
-
-
-def keep_freed() -> None:
-    """Let this process keep the memory that arrays give back, for the next ones: fresh pages cost a job in one process 3 to 6 % of
-    its time. The peak stays.
-
-    Of glibc's allocator (``mallopt(3)``); where there is another, nothing changes.
-    """
-    with suppress(AttributeError, OSError, TypeError):  # TypeError: Windows
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it allows
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:

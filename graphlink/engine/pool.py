@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -19,6 +20,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Final, TypeVar
+
+from graphlink.process import die_with_parent
 
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
@@ -62,17 +65,18 @@ class _Worker:
 
     def __init__(self, work: Callable[[_Given], _Result]):
         self.task: int | None = None
+        self._work = work
         self.pipe, self._theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(work, self._theirs))
+        self.process = _SPAWN.Process(target=_serve, args=(self._theirs, os.getpid()))
 
     def start(self) -> None:
-        with self._theirs, _signals_held(), _without_main():
+        with self._theirs, _signals_held(), _without_script():
             self.process.start()
 
     def give(self, task: int, value: object) -> None:
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps((self._work, value), pickle.HIGHEST_PROTOCOL)
         self.task = task
-        with contextlib.suppress(BrokenPipeError):  # it is dead: its end of the pipe says so to who waits for the result
+        with contextlib.suppress(ConnectionError):  # it is dead: its end of the pipe says so to who waits for the result
             self.pipe.send_bytes(data)
 
     def stop(self) -> None:
@@ -125,8 +129,9 @@ def _how_it_ended(exitcode: int | None) -> str:
     return f"its process ended with status {exitcode}"
 
 
-def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
-    """Run a worker: tasks come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
+def _serve(pipe: Connection, parent: int) -> None:
+    """Run a worker: (work, task) come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
+    die_with_parent(parent)  # or it would finish its task, beside a run that does it again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
@@ -134,7 +139,8 @@ def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
         while True:
             data = pipe.recv_bytes()
             try:
-                answer = pickle.dumps((work(pickle.loads(data)), None, ""), pickle.HIGHEST_PROTOCOL)
+                work, value = pickle.loads(data)
+                answer = pickle.dumps((work(value), None, ""), pickle.HIGHEST_PROTOCOL)
             except Exception as error:  # noqa: BLE001 - it is raised in the parent
                 answer = _packed(error, "\n" + traceback.format_exc())
             pipe.send_bytes(answer)
@@ -150,20 +156,24 @@ def _packed(error: Exception, trace: str) -> bytes:
     return data
 
 
-_MAIN: Final = threading.Lock()
+_SCRIPT: Final = threading.Lock()
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes without ``__main__``: a process that is started would run the user's script again, up to the very call that starts
-    it; what it works on is never in it."""
-    with _MAIN:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
+def _without_script() -> Iterator[None]:
+    """Start processes without ``__main__`` and its arguments.
+
+    A process that is started would run the user's script again, up to the very call that starts it; what it works on is never in it.
+    Thousands of file names do not fit into the pipe (64 KiB) through which ``multiprocessing`` sends it what it starts with: should it die
+    before it reads them, this process, which keeps the reading end open meanwhile, would wait for good.
+    """
+    with _SCRIPT:
+        main, arguments = sys.modules["__main__"], sys.argv
+        sys.modules["__main__"], sys.argv = ModuleType("__main__"), arguments[:1]
         try:
             yield
         finally:
-            sys.modules["__main__"] = main
+            sys.modules["__main__"], sys.argv = main, arguments
 
 
 _HELD: Final = (signal.SIGINT, signal.SIGTERM)

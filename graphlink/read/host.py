@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, HostTrace, ProcessGroup
+from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups

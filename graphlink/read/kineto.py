@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, System, Trace
+from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none

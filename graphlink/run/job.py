@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 
 from graphlink import output_names, publish
-from graphlink.collecting import gc_paused
 from graphlink.depend.build import Built, build
 from graphlink.engine.beside import beside, may_fork
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
@@ -54,6 +53,7 @@ from graphlink.pipeline.rank_part import rank_pipeline
 from graphlink.pipeline.records import RunPipeline, StageRun
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
+from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import AlignedClock
 from graphlink.ranks.summary import Run as RunSummary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -67,6 +68,20 @@ def raise_unpicklable(task: Task) -> int:
 
 def leave(task: Task) -> int:
     os._exit(7)
+
+
+def second(unused: bytes, task: bytes) -> int:
+    return len(task)
+
+
+class Unimportable:
+    """Work that lacks in a worker what it needs."""
+
+    def __call__(self, task: Task) -> int:
+        return task.number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return importlib.import_module, ("no_such_module",)
 
 
 def sleep_long(task: Task) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -65,3 +67,27 @@ def test_leaving_ends_the_process(tmp_path: Path) -> None:
             time.sleep(0.01)
         raise KeyError
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+PARENT = """
+import signal
+from graphlink.engine.beside import beside
+def endless():
+    print(flush=True)
+    signal.pause()
+with beside(endless, forked=True):
+    signal.pause()
+"""
+
+
+def test_it_dies_with_a_parent_that_is_killed() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout
+    process.stdout.readline()
+    process.kill()
+    try:
+        process.communicate(timeout=60)  # ends when both have closed its other end
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from graphlink.engine.pool import run_all as run_in_processes
 
 KILLED = Lost("its process was killed by signal 9, most likely for want of memory")
 HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}"}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 
 
@@ -104,6 +107,31 @@ def test_an_exception_that_cannot_be_sent_comes_as_text(tmp_path: Path) -> None:
         run_all(engine_tasks.raise_unpicklable, some(tmp_path, 2), 2)
 
 
+def test_work_that_a_worker_cannot_import_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        run_all(engine_tasks.Unimportable(), some(tmp_path, 3), 2)
+
+
+DYING = """
+import functools, sys
+from multiprocessing import resource_tracker, spawn
+import engine_tasks
+from graphlink.engine.pool import run_all
+resource_tracker.ensure_running()
+spawn.set_executable(sys.argv[1])
+large = bytes(1 << 20)  # more than a pipe or a socket takes before somebody reads
+sys.argv.append("a" * len(large))
+print(run_all(functools.partial(engine_tasks.second, large), [large] * 3, 2, lambda _: None))
+"""
+
+
+def test_processes_that_die_before_they_read_anything_lose_their_tasks() -> None:
+    dying = shutil.which("false")
+    assert dying
+    ran = subprocess.run([sys.executable, "-c", DYING, dying], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == (f"{[Lost('its process ended with status 1')] * 3}\n", "")
+
+
 def test_what_done_raises_kills_the_workers(tmp_path: Path) -> None:
     def stop(finished: int) -> None:
         raise KeyboardInterrupt
@@ -129,23 +157,29 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("started", [False, True])
-def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, started: bool) -> None:
-    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they work."""
-    script, work = tmp_path / "runner.py", tmp_path / "work"
+def start_runner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start two workers of a program; what they began is in the folder that is returned as well."""
+    script, work = folder / "runner.py", folder / "work"
     script.write_text(RUNNER)
     work.mkdir()
     process = subprocess.Popen(
         [sys.executable, str(script), str(work)],
-        env={**os.environ, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}"},
+        env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # in the background it may be ignored
     )
+    return process, work
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("started", [False, True])
+def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, started: bool) -> None:
+    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they work."""
+    process, work = start_runner(tmp_path)
     deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
+    while process.poll() is None and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
         time.sleep(0.001)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, err = process.communicate(timeout=600)
@@ -153,6 +187,20 @@ def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, star
     while time.monotonic() < deadline and group_size(process.pid):  # the resource tracker ends when it sees that its parent did
         time.sleep(0.01)
     assert group_size(process.pid) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent ended")
+@pytest.mark.parametrize("started", [False, True])
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, started: bool) -> None:
+    process, work = start_runner(tmp_path)
+    while process.poll() is None and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
+        time.sleep(0.001)
+    process.kill()
+    try:
+        process.communicate(timeout=60)  # ends when all of them have closed its other end
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def group_size(group: int) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -321,6 +322,18 @@ def test_a_number_that_another_process_has_by_now_is_no_life(tmp_path: Path) -> 
     other = mine.with_name(mine.name.replace(f"-{os.getpid()}-", f"-{os.getpid()}-1"))
     other.mkdir()
     assert left_by_the_killed(tmp_path / HIDDEN) == ([other] if Path("/proc/self/stat").exists() else [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_killed_process_that_nobody_has_collected_does_not_live(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        temporary(tmp_path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    (left,) = tmp_path.iterdir()
+    assert left_by_the_killed(tmp_path) == [left]
+    os.waitpid(child, 0)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may do anything")

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.nccl.read.names import times
 from graphlink.nccl.read.records import ProxySteps, table
+from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader

@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I32, NOWHERE
 from graphlink.nccl.read.names import function_of, message_bytes, natural, rank_in_name, small, text_of
 from graphlink.nccl.read.pickled import MOST_BYTES, Refused, load
 from graphlink.nccl.read.records import Calls, Communicator, Dump, table
+from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import rank_list
 from graphlink.read.nccl_kinds import PICKLE, DumpKind

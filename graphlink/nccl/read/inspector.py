@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from graphlink.collecting import gc_paused
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.nccl.read.events import CUT, DAMAGED, MOST_BYTES, lines
 from graphlink.nccl.read.names import function_of, hash_text, inspector_name, natural, rank_in_name, small, text_of, times
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, table
+from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.comms import count_or_none
 from graphlink.read.nccl_kinds import DumpKind
