@@ -182,7 +182,8 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
-            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look with graphlink critical-path DIR --across",
+            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look, with all ranks linked, at graphlink critical-path "
+            "DIR --across",
         ),
         (
             "copies",
@@ -330,7 +331,7 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
         todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
         changes=changes,
         arguments=arguments,
-        supposed="if these kernels took no time; fusing them saves less of it, but also their launches",
+        supposed="if these kernels took no time; fusing them saves a part of that, and their launches too",
     )
 
 

@@ -75,7 +75,11 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "Time of the path that stays when ops, kernels or communication change: idle streams and threads, without the latency of launches, "
         "and blocked calls that nothing explains.",
     ),
-    "calls": ("calls", "How often it was called forward; the backward of a call counts with it."),
+    "calls": (
+        "calls",
+        "How often it was called. The GPU work of its backward counts with it; what the host does there may stand in rows of its own, "
+        "as ...Backward0.",
+    ),
     "device_time": (
         "device time",
         "Sum over the device ops that it launched, forward and backward. Ops that ran side by side count twice.",

@@ -83,11 +83,11 @@ def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
-    """Return the nodes of one name and sort that take most of the path, largest first."""
+    """Return the nodes of one name and sort that take most of the path, largest first; start delays are none of their time."""
     code, texts = work.names()
     keys, place, nodes = np.unique(code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True)
     ns = np.zeros(len(keys), np.int64)
-    np.add.at(ns, place.reshape(-1), path.own_ns)
+    np.add.at(ns, place.reshape(-1), path.own_ns - path.fixed_ns)
     found = [
         (-took, texts[k // len(Work)], k % len(Work), n) for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
     ]
