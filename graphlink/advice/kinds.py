@@ -182,8 +182,8 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
-            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; look, with all ranks linked, at graphlink critical-path "
-            "DIR --across",
+            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
+            "graphlink critical-path DIR --across",
         ),
         (
             "copies",
