@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, NOWHERE, Bool, Comm, CommTable
+from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
@@ -109,10 +109,13 @@ def marked(count: int, rows: Positions) -> Bool:
     return out
 
 
-def distinct(values: I64) -> I64:
-    """Return the values that there are, ascending, each once: ``np.unique``, but quick where they come in a few ascending runs, as times
-    of spans do."""
-    ascending = np.sort(values, kind="stable")  # merges runs
+def distinct(values: I64 | I32) -> I64:
+    """Return the values that there are, ascending, each once: ``np.unique``, but linear where they lie close together, as rows do, and
+    quick where they come in a few ascending runs, as times of spans do."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
+    if high - low < 4 * len(values):
+        return np.flatnonzero(marked(high - low + 1, values - low)) + low
+    ascending = np.sort(values, kind="stable").astype(np.int64)  # merges runs
     return ascending[begins(ascending)]
 
 

@@ -19,7 +19,7 @@ from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.tables import concat, spread
+from graphlink.tables import concat, distinct, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
@@ -116,7 +116,7 @@ def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, wait_ns: I64, 
 def _launch_cuts(linked: Linked, el: Elements, tour: EulerTour, launched_ns: I64, blocked: Bool) -> Cuts:
     """Return where each launching call had launched: a cut in any case where that was before it blocked or returned."""
     calls, axis = linked.trace.calls, tour.axis
-    launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    launching = distinct(linked.device_call[linked.device_call != NOWHERE])
     returned_ns = np.clip(np.where(blocked, calls.start_ns, calls.end_ns)[launching], axis.origin_ns, axis.origin_ns + axis.span_ns - 1)
     at_ns = _places(tour, calls.tid[launching], launched_ns[launching])
     return Cuts(at_ns, el.of_call[launching], launched_ns[launching] >= returned_ns)
@@ -136,11 +136,11 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
     What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut behind them.
     """
     calls, rows = linked.trace.calls, linked.trace.host
-    call = np.unique(found.host.call)
+    call = distinct(found.host.call)
     call = call[~blocked[call] & (el.of_call[call] != NOWHERE)]
     following = next_operator(linked, call)
     until_ns = np.append(rows.start_ns, np.iinfo(np.int64).max)[following]
-    launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    launching = distinct(linked.device_call[linked.device_call != NOWHERE])
     then = Neighbours.of(calls.tid[launching], calls.start_ns[launching]).since(calls.tid[call], calls.end_ns[call])
     launched = (then != NOWHERE) & (np.append(calls.start_ns[launching], 0)[then] < until_ns)
     out: I64 = call[launched].astype(np.int64)

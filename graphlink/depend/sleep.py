@@ -30,7 +30,7 @@ from graphlink.depend.modes import mode_of
 from graphlink.depend.threads import Handed
 from graphlink.depend.timeline import Elements, behind_rows, in_loader
 from graphlink.model import I32, I64, Bool, Linked
-from graphlink.tables import take
+from graphlink.tables import distinct, take
 
 ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
@@ -190,7 +190,7 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
     named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
     loading = in_loader(linked)
     forward, backward = autograd
-    engine = np.union1d(np.flatnonzero(named[host.name]), backward)
+    engine = distinct(np.concatenate([np.flatnonzero(named[host.name]), backward]))
     order = np.argsort(host.start_ns[backward], kind="stable")
     forward, backward = forward[order], backward[order]
     out: dict[int, _Thread] = {}

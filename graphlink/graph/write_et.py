@@ -15,7 +15,7 @@ from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I64, NOWHERE, Bool, Linked
-from graphlink.tables import spread
+from graphlink.tables import codes, distinct, spread
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -90,7 +90,8 @@ def fields(graph: Graph) -> Iterator[Block]:
     """Yield what each node says of itself and its dependencies, some thousands at a time."""
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
-    keys, of_node = np.unique(graph.name.astype(np.int64) << 8 | graph.type, return_inverse=True)
+    key = graph.name.astype(np.int64) << 8 | graph.type
+    keys, of_node = distinct(key), codes(key)
     named = np.array([attr.serialised(pb.Node(name=graph.strings[key >> 8], type=key & 255)) for key in keys.tolist()], object)
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))

@@ -16,7 +16,7 @@ from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import HostWait, Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
-from graphlink.tables import spread
+from graphlink.tables import codes, distinct, spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 _USES: Final[dict[Use, UseName]] = {Use.USED: "used", Use.NOT_USED: "not_used", Use.UNKNOWN: "unknown", Use.NONE: "none"}
@@ -52,8 +52,8 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     ):
         of_node[mine] = paths[graph.row[mine]]
     of_node[alone] = under[len(bare) :]
-    used, number = np.unique(np.concatenate([of_node, host.operation, of_device, [0]]), return_inverse=True)
-    number = number.reshape(-1) - 1  # path 0 is none
+    every = np.concatenate([of_node, host.operation, of_device, [0]])
+    used, number = distinct(every), codes(every) - 1  # path 0 is none
     nodes, row_ops, device_ops = np.split(number[:-1], np.cumsum([len(of_node), len(host.operation)]))
     kind = _kinds(used[1:], host, rows.annotation)
     backward = np.zeros(len(op), np.bool_)
@@ -64,7 +64,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
 
 def _short_names(linked: Linked, host: HostPaths) -> I64:
     """Return the number of the short name of each name of a device op that occurs."""
-    strings, names = linked.trace.strings, np.unique(linked.trace.device.name)
+    strings, names = linked.trace.strings, distinct(linked.trace.device.name)
     return spread(len(strings), names, host.table.named([short_name(strings[k]) for k in names.tolist()]))
 
 
@@ -161,13 +161,13 @@ def _sums(of: I64 | I32, ns: I64 | None, count: int) -> I64:
 def _tensor_cores(found: FoundOperations, linked: Linked, comm: Communication, length_ns: I64) -> tuple[I64, dict[str, I64]]:
     """Return the ``Use`` of each device row, and the fields of ``TensorCores`` for each operation."""
     device, strings, count = linked.trace.device, linked.trace.strings, len(found.path)
-    names = np.unique(device.name)
+    names = distinct(device.name)
     use = spread(len(strings), names, np.array([use_of(strings[k]) for k in names.tolist()], np.int64))[device.name]
     use[device.kind != DeviceKind.KERNEL] = Use.NONE
     use[comm.device_row] = Use.NONE
     computes, in_op = use != Use.NONE, found.op != NOWHERE
     op_names = linked.trace.host.name
-    launching = np.unique(op_names[found.op[in_op]])
+    launching = distinct(op_names[found.op[in_op]])
     fits = np.zeros(len(strings), np.bool_)
     fits[[k for k in launching.tolist() if is_eligible(strings[k])]] = True
     eligible = computes & in_op
@@ -209,9 +209,8 @@ def _recorded(linked: Linked, column: str) -> tuple[I64, tuple[str, ...]]:
 
 def _types(linked: Linked) -> tuple[I64, list[str]]:
     """Return the type that each host row computes in, a position in a list."""
-    codes, texts = _recorded(linked, "input_types")
-    used, which = np.unique(codes, return_inverse=True)
-    return which.reshape(-1), [dtype_of(texts[k]) for k in used.tolist()]
+    code, texts = _recorded(linked, "input_types")
+    return codes(code), [dtype_of(texts[k]) for k in distinct(code).tolist()]
 
 
 def _dtypes(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list[str]]:

@@ -51,6 +51,7 @@ from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_row
 from graphlink.read.memory import MemoryRows
 from graphlink.read.sms import Extents, fill_in, recorded
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
+from graphlink.tables import distinct
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
@@ -430,7 +431,7 @@ class _KinetoRows:
             job=job_of(around),
             memory=self.memory.found(around.get("deviceProperties")),
         )
-        lanes = sum(len(np.unique(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
+        lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)
         return trace
 

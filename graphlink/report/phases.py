@@ -13,6 +13,7 @@ from graphlink.gpu.records import Idle, StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
+from graphlink.tables import distinct
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
@@ -118,7 +119,7 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
 def _launching(linked: Linked, rows: I64) -> I64:
     """Return those of the host rows ``rows`` in which their thread launches work for a device."""
     calls, host = linked.trace.calls, linked.trace.host
-    call = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    call = distinct(linked.device_call[linked.device_call != NOWHERE])
     kept = np.zeros(len(rows), np.bool_)
     for thread in np.unique(host.tid[rows]).tolist():
         mine, at_ns = host.tid[rows] == thread, np.sort(calls.start_ns[call[calls.tid[call] == thread]])

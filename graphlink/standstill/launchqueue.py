@@ -12,6 +12,7 @@ import numpy as np
 
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked, Trace
+from graphlink.tables import distinct
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
 NEAR_FULL: Final = 0.9  # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
@@ -40,7 +41,7 @@ def held_launches(linked: Linked) -> tuple[I64, I64]:
     found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for rows in np.split(order, moves):
         if len(rows) > LEAST_AHEAD:
-            launches = np.unique(call[rows][call[rows] != NOWHERE]).astype(np.int64)
+            launches = distinct(call[rows][call[rows] != NOWHERE])
             launches = launches[role[launches] == Role.OTHER]
             begun = np.searchsorted(np.sort(device.start_ns[rows]), calls.start_ns[launches], side="right")
             ahead = np.searchsorted(launched_ns[rows], calls.start_ns[launches]) - begun

@@ -15,7 +15,7 @@ from graphlink.graph.durations import CHAINED
 from graphlink.graph_model import Graph
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import begins
+from graphlink.tables import begins, distinct
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -153,7 +153,7 @@ def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Ca
 def _working(linked: Linked) -> I64:
     """Find the threads that have ops or calls."""
     rows, calls = linked.trace.host, linked.trace.calls
-    return np.unique(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
+    return distinct(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
 
 
 def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
@@ -173,7 +173,7 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     until_ns = np.concatenate([
         rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],
     ])  # fmt: skip
-    part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, CHAINED)]))
+    part = np.isin(tid, distinct(graph.tid[np.isin(graph.kind, CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)
 
