@@ -1,8 +1,9 @@
 """CPU time and memory of the installed ``graphlink`` over the size of its input, against a floor measured in the same run.
 
 The floor is what msgspec's typed decode of both files plus protobuf's encode of as many nodes as the graph has cost, the better of two
-each (``floor.py``). CPU seconds are user + system of the command and its second process, as ``wait4`` tells; the peak memory is that of
-both together (PSS, looked at 20 times a second). ``wall``: time on the clock as a share of that of one process (``--jobs 1``).
+each (``floor.py``). CPU seconds are user + system of the command and its second process, as ``wait4`` tells, the better of two as well
+(10 M: of one); the peak memory is that of both together (PSS, looked at 20 times a second, in a run of its own: looking costs the command a
+tenth of its time). ``wall``: time on the clock as a share of that of one process (``--jobs 1``).
 
 After the sizes: a small pair (``fixtures/demo``) without and with HTA, and what-ifs of the 1 M graph after the first.
 
@@ -10,7 +11,7 @@ After the sizes: a small pair (``fixtures/demo``) without and with HTA, and what
     python benchmarks/scale.py --events 100000 300000
     python benchmarks/scale.py --ten-million          10 M events too: time and memory, no floor
 
-Exit status 1 if a limit is missed: 1 M events within 1.9 floors (``--sync both``), 1.65 floors (``--sync cuda``) and 1 GB; time no
+Exit status 1 if a limit is missed: 1 M events within 1.75 floors (``--sync both``), 1.35 floors (``--sync cuda``) and 1 GB; time no
 more than linear (exponent 1.05 of a fit over all sizes); 10 M events within 4 GB; a small pair within 0.35 and, with HTA, 0.9 CPU s; a
 what-if within 1 CPU s a million nodes.
 """
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import synthetic
@@ -35,7 +37,7 @@ import synthetic
 import graphlink as graphlink_package
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000)
-MOST_BOTH, MOST_CUDA, MOST_MB, MOST_EXPONENT = 1.9, 1.65, 1000, 1.05
+MOST_BOTH, MOST_CUDA, MOST_MB, MOST_EXPONENT = 1.75, 1.35, 1000, 1.05
 MOST_SMALL_S, MOST_SMALL_HTA_S, MOST_WHAT_IF_S = 0.35, 0.9, 1.0
 TEN_MILLION, TEN_MILLION_MB = 10_000_000, 4000
 HERE = Path(__file__).parent
@@ -43,11 +45,11 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds (user + system), peak MB and seconds on the clock of a command and the processes that it started."""
+    """CPU seconds (user + system) and seconds on the clock of a command and the processes that it started; peak MB where it was watched."""
 
     cpu_s: float
-    peak_mb: float
     wall_s: float
+    peak_mb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +62,27 @@ class Measured:
     cuda: Cost
     both: Cost
     alone: Cost  # ``--sync cuda`` in one process
+    peak_mb: float  # ``--sync both``
     what_if_s: float | None = None  # a million nodes
 
 
-def run(command: list[str]) -> Cost:
-    """Runs a command to its end; if it fails, so does the benchmark, with what it said."""
+def run(command: list[str], *, watched: bool = False) -> Cost:
+    """Runs a command to its end, ``watched`` for its memory; if it fails, so does the benchmark, with what it said."""
     began = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         ended, together_mb = 0, 0.0
         while not ended:
-            together_mb = max(together_mb, pss_mb(process.pid))
-            time.sleep(0.05 if together_mb else 0.01)
-            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if watched:
+                together_mb = max(together_mb, pss_mb(process.pid))
+                time.sleep(0.05 if together_mb else 0.01)
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG if watched else 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             said.seek(0)
             sys.exit(f"{' '.join(command)}\nexit status {process.returncode}\n{said.read().decode(errors='replace')}")
     per_mb = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return Cost(usage.ru_utime + usage.ru_stime, max(together_mb, usage.ru_maxrss / per_mb), time.perf_counter() - began)
+    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - began, max(together_mb, usage.ru_maxrss / per_mb))
 
 
 def pss_mb(process: int) -> float:
@@ -93,14 +97,14 @@ def pss_mb(process: int) -> float:
     return total / 1024
 
 
-def graphlink(folder: Path, sync: str, *more: str, out: Path | None = None) -> Cost:
+def graphlink(folder: Path, sync: str, *more: str, out: Path | None = None, watched: bool = False) -> Cost:
     """The installed command on the pair in ``folder``."""
     beside = Path(sys.executable).with_name("graphlink")
     command = str(beside) if beside.exists() else shutil.which("graphlink")
     if command is None:
         sys.exit("graphlink is not installed: make bench")
     pair = ["--et", str(folder / "et_0.json"), "--kineto", str(folder / "kineto_0.json")]
-    return run([command, *pair, "--out", str(out or folder / "out"), "--force", "--quiet", "--sync", sync, *more])
+    return run([command, *pair, "--out", str(out or folder / "out"), "--force", "--quiet", "--sync", sync, *more], watched=watched)
 
 
 def floor_s(*arguments: str) -> float:
@@ -113,15 +117,17 @@ def measure(events: int, folder: Path, *, with_floor: bool) -> Measured:
     """Writes a pair of ``events`` rows into ``folder`` and runs everything on it."""
     folder.mkdir()
     written = synthetic.write(folder, events)
-    alone = graphlink(folder, "cuda", "--jobs", "1")
-    cuda = graphlink(folder, "cuda")
-    both = graphlink(folder, "both")
+    again = range(2 if with_floor else 1)
+    best = attrgetter("cpu_s")
+    alone = min((graphlink(folder, "cuda", "--jobs", "1") for _ in again), key=best)
+    cuda, both = (min((graphlink(folder, sync) for _ in again), key=best) for sync in ("cuda", "both"))
+    peak_mb = graphlink(folder, "both", watched=True).peak_mb
     nodes = json.loads((folder / "out" / "summary.json").read_text())["ranks"][0]["graph_nodes"]
     pair = str(folder / "kineto_0.json"), str(folder / "et_0.json")
     floor = floor_s("decode", *pair) + floor_s("encode", str(nodes)) if with_floor else None
     what_if = what_if_s(folder / "out") / nodes * 1e6 if 1_000_000 <= written.events < 1_100_000 else None
     shutil.rmtree(folder)
-    return Measured(written.events, nodes, floor, cuda, both, alone, what_if)
+    return Measured(written.events, nodes, floor, cuda, both, alone, peak_mb, what_if)
 
 
 def what_if_s(folder: Path) -> float:
@@ -154,7 +160,7 @@ def line(row: Measured) -> str:
     cells = [f"{row.events:>12,}", f"{row.nodes:>11,}", f"{row.floor_s:>8.2f}" if row.floor_s else f"{'-':>8}"]
     for cost in (row.cuda, row.both):
         cells += [f"{cost.cpu_s:>8.2f}", f"{cost.cpu_s / row.floor_s:>6.2f}" if row.floor_s else f"{'-':>6}"]
-    return "".join([*cells, f"{row.both.peak_mb:>9.0f}", f"{row.cuda.wall_s / row.alone.wall_s:>6.2f}"])
+    return "".join([*cells, f"{row.peak_mb:>9.0f}", f"{row.cuda.wall_s / row.alone.wall_s:>6.2f}"])
 
 
 def missed(rows: list[Measured]) -> list[str]:
@@ -166,11 +172,11 @@ def missed(rows: list[Measured]) -> list[str]:
                 out.append(f"--sync both takes more than {MOST_BOTH} floors")
             if row.cuda.cpu_s > MOST_CUDA * row.floor_s:
                 out.append(f"--sync cuda takes more than {MOST_CUDA} floors")
-            if row.both.peak_mb > MOST_MB:
+            if row.peak_mb > MOST_MB:
                 out.append(f"1 M events take more than {MOST_MB} MB")
         if row.what_if_s is not None and row.what_if_s > MOST_WHAT_IF_S:
             out.append(f"a what-if takes more than {MOST_WHAT_IF_S} s a million nodes")
-        if row.events >= TEN_MILLION and row.both.peak_mb > TEN_MILLION_MB:
+        if row.events >= TEN_MILLION and row.peak_mb > TEN_MILLION_MB:
             out.append(f"10 M events take more than {TEN_MILLION_MB} MB")
     return out
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -66,15 +66,24 @@ def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
     ios, schemas = _host_texts(linked)
     text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
-    comms, calls, noted = comm_bytes(graph), _sync_calls(graph, linked), _text_columns(graph)
-    columns = _int_columns(graph, linked)
+    calls, of_few, columns = _sync_calls(graph, linked), comm_bytes(graph), _int_columns(graph, linked)
+    for node, text in _text_columns(graph).items():
+        of_few[node] = of_few.get(node, b"") + text
+    calling, few = sorted(calls), sorted(of_few)
     for part, heads, tails in fields(graph):
         own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
         ints = attr.int_attributes([*own, *_open_columns(graph, part)], len(tails)).pieces()
         rows = text_row[part]
-        of_calls, of_comms, of_noted = (map(known.get, range(part.start, part.stop), repeat(b"")) for known in (calls, comms, noted))
-        of_node = (*heads, ios[rows].tolist(), ints, tails, of_calls, schemas[rows].tolist(), of_comms, of_noted)
-        yield list(map(b"".join, zip(*of_node, strict=True)))
+        ends = schemas[rows].tolist()
+        _add(tails, part, calling, calls)
+        _add(ends, part, few, of_few)
+        yield list(map(b"".join, zip(*heads, ios[rows].tolist(), ints, tails, ends, strict=True)))
+
+
+def _add(texts: list[bytes], part: slice, nodes: Sequence[int], known: Mapping[int, bytes]) -> None:
+    """Add what is ``known`` of some nodes, which ``nodes`` has in order, to the texts of the nodes of ``part``."""
+    for node in nodes[bisect_left(nodes, part.start) : bisect_left(nodes, part.stop)]:
+        texts[node - part.start] += known[node]
 
 
 class Block(NamedTuple):

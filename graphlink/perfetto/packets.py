@@ -334,4 +334,6 @@ def _side_by_side(parts: Sequence[Encoded]) -> U8:
 
 def _places(begin: I64, size: I64) -> I64:
     """Return where each byte goes of rows that begin at ``begin`` and have ``size`` bytes."""
-    return np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
+    out = np.repeat(begin - (np.cumsum(size) - size), size)
+    out += np.arange(len(out))
+    return out
