@@ -117,6 +117,7 @@ def measure(events: int, folder: Path, *, with_floor: bool) -> Measured:
     """Writes a pair of ``events`` rows into ``folder`` and runs everything on it."""
     folder.mkdir()
     written = synthetic.write(folder, events)
+    os.sync()  # or the system would write it to disk beside what is measured
     again = range(2 if with_floor else 1)
     best = attrgetter("cpu_s")
     alone = min((graphlink(folder, "cuda", "--jobs", "1") for _ in again), key=best)
