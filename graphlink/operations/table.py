@@ -169,7 +169,7 @@ def core_lines(of: TensorCores) -> list[str]:
     if of.eligible_ns:
         other = f"; {percent(of.other_type_ns, of.eligible_ns)} in types that they do not take" if of.other_type_ns else ""
         states = _states(of.eligible_used_ns, of.eligible_unknown_ns, of.eligible_ns)
-        out.append(f"  of {ms(of.eligible_ns)} ms in ops that could use them: {states}{other}")
+        out.append(f"  of {ms(of.eligible_ns)} ms in ops that could use them, all their kernels counted: {states}{other}")
     return out
 
 
