@@ -8,6 +8,7 @@ import numpy as np
 
 from graphlink.model import F64, I64
 from graphlink.pipeline.records import Pass
+from graphlink.records import counted
 
 ByPhase = Mapping[int, tuple[int, ...]]  # by phase, ``Layers.mean_ns`` of a stage; nothing where it is not known
 
@@ -36,5 +37,6 @@ def told(layers: Sequence[ByPhase]) -> str:
     shown = sum({Pass.F, Pass.B} <= one.keys() or {Pass.F, Pass.I, Pass.W} <= one.keys() for one in layers)
     if not shown:
         return "the recording does not show layers, so a part's time is spread evenly over them"
-    others = f"; of {len(layers) - shown} parts it does not, whose time is spread evenly" if shown < len(layers) else ""
+    left = counted(len(layers) - shown, "part")
+    others = f"; it shows none for {left}, whose time is spread evenly" if shown < len(layers) else ""
     return f"a layer takes what the recording shows{others}"

@@ -33,7 +33,10 @@ def test_what_is_not_known_is_spread_evenly() -> None:
     ("layers", "words"),
     [
         ([EMBEDDED, LOSS], "a layer takes what the recording shows"),
-        ([EMBEDDED, {Pass.F: LOSS[Pass.F]}], "a layer takes what the recording shows; of 1 parts it does not, whose time is spread evenly"),
+        (
+            [EMBEDDED, {Pass.F: LOSS[Pass.F]}],
+            "a layer takes what the recording shows; it shows none for 1 part, whose time is spread evenly",
+        ),
         ([{}, {}], "the recording does not show layers, so a part's time is spread evenly over them"),
     ],
 )
