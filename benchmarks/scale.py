@@ -2,8 +2,8 @@
 
 The floor is what msgspec's typed decode of both files plus protobuf's encode of as many nodes as the graph has cost, the better of two
 each (``floor.py``). CPU seconds are user + system of the command and its second process, as ``wait4`` tells, the better of two as well
-(10 M: of one); the peak memory is that of both together (PSS, looked at 20 times a second, in a run of its own: looking costs the command a
-tenth of its time). ``wall``: time on the clock as a share of that of one process (``--jobs 1``).
+(10 M: of one); the peak memory is that of both together (PSS, looked at 20 times a second, in a run of its own: looking takes the command
+some per cent of its time). ``wall``: time on the clock as a share of that of one process (``--jobs 1``).
 
 After the sizes: a small pair (``fixtures/demo``) without and with HTA, and what-ifs of the 1 M graph after the first.
 

@@ -10,6 +10,7 @@ from graphlink.model import NOWHERE
 from graphlink.tables import begins, codes, counted_from, distinct, marked, spread, turns
 
 few = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20)
+numbers = st.integers(-9, 9) | st.integers(-(1 << 63), (1 << 63) - 1)  # close together, and not
 
 
 @given(few)
@@ -30,13 +31,13 @@ def test_rows_begin_where_any_column_changes(given_: list[tuple[int, int]]) -> N
     assert begins(*columns).tolist() == [now != then for now, then in zip(given_, before, strict=False)]
 
 
-@given(st.lists(st.integers(-5, 5)))
+@given(st.lists(numbers) | st.lists(st.integers(-5, 5)))
 def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
     column = np.array(values, np.int64)
     assert distinct(column).tolist() == np.unique(column).tolist()
 
 
-@given(few)
+@given(few | st.lists(st.tuples(numbers, numbers), max_size=20))
 def test_rows_are_numbered_and_counted_by_what_is_equal(given_: list[tuple[int, int]]) -> None:
     columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
     assert codes(*columns).tolist() == [sorted(set(given_)).index(pair) for pair in given_]
