@@ -2,13 +2,14 @@
 
     python benchmarks/bands.py [--changes 300] [--first 0]
 
-Simulated runs with known truth (``graphlink.testing.second_runs``): one is recorded and linked, the change is replayed, and the changed
-program is run with other jitter.
+Simulated runs with known truth (``tests.simulator.second_runs``): one is recorded and linked, the change is replayed,
+and the changed program is run with other jitter.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from graphlink.replay.changes import Changes, changes_of
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.records import Band, Span
 from graphlink.replay.report import report
-from graphlink.testing.second_runs import KINDS, SecondRun, second_run
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator.second_runs import KINDS, SecondRun, second_run
 
 STEPS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20))
 
@@ -44,7 +48,9 @@ class Predicted:
 
 
 def predicted(case: SecondRun, folder: Path) -> Predicted:
-    """Link what the first run recorded, and replay the change. Raises ValueError where the replay is of another time than was recorded."""
+    """Link what the first run recorded, and replay the change. Raises ValueError where the replay is of another time
+    than was recorded.
+    """
     case.write(folder / "in")
     recordings = [str(folder / "in")] if case.ranks > 1 else ["--kineto", str(folder / "in" / "kineto_0.json")]
     if graphlink([*recordings, "--out", str(folder / "out"), "--sync", "cuda", "--no-timeline", "--quiet"]):
@@ -83,7 +89,10 @@ def table(made: Sequence[Predicted]) -> Iterator[str]:
     wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in KINDS]
     wanted += [("1 rank", lambda case: case.ranks == 1), ("2 to 8 ranks", lambda case: case.ranks > 1)]
     wanted += [
-        (f"{low} to {high} steps" if low < high else f"steps: {low}", lambda case, low=low, high=high: low <= case.steps <= high)
+        (
+            f"{low} to {high} steps" if low < high else f"steps: {low}",
+            lambda case, low=low, high=high: low <= case.steps <= high,
+        )
         for low, high in STEPS
     ]
     for name, which in wanted:
@@ -92,7 +101,9 @@ def table(made: Sequence[Predicted]) -> Iterator[str]:
         none = sum(span is None for span, _ in run)
         if mine:
             widths = f"{inside(run):12.1%}{width_pct(run):6.1f} %"
-            widths += f"{inside(step):13.1%}{width_pct(step):6.1f} %" if any(span is not None for span, _ in step) else ""
+            widths += (
+                f"{inside(step):13.1%}{width_pct(step):6.1f} %" if any(span is not None for span, _ in step) else ""
+            )
             yield f"{name:16}{len(mine):8}{none:9}{widths}"
 
 

@@ -1,9 +1,10 @@
-"""What recording costs: the same training steps bare, under Kineto alone, and under ``graphlink.capture``, without and with the ET.
+"""What recording costs: the same training steps bare, under Kineto alone, and under ``graphlink.capture``, without and
+with the ET.
 
     python benchmarks/capture.py [--steps 30] [--rounds 5]
 
-One process on the CPU, one thread. Each round runs all four, in turn, so that another load of the machine meets them alike; printed are
-medians over rounds of the median step. Then what a step costs outside the window.
+One process on the CPU, one thread. Each round runs all four, in turn, so that another load of the machine meets them
+alike; printed are medians over rounds of the median step. Then what a step costs outside the window.
 """
 
 from __future__ import annotations
@@ -84,15 +85,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     logging.getLogger("graphlink.capture").addHandler(logging.NullHandler())
-    print("width layers   bare us  Kineto us  without ET us  capture us  Kineto/bare  without ET/Kineto  capture/Kineto")
+    print(
+        "width layers   bare us  Kineto us  without ET us  capture us  Kineto/bare  without ET/Kineto  capture/Kineto"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for width, layers in ((64, 16), (512, 8), (2048, 4)):
             train = model(width, layers)
             train()
-            rounds = [[run(train, given.steps, folder) for run in (bare, kineto, without_et, captured)] for _ in range(given.rounds)]
+            rounds = [
+                [run(train, given.steps, folder) for run in (bare, kineto, without_et, captured)]
+                for _ in range(given.rounds)
+            ]
             plain, alone, no_et, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
-            times, ratios = f"{plain:9.0f} {alone:10.0f} {no_et:14.0f} {ours:11.0f}", f"{no_et / alone:18.2f} {ours / alone:15.2f}"
+            times, ratios = (
+                f"{plain:9.0f} {alone:10.0f} {no_et:14.0f} {ours:11.0f}",
+                f"{no_et / alone:18.2f} {ours / alone:15.2f}",
+            )
             print(f"{width:5} {layers:6} {times} {alone / plain:12.2f} {ratios}")
         print(f"step() outside the window: {idle_ns(folder / 'idle'):.0f} ns")
 

@@ -1,21 +1,26 @@
 """Why a graph made without ``cuda_sync`` rows predicts wrongly: by the truth of the simulated program.
 
-The row of one call is put back into the recording, of each call in turn whose waits the graph does not have as they were. The call
-whose row takes most of the error is its cause; what it waited for is in the program's truth, what was found instead in the graph.
-Where no row takes half of it, several waits err together: then all rows are put back but one, each in turn, and those that are missed
-most are the cause.
+The row of one call is put back into the recording, of each call in turn whose waits the graph does not have as they
+were. The call whose row takes most of the error is its cause; what it waited for is in the program's truth, what was
+found instead in the graph. Where no row takes half of it, several waits err together: then all rows are put back but
+one, each in turn, and those that are missed most are the cause.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from graphlink.depend.infer import TIE_NS
 from graphlink.replay.workload import Workload
 from graphlink.run.job import PreparedRank
-from graphlink.testing import Api, CallRow, Execution, RowIds
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import Api, CallRow, Execution, RowIds
 
 MOST = 3  # waits that are described
 Pairs = dict[int, frozenset[int]]  # a call -> device ops, both by their position in the execution
@@ -53,7 +58,10 @@ def cause(record: Record, error: Error) -> str:
     alone = {c: with_rows(frozenset({c})) for c in suspected}
     best = min(alone, key=lambda c: abs(alone[c]), default=None)
     if best is not None and abs(alone[best]) < abs(before) / 2:
-        return f"{before:+.3f} %: {describe(bare.execution, call_of[best], found)}; {alone[best]:+.3f} % if this call had its row"
+        return (
+            f"{before:+.3f} %: {describe(bare.execution, call_of[best], found)}; {alone[best]:+.3f} % if this call "
+            "had its row"
+        )
     every = frozenset(suspected)
     if abs(with_rows(every)) > abs(before) / 2:
         return f"{before:+.3f} %: no wait that a row would tell"
@@ -62,7 +70,10 @@ def cause(record: Record, error: Error) -> str:
     after = ((k, with_rows(frozenset(missed[:k]))) for k in range(2, len(missed) + 1))
     count, rest = next((k, e) for k, e in after if abs(e) < abs(before) / 2)
     what = "; ".join(describe(bare.execution, call_of[c], found) for c in missed[:count][:MOST])
-    return f"{before:+.3f} %: {count} waits together: {what}{'; ...' if count > MOST else ''}; {rest:+.3f} % if these had their rows"
+    return (
+        f"{before:+.3f} %: {count} waits together: {what}{'; ...' if count > MOST else ''}; {rest:+.3f} % if these "
+        "had their rows"
+    )
 
 
 def waits_found(recorded: Recorded) -> Pairs:
@@ -82,7 +93,9 @@ def waits_found(recorded: Recorded) -> Pairs:
 
 
 def suspects(execution: Execution, found: Pairs) -> Iterator[int]:
-    """Calls that have a row and sources, and what the graph has of them is not what ended last; waits of streams are no edge of a call."""
+    """Calls that have a row and sources, and what the graph has of them is not what ended last; waits of streams are no
+    edge of a call.
+    """
     for i, call in enumerate(execution.calls):
         if call.call.api is Api.WAIT_EVENT:
             if call.sources:
@@ -114,7 +127,10 @@ def describe(execution: Execution, i: int, found: Pairs) -> str:
     near = [
         op
         for op, row in enumerate(device)
-        if op != source and row.call < i and abs(row.end_ns - device[source].end_ns) <= TIE_NS and row.stream != device[source].stream
+        if op != source
+        and row.call < i
+        and abs(row.end_ns - device[source].end_ns) <= TIE_NS
+        and row.stream != device[source].stream
     ]
     if near:
         apart = min(abs(device[op].end_ns - device[source].end_ns) for op in near)
@@ -123,7 +139,9 @@ def describe(execution: Execution, i: int, found: Pairs) -> str:
 
 
 def _held_ns(execution: Execution, i: int, source: int) -> int:
-    """How much later than its launch call and the op before it the next op of the stream could start, because of a wait."""
+    """How much later than its launch call and the op before it the next op of the stream could start, because of a
+    wait.
+    """
     call, device = execution.calls[i].call, execution.device
     held = next((op for op in device if op.call > i and (op.device, op.stream) == (call.device, call.stream)), None)
     if held is None:

@@ -1,4 +1,5 @@
-"""Joins simulated clusters whose recordings have faults, and compares with what truly happened: a row a fault, over several seeds.
+"""Joins simulated clusters whose recordings have faults, and compares with what truly happened: a row a fault, over
+several seeds.
 
 From the root of the project: python -m benchmarks.faults [--seeds 3] [--ranks 2 8 64]
 """
@@ -6,9 +7,11 @@ From the root of the project: python -m benchmarks.faults [--seeds 3] [--ranks 2
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +19,10 @@ from graphlink.model import I64
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.match import match
 from graphlink.ranks.records import AlignedClock, Matching, RankComms
-from graphlink.testing import (
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import (
     ClusterRun,
     ClusterTraining,
     Differs,
@@ -31,7 +37,14 @@ from graphlink.testing import (
     cluster_run,
 )
 
-SIZES = {2: (2, 1, 1), 4: (2, 2, 1), 8: (2, 2, 2), 16: (4, 2, 2), 32: (4, 2, 4), 64: (8, 4, 2)}  # ranks -> data, tensor, pipeline
+SIZES = {
+    2: (2, 1, 1),
+    4: (2, 2, 1),
+    8: (2, 2, 2),
+    16: (4, 2, 2),
+    32: (4, 2, 4),
+    64: (8, 4, 2),
+}  # ranks -> data, tensor, pipeline
 SORT = "data"  # group of the faults in single collectives: it has one of each size a step
 HOSTS = 4
 OFFSET_NS, DRIFT_PPM = 50_000_000, 20.0
@@ -68,7 +81,9 @@ FAULTS: dict[str, Faults] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Counts over all ranks. ``unmatched``, ``conflicts`` and ``right``: findings, as told and as they are; ``error_ns`` of clocks."""
+    """Counts over all ranks. ``unmatched``, ``conflicts`` and ``right``: findings, as told and as they are;
+    ``error_ns`` of clocks.
+    """
 
     ops: int
     meetings: int
@@ -87,11 +102,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, nargs="+", default=sorted(SIZES), choices=sorted(SIZES))
     arguments = parser.parse_args()
-    print(f"{'fault':26} {'seq':4} {'ranks':>5} {'ops':>7} {'matched':>13} {'wrong':>5} {'unmatched':>9} {'conflicts':>9} {'clocks':>8}")
+    print(
+        f"{'fault':26} {'seq':4} {'ranks':>5} {'ops':>7} {'matched':>13} {'wrong':>5} {'unmatched':>9} "
+        f"{'conflicts':>9} {'clocks':>8}"
+    )
     for name, faults in FAULTS.items():
         for seq in (True, False):
             for ranks in arguments.ranks:
-                rows = [row for training, drawn in drawn_runs(faults, ranks, arguments.seeds) if (row := tried(training, drawn, seq=seq))]
+                rows = [
+                    row
+                    for training, drawn in drawn_runs(faults, ranks, arguments.seeds)
+                    if (row := tried(training, drawn, seq=seq))
+                ]
                 print(line(name, ranks, rows, seq=seq), flush=True)
 
 
@@ -141,13 +163,18 @@ def _conflicts(run: ClusterRun, found: Matching) -> int:
     """Conflicts that name an altered collective by rank, number and reason."""
     true = {(c.rank, run.groups[c.group].members, c.index, c.why) for c in run.expected.conflicts}
     return sum(
-        bool({(rank, c.group[0], index, c.why) for rank, index in ((c.rank, c.index), (c.other_rank, c.other_index))} & true)
+        bool(
+            {(rank, c.group[0], index, c.why) for rank, index in ((c.rank, c.index), (c.other_rank, c.other_index))}
+            & true
+        )
         for c in found.conflicts
     )
 
 
 def off_ns(run: ClusterRun, clock: AlignedClock, reference: AlignedClock) -> int:
-    """By how much a clock is off against that of the reference rank, at the first and at the last moment of its recording."""
+    """By how much a clock is off against that of the reference rank, at the first and at the last moment of its
+    recording.
+    """
     mine, others = run.ranks[clock.rank], run.ranks[reference.rank]
     true_ns: I64 = np.array([mine.true_start_ns.min(), mine.true_end_ns.max()])
     return int(np.abs(clock.of(mine.clock.recorded(true_ns)) - others.clock.recorded(true_ns)).max())
@@ -159,7 +186,8 @@ def line(name: str, ranks: int, rows: Sequence[Row], *, seq: bool) -> str:
     named = f"{total.right}/{total.unmatched}" + (f"+{total.told - total.right}" if total.told > total.right else "")
     conflicts = f"{total.conflicts_right}/{total.conflicts}"
     return (
-        f"{name:26} {'yes' if seq else 'no':4} {ranks:5} {total.ops:7,} {f'{total.matched:,}/{total.meetings:,}':>13} {total.wrong:5} "
+        f"{name:26} {'yes' if seq else 'no':4} {ranks:5} {total.ops:7,} {f'{total.matched:,}/{total.meetings:,}':>13} "
+        f"{total.wrong:5} "
         f"{named:>9} {conflicts:>9} {error_us:5.1f} us"
     )
 

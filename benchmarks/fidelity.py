@@ -2,10 +2,10 @@
 
     python benchmarks/fidelity.py [--traces FOLDER] [--programs 200] [--ops 120]
 
-For each recording below FOLDER (et_R with kineto_R, else a Kineto file alone): the self-replay on the ideal machine and in ASTRA-sim's
-slots, and which share of the replayed critical path is host gap and device delay. For the programs: the error of the predicted
-makespan with device ops at other speeds, and without ``cuda_sync`` rows the cause of the worst (``causes.py``). Self-replay alone
-proves little, the what-if does.
+For each recording below FOLDER (et_R with kineto_R, else a Kineto file alone): the self-replay on the ideal machine and
+in ASTRA-sim's slots, and which share of the replayed critical path is host gap and device delay. For the programs: the
+error of the predicted makespan with device ops at other speeds, and without ``cuda_sync`` rows the cause of the worst
+(``causes.py``). Self-replay alone proves little, the what-if does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.testing import Execution, Program, Shape, kineto_document, random_program, row_ids, run, write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import Execution, Program, Shape, kineto_document, random_program, row_ids, run, write_json
 
 SCALES = (0.1, 0.5, 2.0, 10.0)
 

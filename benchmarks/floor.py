@@ -1,9 +1,10 @@
-"""The least that reading, writing and replaying of some size must cost with the libraries in use; one measurement a process.
+"""The least that reading, writing and replaying of some size must cost with the libraries in use; one measurement a
+process.
 
-``decode KINETO ET``: msgspec typed decode of both files, garbage collection off. ``encode N``: protobuf (upb) messages of N nodes with
-12 attributes, built with keywords, delimited. ``parse GRAPH``: protobuf (upb) messages from a ``.et``. ``walk N``: the longest path to
-each of N nodes with 1.4 edges a node, in plain Python on lists that are there already. ``queue N``: a heap of three entries, N nodes in
-and out. Prints CPU seconds (user + system) of that work alone.
+``decode KINETO ET``: msgspec typed decode of both files, garbage collection off. ``encode N``: protobuf (upb) messages
+of N nodes with 12 attributes, built with keywords, delimited. ``parse GRAPH``: protobuf (upb) messages from a ``.et``.
+``walk N``: the longest path to each of N nodes with 1.4 edges a node, in plain Python on lists that are there already.
+``queue N``: a heap of three entries, N nodes in and out. Prints CPU seconds (user + system) of that work alone.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ def encode(nodes: int) -> None:
                     AttributeProto(name="rf_id", int64_val=i),
                     AttributeProto(name="seq_id", int64_val=i // 3),
                     AttributeProto(name="scope", int64_val=0),
-                    AttributeProto(name="op_schema", string_val="aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"),
+                    AttributeProto(
+                        name="op_schema",
+                        string_val="aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+                    ),
                 ],
             )
             text = node.SerializeToString()

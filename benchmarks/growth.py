@@ -3,12 +3,14 @@
     python benchmarks/growth.py                        100 k, 300 k, 1 M and 3 M nodes; 6 GB of disk
     python benchmarks/growth.py --nodes 100000 300000
 
-read: the ``.et`` into columns; floor: protobuf's parse of its messages. ideal and slots: the replay, from the columns read; floor: a walk
-over the edges in plain Python, with a heap that every node goes through for the slots. path: critical path with slack of every node and
-the 100 largest gains, from the graph in memory, the replay before it included; floor: the walk. Seconds are user + system, the best of
-five. verb: the whole process ``graphlink replay GRAPH``; the best of three; floor: parse and walk.
+read: the ``.et`` into columns; floor: protobuf's parse of its messages. ideal and slots: the replay, from the columns
+read; floor: a walk over the edges in plain Python, with a heap that every node goes through for the slots. path:
+critical path with slack of every node and the 100 largest gains, from the graph in memory, the replay before it
+included; floor: the walk. Seconds are user + system, the best of five. verb: the whole process ``graphlink replay
+GRAPH``; the best of three; floor: parse and walk.
 
-Exit status 1 if a limit is missed: no exponent of a fit over all sizes above 1.05; at 1 M nodes 18 s for the verb and 3 s for the path.
+Exit status 1 if a limit is missed: no exponent of a fit over all sizes above 1.05; at 1 M nodes 18 s for the verb and 3
+s for the path.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ from graphlink.run import job
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000)
 EVENTS_PER_NODE = 1.985
 MOST_EXPONENT, MILLION, MOST_S = 1.05, 1_000_000, {"verb": 18.0, "path": 3.0}
-FLOORS = {"read": ("parse",), "ideal": ("walk",), "slots": ("walk", "queue"), "path": ("walk",), "verb": ("parse", "walk")}
+FLOORS = {
+    "read": ("parse",),
+    "ideal": ("walk",),
+    "slots": ("walk", "queue"),
+    "path": ("walk",),
+    "verb": ("parse", "walk"),
+}
 
 
 def best_s(work: Callable[[], object]) -> float:
@@ -75,7 +83,11 @@ def replays(folder: Path) -> dict[str, float]:
     graph = folder / "trace.0.et"
     read = best_s(lambda: read_et(graph))
     files = {0: read_et(graph)}
-    return {"read": read, "ideal": best_s(lambda: play_ideal(workload(files))), "slots": best_s(lambda: play_slots(workload(files)))}
+    return {
+        "read": read,
+        "ideal": best_s(lambda: play_ideal(workload(files))),
+        "slots": best_s(lambda: play_slots(workload(files))),
+    }
 
 
 def alone(what: str, folder: Path) -> dict[str, float]:
@@ -98,7 +110,9 @@ def measure(nodes: int, folder: Path) -> dict[str, float]:
 
 
 def line(row: dict[str, float]) -> str:
-    cells = [f"{row[what]:>9.2f}{row[what] / sum(row[floor] for floor in floors):>7.2f}" for what, floors in FLOORS.items()]
+    cells = [
+        f"{row[what]:>9.2f}{row[what] / sum(row[floor] for floor in floors):>7.2f}" for what, floors in FLOORS.items()
+    ]
     return f"{row['nodes']:>11,.0f}{row['edges']:>11,.0f}" + "".join(cells)
 
 
@@ -114,11 +128,17 @@ def main() -> int:
             rows.append(measure(nodes, Path(tmp) / str(nodes)))
             print(line(rows[-1]), flush=True)
     million = [row for row in rows if abs(row["nodes"] / MILLION - 1) < 0.05]
-    problems = [f"{what} takes more than {most} s" for what, most in MOST_S.items() for row in million if row[what] > most]
+    problems = [
+        f"{what} takes more than {most} s" for what, most in MOST_S.items() for row in million if row[what] > most
+    ]
     if len(rows) > 1:
-        slopes = {what: exponent([(row["nodes"], row[what]) for row in rows]) for what in (*FLOORS, "parse", "walk", "queue")}
+        slopes = {
+            what: exponent([(row["nodes"], row[what]) for row in rows]) for what in (*FLOORS, "parse", "walk", "queue")
+        }
         print("exponent  " + ", ".join(f"{what} {slope:.3f}" for what, slope in slopes.items()))
-        problems += [f"{what} grows with the power {slopes[what]:.3f}" for what in FLOORS if slopes[what] > MOST_EXPONENT]
+        problems += [
+            f"{what} grows with the power {slopes[what]:.3f}" for what in FLOORS if slopes[what] > MOST_EXPONENT
+        ]
     for problem in problems:
         print(f"missed: {problem}")
     return 1 if problems else 0

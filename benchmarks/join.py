@@ -3,8 +3,9 @@
     python benchmarks/join.py                    1,024 ranks, 10 M rows
     python benchmarks/join.py --ranks 64 --rows 10000
 
-The rows are simulated (``graphlink.testing.large_columns``: tensor, data and world groups, clocks that differ by host), in a folder as
-jobs of ranks leave them. The floor is reading them alone. Exit status 1 if 1,024 ranks take more than 60 s or 4 GB.
+The rows are simulated (``tests.simulator.large_columns``: tensor, data and world groups, clocks that differ by host),
+in a folder as jobs of ranks leave them. The floor is reading them alone. Exit status 1 if 1,024 ranks take more than 60
+s or 4 GB.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 
 MOST_S, MOST_MB = 60, 4000
 
@@ -32,10 +35,15 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         rows = write(Path(folder), arguments.ranks, arguments.rows, seq=not arguments.no_seq)
-        said = subprocess.run([sys.executable, __file__, "--measure", folder], check=True, capture_output=True, text=True).stdout
+        said = subprocess.run(
+            [sys.executable, __file__, "--measure", folder], check=True, capture_output=True, text=True
+        ).stdout
     read_s, join_s, cpu_s, peak_mb = map(float, said.split())
     print(f"{arguments.ranks:,} ranks, {rows:,} rows{' without sequence numbers' * arguments.no_seq}")
-    print(f"read {read_s:.1f} s, joined {join_s:.1f} s ({join_s / read_s:.1f} x reading), {cpu_s:.1f} CPU s in all, peak {peak_mb:,.0f} MB")
+    print(
+        f"read {read_s:.1f} s, joined {join_s:.1f} s ({join_s / read_s:.1f} x reading), {cpu_s:.1f} CPU s in all, peak "
+        f"{peak_mb:,.0f} MB"
+    )
     return int(arguments.ranks == 1_024 and (read_s + join_s > MOST_S or peak_mb > MOST_MB))
 
 
@@ -44,7 +52,7 @@ def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     from graphlink.ranks.records import RankComms
     from graphlink.run import codec
     from graphlink.run.state import RankRows
-    from graphlink.testing.cluster_large import large_columns
+    from tests.simulator.cluster_large import large_columns
 
     total = 0
     for columns in large_columns(ranks, rows, seed=1):

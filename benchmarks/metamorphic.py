@@ -2,11 +2,11 @@
 
     python benchmarks/metamorphic.py [--traces FOLDER] [--only TEXT ...] [--change NAME ...] [--json FILE]
 
-Device rows moved by up to 20 us or set forward midway, other numbers, other order, whole microseconds, the dialects of 2021 and 2023,
-a step cut out by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source and target) that only the
-recording as it is has, or only the changed one, and the same of calls with what they waited for; gains in percent of kernels, host and
-communication at half their time on the ideal machine. ``--only``: recordings whose name has TEXT in it. ``--change``: changes whose name
-begins with NAME.
+Device rows moved by up to 20 us or set forward midway, other numbers, other order, whole microseconds, the dialects of
+2021 and 2023, a step cut out by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source
+and target) that only the recording as it is has, or only the changed one, and the same of calls with what they waited
+for; gains in percent of kernels, host and communication at half their time on the ideal machine. ``--only``: recordings
+whose name has TEXT in it. ``--change``: changes whose name begins with NAME.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import logging
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -42,8 +43,11 @@ from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, workload
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare
-from graphlink.testing import changes
-from graphlink.testing.changes import Changed, Document, Numbers
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import changes
+from tests.simulator.changes import Changed, Document, Numbers
 
 TRACES: Final = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SHIFTS_US: Final = (-20, -10, -3, 3, 8, 20)
@@ -124,7 +128,12 @@ def measured(inputs: Inputs, numbers: Numbers = Numbers(), step: str = "all") ->
     every = frozenset(_edges(prepared, numbers))
     waits = frozenset((s, t) for kind, s, t in every if _is_wait(kind, s, t))
     return Measured(
-        waits, frozenset(_calls(prepared, numbers)), every, _gains(prepared), path.gap_ns / max(1, path.length_ns), _exempt(prepared)
+        waits,
+        frozenset(_calls(prepared, numbers)),
+        every,
+        _gains(prepared),
+        path.gap_ns / max(1, path.length_ns),
+        _exempt(prepared),
     )
 
 
@@ -136,7 +145,9 @@ def _is_wait(kind: str, source: Key, target: Key) -> bool:
 def _gains(prepared: PreparedRank) -> dict[str, float]:
     """Gain in percent of each sort at half its time on the ideal machine."""
     graph, ids = prepared.built.graph, assign({prepared.rank: prepared.plan.groups})[prepared.rank]
-    work = workload({prepared.rank: written(graph.of_rank(prepared.rank, prepared.world_size), prepared.comm, prepared.plan, ids)})
+    work = workload(
+        {prepared.rank: written(graph.of_rank(prepared.rank, prepared.world_size), prepared.comm, prepared.plan, ids)}
+    )
     before = play_ideal(work).total_ns
     out_of = {}
     for sort in SORTS:
@@ -158,7 +169,9 @@ def _edges(prepared: PreparedRank, numbers: Numbers) -> Iterator[Key]:
 
 
 def _calls(prepared: PreparedRank, numbers: Numbers) -> Iterator[Key]:
-    """What each synchronisation call waited for: (device op, correlation of the call), and those before the end of the rank, too."""
+    """What each synchronisation call waited for: (device op, correlation of the call), and those before the end of the
+    rank, too.
+    """
     graph, told = prepared.built.graph, prepared.built.graph.sync_calls
     device, correlation = _device_keys(prepared, numbers), {new: old for old, new in numbers.correlation.items()}
     calls = prepared.linked.trace.calls.correlation[told.call].tolist()
@@ -168,7 +181,11 @@ def _calls(prepared: PreparedRank, numbers: Numbers) -> Iterator[Key]:
 
 def _names(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
     graph, trace = prepared.built.graph, prepared.linked.trace
-    device, host, call = _device_keys(prepared, numbers), _host_keys(prepared, numbers), trace.calls.correlation.tolist()
+    device, host, call = (
+        _device_keys(prepared, numbers),
+        _host_keys(prepared, numbers),
+        trace.calls.correlation.tolist(),
+    )
     correlation = {new: old for old, new in numbers.correlation.items()}
     tid = {new: old for old, new in numbers.tid.items()}
     seen: Counter[Key] = Counter()
@@ -225,7 +242,9 @@ def _exempt(prepared: PreparedRank) -> tuple[bool, bool, bool]:
         return True, True, True
     order = np.lexsort((device.start_ns, device.stream, device.device))
     before = np.full(len(order), np.iinfo(np.int64).min)
-    same = (device.stream[order][1:] == device.stream[order][:-1]) & (device.device[order][1:] == device.device[order][:-1])
+    same = (device.stream[order][1:] == device.stream[order][:-1]) & (
+        device.device[order][1:] == device.device[order][:-1]
+    )
     before[order[1:][same]] = device.end_ns[order[:-1][same]]
     launched = linked.device_call != NOWHERE
     idle = np.zeros(len(order), np.bool_)
@@ -264,9 +283,13 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
         share_off = 0.05 if change == "rounded" else 0.02
         fine = apart <= 1 and max(lost, new) <= max(1, share_off * len(before.waits))
         fine = fine and max(calls_lost, calls_new) <= max(1, share_off * (len(before.calls) + len(before.waits)))
-    exempt = {"clock": before.exempt[0], "forward": any(before.exempt[1:])}.get(change.split("+")[0].split("-")[0], False)
+    exempt = {"clock": before.exempt[0], "forward": any(before.exempt[1:])}.get(
+        change.split("+")[0].split("-")[0], False
+    )
     said = "ok" if fine else "exempt" if exempt else "EFFECT"
-    return Verdict(name, change, len(before.waits), lost, new, len(before.calls), calls_lost, calls_new, gains, share, said)
+    return Verdict(
+        name, change, len(before.waits), lost, new, len(before.calls), calls_lost, calls_new, gains, share, said
+    )
 
 
 def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document], Changed]]]:
@@ -274,7 +297,10 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
     if any(row.get("cat") in changes.DEVICE_CLOCK for row in document["traceEvents"]):
         for shift in SHIFTS_US:
             yield f"clock{shift:+d}us", partial(changes.device_clock, shift_us=shift)
-        yield f"forward+{FORWARD_US}us", partial(changes.device_clock, shift_us=FORWARD_US, since_us=changes.middle_us(document))
+        yield (
+            f"forward+{FORWARD_US}us",
+            partial(changes.device_clock, shift_us=FORWARD_US, since_us=changes.middle_us(document)),
+        )
     yield "renumbered", changes.renumbered
     yield "shuffled", changes.shuffled
     if not changes.in_whole_us(document):
@@ -303,7 +329,9 @@ def read_document(path: Path) -> Document:
 def verdicts(recording: Recording, wanted: Sequence[str] = ()) -> Iterator[Verdict]:
     """Each change of a recording, judged."""
     with tempfile.TemporaryDirectory() as folder:
-        each = _of_nsys(recording, Path(folder), wanted) if recording.nsys else _of_kineto(recording, Path(folder), wanted)
+        each = (
+            _of_nsys(recording, Path(folder), wanted) if recording.nsys else _of_kineto(recording, Path(folder), wanted)
+        )
         yield from each
 
 
@@ -322,7 +350,9 @@ def _of_kineto(recording: Recording, folder: Path, wanted: Sequence[str]) -> Ite
             before = as_it_is(recording.kineto, et, str(_some_step(document)) if name == "step" else "all")
             changed = change(document)
             path.write_bytes(msgspec.json.encode(changed.document))
-            yield judge(recording.name, name, before, measured(Inputs(kineto=path, et=et, expected_rank=0), changed.numbers))
+            yield judge(
+                recording.name, name, before, measured(Inputs(kineto=path, et=et, expected_rank=0), changed.numbers)
+            )
         except GraphlinkError as problem:
             yield Verdict(recording.name, name, 0, 0, 0, 0, 0, 0, {}, (0, 0), f"error: {problem}")
 
@@ -355,7 +385,12 @@ def _of_nsys(recording: Recording, folder: Path, wanted: Sequence[str]) -> Itera
     for name, change in each:
         if _wanted(name, wanted):
             numbers = change()
-            yield judge(recording.name, name, export_as_it_is(given, recording.place), _measured_export(path, recording.place, numbers))
+            yield judge(
+                recording.name,
+                name,
+                export_as_it_is(given, recording.place),
+                _measured_export(path, recording.place, numbers),
+            )
 
 
 # the table

@@ -1,11 +1,13 @@
 """How many calls of side files meet their kernels, by kind of file and fault, and how many meet a wrong one.
 
-Simulated clusters of 8 ranks; the truth is the simulation's. Every call of the trace's ranks is matched, or left with a reason.
+Simulated clusters of 8 ranks; the truth is the simulation's. Every call of the trace's ranks is matched, or left with a
+reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -17,9 +19,12 @@ from graphlink.link.match import match_hosts
 from graphlink.nccl.join import join
 from graphlink.nccl.read.read import read_dump
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import ClusterRun, ClusterTraining, LateStart, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import KINDS, NcclProfile
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import ClusterRun, ClusterTraining, LateStart, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import KINDS, NcclProfile
 
 FAULTS = {
     "none": {},
@@ -37,7 +42,8 @@ ONE_OF_A_FORM = ("plugin", "proxy", "inspector", "inspector-verbose", "flight-js
 RUNS = {
     "jitter": cluster_run(ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, host_jitter_ns=20_000, seed=1)),
     "late trace": cluster_run(
-        ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, host_jitter_ns=20_000, seed=2), [LateStart(r, share=0.3) for r in range(8)]
+        ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, host_jitter_ns=20_000, seed=2),
+        [LateStart(r, share=0.3) for r in range(8)],
     ),
     "all alike": cluster_run(ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, jitter=0, end_jitter_ns=0, seed=3)),
 }
@@ -75,7 +81,9 @@ def _line(run: ClusterRun, profile: NcclProfile, ranks: list[int], *, seq: bool)
             dumps = [read_dump(file.path) for file in own]
             joined = join(linked, communication(linked), dumps, rank)
             correlation = trace.device.correlation[joined.ops.row[joined.op]]
-            for dump, call, kernel in zip(joined.dump.tolist(), joined.call.tolist(), correlation.tolist(), strict=True):
+            for dump, call, kernel in zip(
+                joined.dump.tolist(), joined.call.tolist(), correlation.tolist(), strict=True
+            ):
                 true = own[dump].calls[call]
                 wrong += true.rank != rank or true.kernel != kernel
             read = [file.calls[: len(dump.calls.rank)] for file, dump in zip(own, dumps, strict=True)]

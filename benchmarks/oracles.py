@@ -1,13 +1,15 @@
-"""Published and simulated bubble rates against those that graphlink finds in one run written as Kineto traces, nsys export and Paddle logs.
+"""Published and simulated bubble rates against those that graphlink finds in one run written as Kineto traces, nsys
+export and Paddle logs.
 
     python benchmarks/oracles.py
 
-Every phase takes 1 ms (a chunk of v its v-th part). ``c``: transfer between stages in ms. Makespans in ms, rates by makespan;
-``own``: the rate of zero-bubble's papers, by the longest own window.
+Every phase takes 1 ms (a chunk of v its v-th part). ``c``: transfer between stages in ms. Makespans in ms, rates by
+makespan; ``own``: the rate of zero-bubble's papers, by the longest own window.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,8 +18,11 @@ import msgspec
 
 from graphlink.cli import main
 from graphlink.pipeline.file import Bubbles
-from graphlink.testing import PipelineRun, PipelineTraining, pipeline_run, write_nsys
-from graphlink.testing.paddle import Job, write_paddle
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator import PipelineRun, PipelineTraining, pipeline_run, write_nsys
+from tests.simulator.paddle import Job, write_paddle
 
 UNIT_NS: Final = 1_000_000
 
@@ -101,7 +106,10 @@ def by_source(true: PipelineRun, folder: Path) -> dict[str, Found]:
 
 
 def run() -> None:
-    print(f"{'schedule':<12} {'p':>2} {'m':>3} {'v':>2} {'c':>4} | {'makespan':>8} {'rate':>7} {'own':>7} | by Kineto, nsys, Paddle")
+    print(
+        f"{'schedule':<12} {'p':>2} {'m':>3} {'v':>2} {'c':>4} | {'makespan':>8} {'rate':>7} {'own':>7} | by Kineto, "
+        "nsys, Paddle"
+    )
     worst = 0.0
     for oracle in ORACLES:
         each = UNIT_NS // oracle.chunks
@@ -120,7 +128,10 @@ def run() -> None:
         own = oracle.rate if oracle.own is None else oracle.own
         cells = "  ".join(f"{f.makespan:>7.3f} {f.rate:.4f} {f.own:.4f} {f.schedule}" for f in sources.values())
         worst = max(worst, *(abs(f.makespan - oracle.makespan) for f in sources.values()))
-        said = f"{oracle.schedule:<12} {oracle.stages:>2} {oracle.microbatches:>3} {oracle.chunks:>2} {oracle.transfer:>4g}"
+        said = (
+            f"{oracle.schedule:<12} {oracle.stages:>2} {oracle.microbatches:>3} {oracle.chunks:>2} "
+            f"{oracle.transfer:>4g}"
+        )
         print(f"{said} | {oracle.makespan:>8g} {oracle.rate:>7.4f} {own:>7.4f} | {cells}")
     print(f"makespans differ by at most {worst * 1000:.3f} us")
 

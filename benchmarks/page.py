@@ -4,8 +4,8 @@
     python benchmarks/page.py --ranks 16 --events 5000
     python benchmarks/page.py --folder graphlink-out
 
-Exit status 1 if a limit is missed: 20 CPU s and 5 MB for the page, 1 s to the first paint, 200 ms to sort 5,000 rows. Each figure is the
-median of ``TIMES``. Needs playwright and chromium.
+Exit status 1 if a limit is missed: 20 CPU s and 5 MB for the page, 1 s to the first paint, 200 ms to sort 5,000 rows.
+Each figure is the median of ``TIMES``. Needs playwright and chromium.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from playwright.sync_api import sync_playwright
 
 from graphlink.page.parts import Cell, Column, Page, Row, Section, Table
 from graphlink.page.render import html
-from graphlink.testing.cluster import ClusterTraining, cluster_run
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator.cluster import ClusterTraining, cluster_run
 
 TIMES = 5
 ROWS = 5_000
@@ -51,7 +54,10 @@ def main() -> int:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "graphlink", "report", str(folder), "-o", str(page)], check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        figures = {"CPU s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "MB": page.stat().st_size / 1e6}
+        figures = {
+            "CPU s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            "MB": page.stat().st_size / 1e6,
+        }
         table = Path(temporary) / "table.html"
         table.write_text(_long_page(), encoding="utf-8")
         figures |= _in_browser(page, table)
@@ -63,7 +69,16 @@ def main() -> int:
 def _linked(base: Path, ranks: int, events: int) -> Path:
     training = ClusterTraining(data=max(ranks // 8, 1), tensor=8, steps=4, layers=6, events_per_rank=events, seed=1)
     cluster_run(training).write(base / "traces")
-    command = [sys.executable, "-m", "graphlink", str(base / "traces"), "--out", str(base / "out"), "--no-timeline", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "graphlink",
+        str(base / "traces"),
+        "--out",
+        str(base / "out"),
+        "--no-timeline",
+        "--quiet",
+    ]
     subprocess.run(command, check=True)
     shutil.rmtree(base / "traces")
     return base / "out"

@@ -1,7 +1,9 @@
-"""What the analysis of a pipeline costs: the whole command on traces with pipeline ranges, and on the same with ranges of no name.
+"""What the analysis of a pipeline costs: the whole command on traces with pipeline ranges, and on the same with ranges
+of no name.
 
-The floor is ``json.loads`` of the same files. Each measurement is a process of its own: user + system seconds of the work alone, after
-imports, the better of two; peak resident memory of the whole process. ``analysis``: ``stage_run`` of all ranks and ``analyse`` alone.
+The floor is ``json.loads`` of the same files. Each measurement is a process of its own: user + system seconds of the
+work alone, after imports, the better of two; peak resident memory of the whole process. ``analysis``: ``stage_run`` of
+all ranks and ``analyse`` alone.
 
     python benchmarks/pipelines.py                                             8 ranks of 100,000 events: 300 MB of disk
     python benchmarks/pipelines.py --stages 64 --microbatches 512 --kernels 1
@@ -22,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
 MOST_SHARE = 0.1
 
 
@@ -36,11 +40,13 @@ class Cost:
 
 def write(folder: Path, stages: int, microbatches: int, kernels: int) -> int:
     """Traces ``with`` ranges and ``without``, in folders of these names; returns how many events one of the two has."""
-    from graphlink.testing import PipelineTraining, pipeline_run
+    from tests.simulator import PipelineTraining, pipeline_run
 
     least = max(1_000_000, 25_000 * kernels)  # the host launches in time
     times = {"forward_ns": least, "input_ns": least, "weight_ns": least}
-    training = PipelineTraining("1F1B", stages, microbatches, visible=True, transfer_ns=50_000, kernels=kernels, **times)
+    training = PipelineTraining(
+        "1F1B", stages, microbatches, visible=True, transfer_ns=50_000, kernels=kernels, **times
+    )
     (folder / "without").mkdir()
     count = 0
     for path in pipeline_run(training).write(folder / "with"):
@@ -89,7 +95,9 @@ def work(what: str, folder: Path) -> None:
 def measure(what: str, folder: Path) -> Cost:
     found = []
     for _ in range(2):
-        ran = subprocess.run([sys.executable, __file__, "--work", what, str(folder)], check=True, capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, __file__, "--work", what, str(folder)], check=True, capture_output=True, text=True
+        )
         found.append([float(word) for word in ran.stdout.split()])
     return Cost(*min(found))
 

@@ -1,13 +1,15 @@
-"""Second recordings: what graphlink predicts from a recording of a program, and what the program with one thing changed really took.
+"""Second recordings: what graphlink predicts from a recording of a program, and what the program with one thing changed
+really took.
 
     python benchmarks/prediction.py FOLDER [--record] [--repeats 5] [--json FILE] [--keep fixtures/real/pairs]
 
-``FOLDER/<program>/<repeat>`` has the recordings; ``--record`` makes those that are missing, all programs in turn, so that a drift of
-the machine meets both sides of a pair. Each recording of the first program predicts a step of the second one, from itself alone and by
-the same rules; the median is compared with the median of what the second took. ``--keep`` copies of each program the recording nearest to
-its median.
+``FOLDER/<program>/<repeat>`` has the recordings; ``--record`` makes those that are missing, all programs in turn, so
+that a drift of the machine meets both sides of a pair. Each recording of the first program predicts a step of the
+second one, from itself alone and by the same rules; the median is compared with the median of what the second took.
+``--keep`` copies of each program the recording nearest to its median.
 
-A step is the mean of those after the first, from end to end. The spread of repeats is the median of how far they are from their median.
+A step is the mean of those after the first, from end to end. The spread of repeats is the median of how far they are
+from their median.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two programs of ``fixtures/capture/pairs.py``; ``predict`` takes the folder of a recording of ``before`` and its run, and returns the
-    ns of a step of ``after``. ``of_size``: work of another size, whose times no recording of the first has."""
+    """Two programs of ``fixtures/capture/pairs.py``; ``predict`` takes the folder of a recording of ``before`` and its
+    run, and returns the ns of a step of ``after``. ``of_size``: work of another size, whose times no recording of the
+    first has."""
 
     before: str
     after: str
@@ -90,7 +93,9 @@ def _step(file: Bubbles, schedule: str, microbatches: int | None = None) -> Step
 
 
 def recorded_ns(run: graphlink.Run) -> float:
-    """Return the mean step after the first of a recording, of a pipeline the median from first action to first action."""
+    """Return the mean step after the first of a recording, of a pipeline the median from first action to first
+    action.
+    """
     if (run.folder / "bubbles.json").exists():
         file = load(run.folder / "bubbles.json")
         measured = _step(file, str(file.pipeline.schedule)).measured_ns
@@ -109,8 +114,9 @@ def half_of_the_helper(folder: Path, run: graphlink.Run) -> str:
 def resized(dim: int, times: int, folder: Path, run: graphlink.Run) -> str:
     """Scale ops by the rule of sizes: each dimension of ``dim`` becomes ``times`` as large.
 
-    An op takes what calling takes, and its work: of matrix products proportional to their FLOPs, of others to the elements of their largest
-    input. Calling takes the median of ops that only view. Ops of one name are scaled by one factor, weighted by their time.
+    An op takes what calling takes, and its work: of matrix products proportional to their FLOPs, of others to the
+    elements of their largest input. Calling takes the median of ops that only view. Ops of one name are scaled by one
+    factor, weighted by their time.
     """
     own = list(own_times(folder))
     called = median(us for name, _, us in own if VIEWS.match(name))
@@ -122,7 +128,10 @@ def resized(dim: int, times: int, folder: Path, run: graphlink.Run) -> str:
         was[name] += us
         now[name] += us if VIEWS.match(name) or factor <= 1 else min(us, called) + max(us - called, 0) * factor
     scaled = {name: now[name] / us for name, us in was.items() if us > 0 and now[name] / us > 1.001}
-    return "".join(f"[[time]]\nname = '^{re.escape(name)}$'\nsort = \"host\"\nscale = {factor:.4f}\n" for name, factor in scaled.items())
+    return "".join(
+        f"[[time]]\nname = '^{re.escape(name)}$'\nsort = \"host\"\nscale = {factor:.4f}\n"
+        for name, factor in scaled.items()
+    )
 
 
 def work(name: str, shapes: Sequence[Sequence[int]]) -> float:
@@ -145,17 +154,25 @@ def own_times(folder: Path) -> Iterator[tuple[str, list[list[int]], float]]:
     [path] = folder.glob("kineto_0.json*")
     data = path.read_bytes()
     rows: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
-    ops = sorted((row for row in rows if row.get("cat") == "cpu_op"), key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    ops = sorted(
+        (row for row in rows if row.get("cat") == "cpu_op"), key=lambda row: (row["tid"], row["ts"], -row["dur"])
+    )
     inside: dict[int, float] = defaultdict(float)
     around: list[int] = []
     for k, op in enumerate(ops):
-        while around and (ops[around[-1]]["tid"] != op["tid"] or ops[around[-1]]["ts"] + ops[around[-1]]["dur"] <= op["ts"]):
+        while around and (
+            ops[around[-1]]["tid"] != op["tid"] or ops[around[-1]]["ts"] + ops[around[-1]]["dur"] <= op["ts"]
+        ):
             around.pop()
         if around:
             inside[around[-1]] += op["dur"]
         around.append(k)
     for k, op in enumerate(ops):
-        shapes = [shape for shape in op.get("args", {}).get("Input Dims", []) if shape and all(isinstance(d, int) for d in shape)]
+        shapes = [
+            shape
+            for shape in op.get("args", {}).get("Input Dims", [])
+            if shape and all(isinstance(d, int) for d in shape)
+        ]
         yield op["name"], shapes, op["dur"] - inside[k]
 
 
@@ -181,8 +198,9 @@ NOT_RECORDED: Final = "2 -> 4 ranks: not recorded, as this machine has 2 cores a
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a pair. Times in ns; ``error_pct`` of the median prediction against the median of the second recordings, whose
-    repeats have ``spread_pct``; ``refused``: why there is no prediction; ``kept_error_pct``: of the one recording of each that is kept.
+    """What became of a pair. Times in ns; ``error_pct`` of the median prediction against the median of the second
+    recordings, whose repeats have ``spread_pct``; ``refused``: why there is no prediction; ``kept_error_pct``: of the
+    one recording of each that is kept.
     """
 
     before: str
@@ -215,7 +233,11 @@ class Recorded:
     out: Path
 
     def repeats(self, program: str) -> list[Path]:
-        return sorted(path for path in (self.folder / program).iterdir() if path.is_dir()) if (self.folder / program).is_dir() else []
+        return (
+            sorted(path for path in (self.folder / program).iterdir() if path.is_dir())
+            if (self.folder / program).is_dir()
+            else []
+        )
 
     def run(self, recording: Path) -> graphlink.Run:
         out = self.out / recording.parent.name / recording.name
@@ -263,8 +285,13 @@ def published(traces: Path) -> Iterator[str]:
 
 
 def rows(results: Sequence[Result]) -> Iterator[str]:
-    """Yield the table: measured pairs first, those of another size of work apart, the median error and the worst of each."""
-    for of_size, title in ((False, "waits, threads, schedules, stragglers, microbatches"), (True, "other sizes of work (rule: FLOPs)")):
+    """Yield the table: measured pairs first, those of another size of work apart, the median error and the worst of
+    each.
+    """
+    for of_size, title in (
+        (False, "waits, threads, schedules, stragglers, microbatches"),
+        (True, "other sizes of work (rule: FLOPs)"),
+    ):
         mine = [one for one in results if one.of_size == of_size]
         yield f"\n{title:46} before ms  after ms  predicted   error  spread   limit"
         for one in mine:
@@ -272,13 +299,18 @@ def rows(results: Sequence[Result]) -> Iterator[str]:
             if one.predicted_ns is None or one.error_pct is None:
                 yield f"{start}          -       - {one.spread_pct:6.1f} %       -  not predicted: {one.refused}"
             else:
-                told = f"{one.predicted_ns / 1e6:10.2f} {one.error_pct:+6.1f} % {one.spread_pct:5.1f} % {one.limit_pct:5.1f} %"
+                told = (
+                    f"{one.predicted_ns / 1e6:10.2f} {one.error_pct:+6.1f} % {one.spread_pct:5.1f} % "
+                    f"{one.limit_pct:5.1f} %"
+                )
                 yield f"{start} {told}  {'within' if one.held else 'OUTSIDE'}"
         if found := [one for one in mine if one.error_pct is not None]:
             worst = max(found, key=lambda one: abs(one.error_pct or 0))
             middle = median(abs(one.error_pct or 0) for one in found)
             rest = f"{len(mine) - len(found)} not predicted"
-            yield f"median error {middle:.1f} %, worst {worst.error_pct:+.1f} % ({worst.before} -> {worst.after}); {rest}"
+            yield (
+                f"median error {middle:.1f} %, worst {worst.error_pct:+.1f} % ({worst.before} -> {worst.after}); {rest}"
+            )
 
 
 def record(folder: Path, repeats: int) -> None:
@@ -292,7 +324,9 @@ def record(folder: Path, repeats: int) -> None:
 
 
 def keep(recorded: Recorded, results: Sequence[Result], folder: Path) -> None:
-    """Copy of each program the recording nearest to the median of its steps, compressed, and the results beside them."""
+    """Copy of each program the recording nearest to the median of its steps, compressed, and the results beside
+    them.
+    """
     for program in dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after)):
         steps = recorded.steps_ns(program)
         nearest = min(range(len(steps)), key=lambda k: abs(steps[k] - median(steps)))

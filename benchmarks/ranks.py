@@ -1,14 +1,15 @@
 """Many ranks against one: wall time, and memory of all processes together, of the installed ``graphlink``.
 
-The floor is the same command on one rank of the run, measured in the same process before and after. With as many workers as cores the
-run can at best take (one rank x ranks / workers).
+The floor is the same command on one rank of the run, measured in the same process before and after. With as many
+workers as cores the run can at best take (one rank x ranks / workers).
 
     python benchmarks/ranks.py                            64 ranks of 100,000 events; some 4 GB of disk
     python benchmarks/ranks.py --ranks 8 --events 20000
     python benchmarks/ranks.py --engine ray
 
 Exit status 1 if a limit is missed: wall 1.15 x the best there can be, memory 2 x one rank + 200 MB.
-Memory is the sum over the processes of a command of what each has for itself and its share of the rest (Pss), looked at 20 times a second.
+Memory is the sum over the processes of a command of what each has for itself and its share of the rest (Pss), looked at
+20 times a second.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphlink.testing.cluster import ClusterTraining, cluster_run
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator.cluster import ClusterTraining, cluster_run
 
 MOST_WALL, MOST_TIMES, MOST_MORE_MB = 1.15, 2, 200
 
@@ -49,7 +52,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.traces or arguments.keep or Path(temporary) / "traces"
         if arguments.traces is None:
-            training = ClusterTraining(data=arguments.ranks // 8, tensor=8, steps=4, layers=6, events_per_rank=arguments.events, seed=1)
+            training = ClusterTraining(
+                data=arguments.ranks // 8, tensor=8, steps=4, layers=6, events_per_rank=arguments.events, seed=1
+            )
             cluster_run(training).write(folder)
         cores = len(os.sched_getaffinity(0))
         one = [measured([str(folder / "kineto_0.json")], "--kineto", Path(temporary) / "one") for _ in range(2)]
@@ -61,7 +66,10 @@ def main() -> int:
     print(f"{'':12}{'wall s':>10}{'CPU s':>10}{'peak MB':>10}")
     print(f"{'one rank':12}{alone.wall_s:10.2f}{alone.cpu_s:10.2f}{alone.peak_mb:10.0f}")
     print(f"{f'{arguments.ranks} ranks':12}{many.wall_s:10.2f}{many.cpu_s:10.2f}{many.peak_mb:10.0f}")
-    print(f"wall {wall:.3f} of one rank x {arguments.ranks} / {cores} cores (efficiency {100 / wall:.0f} %), limit {MOST_WALL}")
+    print(
+        f"wall {wall:.3f} of one rank x {arguments.ranks} / {cores} cores (efficiency {100 / wall:.0f} %), limit "
+        f"{MOST_WALL}"
+    )
     print(f"memory {many.peak_mb:.0f} MB, limit {MOST_TIMES} x one rank + {MOST_MORE_MB} MB = {memory_mb:.0f}")
     return int(wall > MOST_WALL or many.peak_mb > memory_mb)
 

@@ -1,9 +1,11 @@
-"""CPU time and memory of the installed ``graphlink`` over the size of its input, against a floor measured in the same run.
+"""CPU time and memory of the installed ``graphlink`` over the size of its input, against a floor measured in the same
+run.
 
-The floor is what msgspec's typed decode of both files plus protobuf's encode of as many nodes as the graph has cost, the better of two
-each (``floor.py``). CPU seconds are user + system of the command and its second process, as ``wait4`` tells, the better of two as well
-(10 M: of one); the peak memory is that of both together (PSS, looked at 20 times a second, in a run of its own: looking takes the command
-some per cent of its time). ``wall``: time on the clock as a share of that of one process (``--jobs 1``).
+The floor is what msgspec's typed decode of both files plus protobuf's encode of as many nodes as the graph has cost,
+the better of two each (``floor.py``). CPU seconds are user + system of the command and its second process, as ``wait4``
+tells, the better of two as well (10 M: of one); the peak memory is that of both together (PSS, looked at 20 times a
+second, in a run of its own: looking takes the command some per cent of its time). ``wall``: time on the clock as a
+share of that of one process (``--jobs 1``).
 
 After the sizes: a small pair (``fixtures/demo``) without and with HTA, and what-ifs of the 1 M graph after the first.
 
@@ -11,9 +13,9 @@ After the sizes: a small pair (``fixtures/demo``) without and with HTA, and what
     python benchmarks/scale.py --events 100000 300000
     python benchmarks/scale.py --ten-million          10 M events too: time and memory, no floor
 
-Exit status 1 if a limit is missed: 1 M events within 1.75 floors (``--sync both``), 1.35 floors (``--sync cuda``) and 1 GB; time no
-more than linear (exponent 1.05 of a fit over all sizes); 10 M events within 4 GB; a small pair within 0.35 and, with HTA, 0.9 CPU s; a
-what-if within 1 CPU s a million nodes.
+Exit status 1 if a limit is missed: 1 M events within 1.75 floors (``--sync both``), 1.35 floors (``--sync cuda``) and 1
+GB; time no more than linear (exponent 1.05 of a fit over all sizes); 10 M events within 4 GB; a small pair within 0.35
+and, with HTA, 0.9 CPU s; a what-if within 1 CPU s a million nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds (user + system) and seconds on the clock of a command and the processes that it started; peak MB where it was watched."""
+    """CPU seconds (user + system) and seconds on the clock of a command and the processes that it started; peak MB
+    where it was watched.
+    """
 
     cpu_s: float
     wall_s: float
@@ -82,7 +86,9 @@ def run(command: list[str], *, watched: bool = False) -> Cost:
             said.seek(0)
             sys.exit(f"{' '.join(command)}\nexit status {process.returncode}\n{said.read().decode(errors='replace')}")
     per_mb = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - began, max(together_mb, usage.ru_maxrss / per_mb))
+    return Cost(
+        usage.ru_utime + usage.ru_stime, time.perf_counter() - began, max(together_mb, usage.ru_maxrss / per_mb)
+    )
 
 
 def pss_mb(process: int) -> float:
@@ -104,7 +110,10 @@ def graphlink(folder: Path, sync: str, *more: str, out: Path | None = None, watc
     if command is None:
         sys.exit("graphlink is not installed: make bench")
     pair = ["--et", str(folder / "et_0.json"), "--kineto", str(folder / "kineto_0.json")]
-    return run([command, *pair, "--out", str(out or folder / "out"), "--force", "--quiet", "--sync", sync, *more], watched=watched)
+    return run(
+        [command, *pair, "--out", str(out or folder / "out"), "--force", "--quiet", "--sync", sync, *more],
+        watched=watched,
+    )
 
 
 def floor_s(*arguments: str) -> float:
@@ -142,9 +151,13 @@ def what_if_s(folder: Path) -> float:
 
 
 def small(tmp: Path) -> list[str]:
-    """Prints what the demo's pair costs, without and with HTA, the better of five; returns the limits that were missed."""
+    """Prints what the demo's pair costs, without and with HTA, the better of five; returns the limits that were
+    missed.
+    """
     demo = HERE.parent / "fixtures" / "demo"
-    plain, with_hta = (min(graphlink(demo, sync, out=tmp / "small").cpu_s for _ in range(5)) for sync in ("cuda", "both"))
+    plain, with_hta = (
+        min(graphlink(demo, sync, out=tmp / "small").cpu_s for _ in range(5)) for sync in ("cuda", "both")
+    )
     print(f"small pair   {plain:.2f} s, with HTA {with_hta:.2f} s", flush=True)
     limits = ((plain, MOST_SMALL_S, "a small pair"), (with_hta, MOST_SMALL_HTA_S, "a small pair with HTA"))
     return [f"{what} takes more than {limit} s" for took, limit, what in limits if took > limit]
@@ -190,7 +203,8 @@ def main() -> int:
     arguments = parser.parse_args()
     compileall.compile_dir(Path(graphlink_package.__file__).parent, quiet=1)  # as pip does where it installs a wheel
     print(
-        f"{'events':>12}{'nodes':>11}{'floor s':>8}{'cuda s':>8}{'ratio':>6}{'both s':>8}{'ratio':>6}{'peak MB':>9}{'wall':>6}", flush=True
+        f"{'events':>12}{'nodes':>11}{'floor s':>8}{'cuda s':>8}{'ratio':>6}{'both s':>8}{'ratio':>6}{'peak MB':>9}{'wall':>6}",
+        flush=True,
     )
     rows = []
     with tempfile.TemporaryDirectory(dir=arguments.tmp, prefix="graphlink-bench-") as tmp:
@@ -201,8 +215,12 @@ def main() -> int:
                 print(f"what-if      {rows[-1].what_if_s:.2f} s a million nodes", flush=True)
         problems = [*missed(rows), *small(Path(tmp))]
         if len(rows) > 1:
-            slopes = {sync: exponent([(row.events, getattr(row, sync).cpu_s) for row in rows]) for sync in ("cuda", "both")}
-            print("exponent     " + ", ".join(f"--sync {sync} {slope:.3f}" for sync, slope in slopes.items()), flush=True)
+            slopes = {
+                sync: exponent([(row.events, getattr(row, sync).cpu_s) for row in rows]) for sync in ("cuda", "both")
+            }
+            print(
+                "exponent     " + ", ".join(f"--sync {sync} {slope:.3f}" for sync, slope in slopes.items()), flush=True
+            )
             problems += [f"--sync {s} grows with the power {x:.3f}" for s, x in slopes.items() if x > MOST_EXPONENT]
         if arguments.ten_million:
             huge = measure(TEN_MILLION, Path(tmp) / "10m", with_floor=False)

@@ -1,11 +1,13 @@
-"""Writes a large, realistic pair of traces: one rank of a tensor-parallel training run, as libkineto and PyTorch lay them out.
+"""Writes a large, realistic pair of traces: one rank of a tensor-parallel training run, as libkineto and PyTorch lay
+them out.
 
 Streaming: memory stays flat, 10 million events can be written. The same ``events`` and ``seed`` give the same bytes.
 
-What is in it, for 1 M events: 0.31 M cpu_op rows (nesting; each with its ET node), 0.19 M runtime calls, 0.13 M device ops, 20 k
-``cuda_sync`` rows, the rest flows (``ac2g``, ``fwdbwd``); a main and an autograd thread that hand over to each other, streams 7
-(compute), 20 (copies) and 24 (NCCL), a ProfilerStep about every 20 k events. Device ops start when launch, stream and event waits
-allow it, and the host blocks in its synchronisation calls until then: there is no impossible dependency in it.
+What is in it, for 1 M events: 0.31 M cpu_op rows (nesting; each with its ET node), 0.19 M runtime calls, 0.13 M device
+ops, 20 k ``cuda_sync`` rows, the rest flows (``ac2g``, ``fwdbwd``); a main and an autograd thread that hand over to
+each other, streams 7 (compute), 20 (copies) and 24 (NCCL), a ProfilerStep about every 20 k events. Device ops start
+when launch, stream and event waits allow it, and the host blocks in its synchronisation calls until then: there is no
+impossible dependency in it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ _KINETO_HEAD = """{
 _ET_HEAD = """{
   "schema": "1.1.0-chakra.0.0.4", "pid": 4242, "time": "2025-02-17 11:25:30", "start_ts": 6418683372,
   "nodes": ["""
-_SHAPES = ("[[4096, 1024], [1024, 1024], []]", "[[4096, 1024]]", "[[4096, 4096], [1024], [], []]", "[[16, 256, 1024], []]")
+_SHAPES = (
+    "[[4096, 1024], [1024, 1024], []]",
+    "[[4096, 1024]]",
+    "[[4096, 4096], [1024], [], []]",
+    "[[16, 256, 1024], []]",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +114,33 @@ class Run:
         self.events += 1
 
     def _node(
-        self, ident: int, parent: int, name: str, rf_id: int, seq: int, scope: int, tid: int, fw_tid: int, shapes: str, types: str
+        self,
+        ident: int,
+        parent: int,
+        name: str,
+        rf_id: int,
+        seq: int,
+        scope: int,
+        tid: int,
+        fw_tid: int,
+        shapes: str,
+        types: str,
     ) -> None:
         values = f'[[{ident * 3 + 1}, {ident * 3 + 2}, 0, 4194304, 4, "cuda:0"], 1, 1]' if shapes != "[]" else "[]"
         self.et.write(
-            (",\n" if self.et_nodes else "\n") + f'    {{\n      "id": {ident}, "name": "{name}", "ctrl_deps": {parent},\n'
+            (",\n" if self.et_nodes else "\n")
+            + f'    {{\n      "id": {ident}, "name": "{name}", "ctrl_deps": {parent},\n'
             f'      "inputs": {{"values": {values}, "shapes": {shapes}, "types": {types}}},\n'
             f'      "outputs": {{"values": {values}, "shapes": {shapes}, "types": {types}}},\n'
             f'      "attrs": [{{"name": "rf_id", "type": "uint64", "value": {rf_id}}},'
             '{"name": "fw_parent", "type": "uint64", "value": 0},'
-            f'{{"name": "seq_id", "type": "int64", "value": {seq}}},{{"name": "scope", "type": "uint64", "value": {scope}}},'
-            f'{{"name": "tid", "type": "uint64", "value": {tid}}},{{"name": "fw_tid", "type": "uint64", "value": {fw_tid}}},'
+            f'{{"name": "seq_id", "type": "int64", "value": {seq}}},{{"name": "scope", "type": "uint64", "value": '
+            f"{scope}}},"
+            f'{{"name": "tid", "type": "uint64", "value": {tid}}},{{"name": "fw_tid", "type": "uint64", "value": '
+            f"{fw_tid}}},"
             f'{{"name": "op_schema", "type": "string", "value": "{name}(Tensor self, Tensor other) -> Tensor"}},'
-            '{"name": "kernel_backend", "type": "string", "value": ""},{"name": "kernel_file", "type": "string", "value": ""}]\n    }'
+            '{"name": "kernel_backend", "type": "string", "value": ""},{"name": "kernel_file", "type": "string", '
+            '"value": ""}]\n    }'
         )
         self.et_nodes += 1
 
@@ -143,14 +164,16 @@ class Run:
         inputs = (
             f', "Concrete Inputs": ["", "1", "False"], "Input type": ["c10::BFloat16", "Scalar", "Scalar"], '
             f'"Input Strides": [[1024, 1], [1, 1024], []], "Input Dims": {shapes}, '
-            '"Module Hierarchy": "GPTModel.TransformerBlock.ModuleList.TransformerLayer.MLP.ColumnParallelLinear.forward", '
+            '"Module Hierarchy": '
+            '"GPTModel.TransformerBlock.ModuleList.TransformerLayer.MLP.ColumnParallelLinear.forward", '
             '"Fallback": "False", "Record shapes": "True", "Overload": "Tensor"'
         )
         recorded = inputs if category == "cpu_op" else ""
         self._row(
             f'"ph": "X", "cat": "{category}", "name": "{op.name}", "pid": {PID}, "tid": {thread.tid},\n'
             f'    "ts": {us(op.start_ns)}, "dur": {us(thread.now_ns - op.start_ns)},\n    "args": {{\n'
-            f'      "External id": {op.rf_id + 7},"Record function id": {op.rf_id}{sequence}{recorded}, "Ev Idx": {op.rf_id - 1}\n    }}'
+            f'      "External id": {op.rf_id + 7},"Record function id": {op.rf_id}{sequence}{recorded}, "Ev Idx": '
+            f"{op.rf_id - 1}\n    }}"
         )
         self.host_rows += 1
         parent = thread.stack[-1].et_id if thread.stack else thread.root
@@ -181,7 +204,8 @@ class Run:
     def flow(self, ph: str, ident: int, pid: int, tid: int, at_ns: int, name: str) -> None:
         bind = ', "bp": "e"' if ph == "f" else ""
         self._row(
-            f'"ph": "{ph}", "id": {ident}, "pid": {pid}, "tid": {tid}, "ts": {us(at_ns)},\n    "cat": "{name}", "name": "{name}"{bind}'
+            f'"ph": "{ph}", "id": {ident}, "pid": {pid}, "tid": {tid}, "ts": {us(at_ns)},\n    "cat": "{name}", '
+            f'"name": "{name}"{bind}'
         )
 
     # device
@@ -192,7 +216,11 @@ class Run:
         correlation = self.call(thread, "cudaMemcpyAsync" if copy else "cudaLaunchKernel", draw(2500, 7000))
         launched_ns = thread.now_ns
         self.flow("s", correlation, PID, thread.tid, launched_ns - 2000, "ac2g")
-        start = max(launched_ns + draw(1800, 5200), self.free_ns[stream] + draw(600, 1800), self.waits_ns[stream] + draw(600, 1800))
+        start = max(
+            launched_ns + draw(1800, 5200),
+            self.free_ns[stream] + draw(600, 1800),
+            self.waits_ns[stream] + draw(600, 1800),
+        )
         end = start + (draw(20_000, 70_000) if collective else draw(3_000, 14_000) if copy else draw(5_000, 30_000))
         self.free_ns[stream] = end
         external = thread.stack[-1].rf_id + 7
@@ -203,9 +231,11 @@ class Run:
             )
         elif collective:
             what = (
-                f'"cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", '
+                '"cat": "kernel", "name": '
+                '"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", '
                 f'"pid": 0, "tid": {stream}',
-                '"registers per thread": 96, "shared memory": 83232, "blocks per SM": 0.222222, "warps per SM": 3.555556, '
+                '"registers per thread": 96, "shared memory": 83232, "blocks per SM": 0.222222, "warps per SM": '
+                "3.555556, "
                 '"grid": [24, 1, 1], "block": [512, 1, 1], "Collective name": "allreduce", "In msg nelems": 4194304, '
                 '"Out msg nelems": 4194304, "Group size": 2, "dtype": "BFloat16", '
                 '"In split size": "[]", "Out split size": "[]", "Process Group Name": "0", '
@@ -215,12 +245,14 @@ class Run:
             name = _KERNELS[correlation % len(_KERNELS)]
             what = (
                 f'"cat": "kernel", "name": "{name}", "pid": 0, "tid": {stream}',
-                '"registers per thread": 32, "shared memory": 0, "blocks per SM": 18.962963, "warps per SM": 75.851852, '
+                '"registers per thread": 32, "shared memory": 0, "blocks per SM": 18.962963, "warps per SM": '
+                "75.851852, "
                 '"grid": [2048, 1, 1], "block": [128, 1, 1], "warps": 4, "est. achieved occupancy %": 100',
             )
         self._row(
             f'"ph": "X", {what[0]},\n    "ts": {us(start)}, "dur": {us(end - start)},\n    "args": {{\n'
-            f'      "External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": {stream}, "correlation": {correlation},\n'
+            f'      "External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": {stream}, '
+            f'"correlation": {correlation},\n'
             f"      {what[1]}\n    }}"
         )
         self.device_ops += 1
@@ -236,11 +268,14 @@ class Run:
         awaited = f'"wait_on_stream": {on}, "wait_on_cuda_event_record_corr_id": {record}, '
         self.sync_row("Stream Wait Event", at_ns + 300, 400, waiting, correlation, awaited)
 
-    def sync_row(self, kind: str, start_ns: int, duration_ns: int, stream: int, correlation: int, record: str = "") -> None:
+    def sync_row(
+        self, kind: str, start_ns: int, duration_ns: int, stream: int, correlation: int, record: str = ""
+    ) -> None:
         self._row(
             f'"ph": "X", "cat": "cuda_sync", "name": "{kind}", "pid": 0, "tid": {stream},\n'
             f'    "ts": {us(start_ns)}, "dur": {us(duration_ns)},\n    "args": {{\n'
-            f'      "cuda_sync_kind": "{kind}", {record}"stream": {stream}, "correlation": {correlation}, "device": 0, "context": 1\n    }}'
+            f'      "cuda_sync_kind": "{kind}", {record}"stream": {stream}, "correlation": {correlation}, "device": 0, '
+            f'"context": 1\n    }}'
         )
 
     def synchronize(self, thread: _Thread, stream: int | None) -> None:
@@ -250,15 +285,25 @@ class Run:
         took = max(awaited - begins, 0) + self.random.randrange(2500, 6000)
         correlation = self.call(thread, "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize", took)
         start = thread.now_ns - took + 300
-        self.sync_row("Context Sync" if stream is None else "Stream Sync", start, took - 600, -1 if stream is None else stream, correlation)
+        self.sync_row(
+            "Context Sync" if stream is None else "Stream Sync",
+            start,
+            took - 600,
+            -1 if stream is None else stream,
+            correlation,
+        )
 
 
 _KERNELS = (
     "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
-    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)"
-    "::{lambda()#2}::operator()() const::{lambda(c10::BFloat16)#1}, at::detail::Array<char*, 2> >(int, at::native::GeluCUDAKernelImpl)",
-    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float, c10::BFloat16 const*)",
-    "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<c10::BFloat16>, unsigned int>>",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, "
+    "at::native::GeluType)"
+    "::{lambda()#2}::operator()() const::{lambda(c10::BFloat16)#1}, at::detail::Array<char*, 2> >(int, "
+    "at::native::GeluCUDAKernelImpl)",
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float, "
+    "c10::BFloat16 const*)",
+    "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, "
+    "at::native::func_wrapper_t<c10::BFloat16>, unsigned int>>",
 )
 _BACKWARD = (
     ("NativeDropoutBackward0", (("aten::native_dropout_backward", 1),)),
@@ -358,7 +403,9 @@ def optimizer(run: Run) -> None:
 
 
 def step(run: Run, number: int, enough: int) -> None:
-    """One training step: forward and backward of groups of layers (microbatches), optimizer, all gradients synchronised."""
+    """One training step: forward and backward of groups of layers (microbatches), optimizer, all gradients
+    synchronised.
+    """
     main, autograd = run.main, run.autograd
     run.begin(main, f"ProfilerStep#{number}")
     load(run)
@@ -382,8 +429,13 @@ def step(run: Run, number: int, enough: int) -> None:
 
 
 def write(folder: Path, events: int, seed: int = 1) -> Written:
-    """Writes ``kineto_0.json`` and ``et_0.json`` with at least ``events`` rows (at most one group of layers more) into ``folder``."""
-    with (folder / "kineto_0.json").open("w", buffering=1 << 20) as kineto, (folder / "et_0.json").open("w", buffering=1 << 20) as et:
+    """Writes ``kineto_0.json`` and ``et_0.json`` with at least ``events`` rows (at most one group of layers more) into
+    ``folder``.
+    """
+    with (
+        (folder / "kineto_0.json").open("w", buffering=1 << 20) as kineto,
+        (folder / "et_0.json").open("w", buffering=1 << 20) as et,
+    ):
         run = Run(kineto, et, seed)
         number = 0
         while run.events < events:

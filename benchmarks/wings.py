@@ -1,13 +1,13 @@
 """What GPU time, operations and advice cost beside the job, and what rows of Python frames cost it.
 
-CPU seconds are user + system of a process as its parent is told; parts of the job are timed inside it. One run each, timings vary by some
-per cent.
+CPU seconds are user + system of a process as its parent is told; parts of the job are timed inside it. One run each,
+timings vary by some per cent.
 
     python benchmarks/wings.py                        300 k and 1 M events; 2 GB of disk
     python benchmarks/wings.py --events 300000
 
-Exit status 1 if a limit is missed: GPU time, operations, phases and advice together at most 10 % of the job without them; the job with
-Python frames (two in five of all rows) at most 30 % above the one without, within 1.2 GB.
+Exit status 1 if a limit is missed: GPU time, operations, phases and advice together at most 10 % of the job without
+them; the job with Python frames (two in five of all rows) at most 30 % above the one without, within 1.2 GB.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ SIZES = (300_000, 1_000_000)
 MOST_WINGS, MOST_FRAMES, MOST_MB = 0.10, 0.30, 1200
 FRAMES_PER_OP = 2.1  # of 0.31 M ops in 1 M rows: 0.65 M frames, two in five of all rows
 LINES = 400  # of the program, and modules
-TIMED = ("find_operations", "measured", "gpu_time", "phases", "_feature_rows")  # of graphlink.run.job; and what writes their files
+TIMED = (
+    "find_operations",
+    "measured",
+    "gpu_time",
+    "phases",
+    "_feature_rows",
+)  # of graphlink.run.job; and what writes their files
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One size. ``parts_s``: CPU seconds of the parts of the job, by name; ``advice_s``: of a process of its own, less that of one that
-    does nothing."""
+    """One size. ``parts_s``: CPU seconds of the parts of the job, by name; ``advice_s``: of a process of its own, less
+    that of one that does nothing."""
 
     events: int
     job: Cost
@@ -71,7 +77,8 @@ class _WithFrames(synthetic.Run):
             self._row(
                 f'"ph": "X", "cat": "python_function", "name": "{name}", "pid": {synthetic.PID}, "tid": {thread.tid},\n'
                 f'    "ts": {synthetic.us(op.start_ns)}, "dur": {synthetic.us(thread.now_ns - op.start_ns)},\n'
-                f'    "args": {{"Python parent id": {self.frames}, "Python id": {self.frames + 1}, "Ev Idx": {self.frames}}}'
+                f'    "args": {{"Python parent id": {self.frames}, "Python id": {self.frames + 1}, "Ev Idx": '
+                f"{self.frames}}}"
             )
             self.events -= 1  # so that the rest of the run is the same
             type(self).frames += 1
@@ -139,7 +146,9 @@ def measure(events: int, folder: Path) -> Measured:
 def lines(row: Measured) -> list[str]:
     inside = sum(row.parts_s.values())
     bare = row.job.cpu_s - inside
-    parts = ", ".join(f"{name} {100 * s / bare:.1f} %" for name, s in sorted(row.parts_s.items(), key=lambda item: -item[1]))
+    parts = ", ".join(
+        f"{name} {100 * s / bare:.1f} %" for name, s in sorted(row.parts_s.items(), key=lambda item: -item[1])
+    )
     frames = row.with_frames.cpu_s / row.job.cpu_s - 1
     limits = [f"limit {100 * most:+.0f} %" for most in (MOST_WINGS, MOST_FRAMES)]
     return [
@@ -147,7 +156,8 @@ def lines(row: Measured) -> list[str]:
         f"  GPU time, operations and advice  {100 * row.wings:+.1f} % of the job without them ({limits[0]})",
         f"    in the job {100 * inside / bare:+.1f} %: {parts}",
         f"    advice, a command of its own, {100 * row.advice_s / bare:+.1f} %",
-        f"  with {row.frames:,} Python frames  {100 * frames:+.1f} % ({limits[1]}), {row.with_frames.peak_mb:.0f} MB (limit {MOST_MB} MB)",
+        f"  with {row.frames:,} Python frames  {100 * frames:+.1f} % ({limits[1]}), {row.with_frames.peak_mb:.0f} MB "
+        f"(limit {MOST_MB} MB)",
     ]
 
 
@@ -157,7 +167,9 @@ def missed(row: Measured) -> list[str]:
     if row.wings > MOST_WINGS:
         out.append(f"{row.events:,} events: GPU time, operations and advice cost {100 * row.wings:.1f} %")
     if row.with_frames.cpu_s > (1 + MOST_FRAMES) * row.job.cpu_s:
-        out.append(f"{row.events:,} events: Python frames cost {100 * (row.with_frames.cpu_s / row.job.cpu_s - 1):.1f} %")
+        out.append(
+            f"{row.events:,} events: Python frames cost {100 * (row.with_frames.cpu_s / row.job.cpu_s - 1):.1f} %"
+        )
     if row.with_frames.peak_mb > MOST_MB:
         out.append(f"{row.events:,} events: {row.with_frames.peak_mb:.0f} MB with Python frames")
     return out

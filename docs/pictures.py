@@ -13,13 +13,18 @@ from typing import Final
 
 import graphlink
 from graphlink.page.pictures import pictures
-from graphlink.testing.pipeline_records import PipelineTraining
-from graphlink.testing.pipelines import pipeline_run
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
+
+from tests.simulator.pipeline_records import PipelineTraining
+from tests.simulator.pipelines import pipeline_run
 
 
 def pipeline(folder: Path) -> bytes:
     """Return the schedule of 1F1B: 4 stages, 8 microbatches of 1, 1 and 1 ms, transfers of 0.2 ms, an optimizer."""
-    made = pipeline_run(PipelineTraining(schedule="1F1B", stages=4, microbatches=8, transfer_ns=200_000, optimizer_ns=1_500_000))
+    made = pipeline_run(
+        PipelineTraining(schedule="1F1B", stages=4, microbatches=8, transfer_ns=200_000, optimizer_ns=1_500_000)
+    )
     made.write(folder / "traces")
     run = graphlink.link(folder / "traces", out=folder / "out", options=graphlink.Options(timeline="none"))
     return (run.folder / "pipeline.svg").read_bytes()

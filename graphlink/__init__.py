@@ -3,9 +3,10 @@
 >>> run = graphlink.link("traces/")   # or graphlink.open("out")   # doctest: +SKIP
 >>> run.gains().head(), run.replay(scale="kernel:gemm=0.5")   # doctest: +SKIP
 
-``Run`` has graphs, paths, what-ifs and tables; docs/recipes.md shows them at work. The stages of the job are here as functions, too, in
-their order; ``graphlink.model`` has the records between them. ``link_rows``, ``check_graph`` and ``replay_graph`` are the functions
-``link``, ``check`` and ``replay`` of their packages. All is loaded when first used, so that ``import graphlink`` is quick.
+``Run`` has graphs, paths, what-ifs and tables; docs/recipes.md shows them at work. The stages of the job are here as
+functions, too, in their order; ``graphlink.model`` has the records between them. ``link_rows``, ``check_graph`` and
+``replay_graph`` are the functions ``link``, ``check`` and ``replay`` of their packages. All is loaded when first used,
+so that ``import graphlink`` is quick.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def __dir__() -> list[str]:
 class _LinkModule(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        """Return the package of a stage; where it is also a function of the library (``link``), its docstring is that of the function."""
+        """Return the package of a stage; where it is also a function of the library (``link``), its docstring is that
+        of the function.
+        """
         return f"{self._function().__doc__}"
 
     @property
@@ -153,7 +156,9 @@ class _LinkModule(ModuleType):
 
 
 class _Package(ModuleType):
-    """The type of ``graphlink``: a stage that is imported becomes its attribute, and would hide the function of that name."""
+    """The type of ``graphlink``: a stage that is imported becomes its attribute, and would hide the function of that
+    name.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "link" and type(value) is ModuleType:

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, SLOWER, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 130, 143  # exit statuses; 0 is done
+INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, SLOWER, INTERRUPTED, TERMINATED = (
+    1,
+    2,
+    3,
+    4,
+    130,
+    143,
+)  # exit statuses; 0 is done
 MOST_CHARACTERS = 400  # of what is reported in a line, not counting the path
 
 

@@ -1,4 +1,6 @@
-"""The record of a dependency graph, and its parts: frozen, as those of ``model``, whose glossary and units hold here too."""
+"""The record of a dependency graph, and its parts: frozen, as those of ``model``, whose glossary and units hold here
+too.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SyncCalls(Short):
-    """The synchronisation calls that the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
+    """The synchronisation calls that the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by
+    target and source.
 
     An edge may stand for several calls. Of a wait that ended in a part of its own, only the edge to that part is here.
     """
@@ -55,14 +58,18 @@ class SyncCalls(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Column(Short):
-    """A named column of a graph, sparse: the ``value`` of each of ``node`` (ascending), a position in ``texts`` where there are any."""
+    """A named column of a graph, sparse: the ``value`` of each of ``node`` (ascending), a position in ``texts`` where
+    there are any.
+    """
 
     node: I64
     value: I64
     texts: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, node: I64 | I32, value: I64 | I32 | U8, known: Bool | None = None, texts: tuple[str, ...] = ()) -> Column:
+    def of(
+        cls, node: I64 | I32, value: I64 | I32 | U8, known: Bool | None = None, texts: tuple[str, ...] = ()
+    ) -> Column:
         """Return the column of nodes that are given in any order; with ``known`` only of those."""
         at = np.arange(len(node)) if known is None else np.flatnonzero(known)
         at = at[np.argsort(node[at], kind="stable")]
@@ -92,9 +99,10 @@ BAD_GROUP = -1  # a ``pg_name`` that is no decimal number; the text is in ``File
 class Metadata:
     """Fields of ``GlobalMetadata``; None where there is none.
 
-    ``graphlink`` is the version that made the graph; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is the rank's own
-    clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 * (own - ``epoch_ns``), both 0 where
-    the graph does not have them. ``made``: what made a graph that was not recorded, and from what; its times are computed.
+    ``graphlink`` is the version that made the graph; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is
+    the rank's own clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 *
+    (own - ``epoch_ns``), both 0 where the graph does not have them. ``made``: what made a graph that was not recorded,
+    and from what; its times are computed.
     """
 
     version: str
@@ -110,7 +118,9 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Deps(Short):
-    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``; ``kind``: ``EdgeKind`` or ``UNKNOWN_DEP``."""
+    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``; ``kind``: ``EdgeKind`` or
+    ``UNKNOWN_DEP``.
+    """
 
     first: I64
     source: I32
@@ -132,7 +142,9 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Faults(Short):
-    """Entries that are no edges, in file order: of ``node`` (position), to ``id``, in ``data_deps`` (else ``ctrl_deps``)."""
+    """Entries that are no edges, in file order: of ``node`` (position), to ``id``, in ``data_deps`` (else
+    ``ctrl_deps``).
+    """
 
     node: I32
     id: U64
@@ -141,7 +153,8 @@ class Faults(Short):
 
 
 class OddAttribute(msgspec.Struct, frozen=True):
-    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof field it is in.
+    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof
+    field it is in.
 
     With kind ``TWICE``: it stands there again with another value; the last is in the columns, both are in ``value``.
     """
@@ -154,9 +167,11 @@ class OddAttribute(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileFacts(Short):
-    """What a graph has that was read from a file and no other: ids that need not ascend, and all that is not as it should be.
+    """What a graph has that was read from a file and no other: ids that need not ascend, and all that is not as it
+    should be.
 
-    Integers that a node lacks are 0 in the columns of the graph, its communication columns and ranks ``NOWHERE``: see ``has``.
+    Integers that a node lacks are 0 in the columns of the graph, its communication columns and ranks ``NOWHERE``: see
+    ``has``.
     """
 
     path: str
@@ -165,25 +180,53 @@ class FileFacts(Short):
     duration_micros: I64  # as written
     ctrl: Deps
     faults: Faults
-    duplicate_ids: I32  # positions of nodes whose id a node before them has; dependencies go to the last one, as in ASTRA-sim
+    duplicate_ids: (
+        I32  # positions of nodes whose id a node before them has; dependencies go to the last one, as in ASTRA-sim
+    )
     odd: tuple[OddAttribute, ...]
     group_names: dict[int, str]  # ``pg_name``, the id of a group -> ``pg_desc``, its recorded name
-    sync_call: dict[int, tuple[str, ...]]  # position -> the calls whose waiting ended there, of the few nodes that say so
+    sync_call: dict[
+        int, tuple[str, ...]
+    ]  # position -> the calls whose waiting ended there, of the few nodes that say so
 
 
 _NONE_IS_NOWHERE = ("comm_type", "comm_src", "comm_dst")
 # the attributes of nodes that ``FileFacts.has`` has a bit for
-_TIMES = ("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns")
-_OTHER = ("tid", "device", "stream", "correlation", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name")
-HAS = {name: 1 << i for i, name in enumerate(("is_cpu_op", *_TIMES, *_OTHER, "dep_kinds", "involved_dim", "comm_type_recorded"))}
+_TIMES = (
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "start_delay_ns",
+    "launch_latency_ns",
+    "overlap_ns",
+    "self_ns",
+    "wait_ns",
+    "wake_ns",
+)
+_OTHER = (
+    "tid",
+    "device",
+    "stream",
+    "correlation",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "pg_name",
+)
+HAS = {
+    name: 1 << i
+    for i, name in enumerate(("is_cpu_op", *_TIMES, *_OTHER, "dep_kinds", "involved_dim", "comm_type_recorded"))
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NodeRows(Short):
     """What a graph has that was built from a recording and no other: the row of each node, and who found each edge.
 
-    ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and HOST_COMM, calls for HOST_CALL,
-    device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
+    ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and HOST_COMM, calls
+    for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
     """
 
     kind: U8  # NodeKind
@@ -196,14 +239,15 @@ class NodeRows(Short):
 class Graph(Short):
     """The dependency graph of a rank, just built or read from a ``.et``; the file holds all of it but ``rows``.
 
-    Node columns have one entry per node. Nodes that were built stand in id order (start order, ids are positions) and every edge runs
-    from a lower to a higher node; those of a file stand in its order, where cycles are possible. Edges are CSR by target: the
-    dependencies of node n are ``source[first[n]:first[n + 1]]``, unique, of built graphs ascending.
-    ``name`` is a position in ``strings``: of built graphs its entries differ, and nodes with equal numbers have equal names.
-    ``columns``: what features know of the nodes, and their communication, by the name of the attribute in the ``.et``.
+    Node columns have one entry per node. Nodes that were built stand in id order (start order, ids are positions) and
+    every edge runs from a lower to a higher node; those of a file stand in its order, where cycles are possible. Edges
+    are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``, unique, of built graphs
+    ascending. ``name`` is a position in ``strings``: of built graphs its entries differ, and nodes with equal numbers
+    have equal names. ``columns``: what features know of the nodes, and their communication, by the name of the
+    attribute in the ``.et``.
 
-    Files of others have no ns: ``duration_ns`` is then ``duration_micros`` x 1000, ``start_ns`` is ``start_time_micros`` x 1000 (0 where
-    absent), ``end_ns`` the sum.
+    Files of others have no ns: ``duration_ns`` is then ``duration_micros`` x 1000, ``start_ns`` is
+    ``start_time_micros`` x 1000 (0 where absent), ``end_ns`` the sum.
     """
 
     metadata: Metadata
@@ -218,7 +262,8 @@ class Graph(Short):
     wait_ns: I64
     wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
     start_delay_ns: I64
-    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs in parallel with all else
+    # device nodes with a launch edge: how long after it they begin at the earliest; runs in parallel with all else
+    launch_latency_ns: I64
     overlap_ns: I64
     tid: I64  # host nodes; 0 else
     device: I64  # device nodes; 0 on host nodes
@@ -295,8 +340,8 @@ class Graph(Short):
         return self.read is None or bool((self.says("start_ns") & self.says("duration_ns")).all())
 
     def says(self, name: str) -> Bool:
-        """Return which nodes carry an attribute: in a file one of ``HAS``, in whatever kind; of a graph that was built one of
-        ``columns``."""
+        """Return which nodes carry an attribute: in a file one of ``HAS``, in whatever kind; of a graph that was built
+        one of ``columns``."""
         if self.read is not None:
             return np.asarray((self.read.has & np.uint32(HAS[name])) != 0)
         out = np.zeros(len(self.name), np.bool_)
@@ -309,7 +354,9 @@ class Graph(Short):
         return getattr(self, name) if hasattr(self, name) else self._sparse(name)
 
     def _sparse(self, name: str) -> I64:
-        """Return one of ``columns`` with an entry per node: where a node has none, ``NOWHERE`` for types and ranks, else 0."""
+        """Return one of ``columns`` with an entry per node: where a node has none, ``NOWHERE`` for types and ranks,
+        else 0.
+        """
         out = np.full(len(self.name), NOWHERE if name in _NONE_IS_NOWHERE else 0, np.int64)
         if name in self.columns:
             out[self.columns[name].node] = self.columns[name].value
@@ -362,8 +409,12 @@ class Graph(Short):
         host = int(np.count_nonzero(self.host))
         nodes = [("nodes", f"{len(self.name):,}: {host:,} of the host, {len(self.name) - host:,} of devices")]
         if self.rows is not None:
-            nodes += [(f"nodes: {k.name.lower()}", f"{n:,}") for k in NodeKind if (n := np.count_nonzero(self.kind == k))]
-        edges = [(f"edges: {k.name.lower()}", f"{n:,}") for k in EdgeKind if (n := np.count_nonzero(self.edge_kind == k))]
+            nodes += [
+                (f"nodes: {k.name.lower()}", f"{n:,}") for k in NodeKind if (n := np.count_nonzero(self.kind == k))
+            ]
+        edges = [
+            (f"edges: {k.name.lower()}", f"{n:,}") for k in EdgeKind if (n := np.count_nonzero(self.edge_kind == k))
+        ]
         long_ns = int(self.end_ns.max(initial=0) - self.start_ns.min(initial=0))
         return [
             ("rank", f"{self.metadata.rank} of {self.metadata.world_size}"),

@@ -8,9 +8,10 @@ Glossary of ids
   tid          OS thread id as Kineto has it. ``et_tid`` is PyTorch's own thread number as the ET has it.
   node         position in ``Graph``; also its id in the ``.et``, where ids ascend in start order.
 
-Times are int64 nanoseconds since the Unix epoch as far as the recording says (``_ns``); only readers and emitters convert.
-Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strings`` tuple whose entry 0 is always "".
-"""
+Times are int64 nanoseconds since the Unix epoch as far as the recording says (``_ns``); only readers and emitters
+convert. Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strings`` tuple whose entry 0 is
+always "".
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ NOWHERE = -1  # of index columns only
 class Comm(msgspec.Struct, frozen=True):
     """One communication call, as recorded (element counts, not bytes).
 
-    ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the group.
+    ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the
+    group.
     """
 
     name: str  # allreduce, all_to_allv, send, wait, ...: lower case as recorded
@@ -82,8 +84,8 @@ class CommTable(Short):
 class HostTrace(Short):
     """A PyTorch execution trace (ET): host ops without times, one row per node, sorted by ``rf_id`` then ``id``.
 
-    All columns have one entry per row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
-    rows with ``rf_id`` 0. ``seq_id`` is -1 and ``fw_tid`` 0 where PyTorch recorded none.
+    All columns have one entry per row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process,
+    thread) are rows with ``rf_id`` 0. ``seq_id`` is -1 and ``fw_tid`` 0 where PyTorch recorded none.
     """
 
     path: str
@@ -105,7 +107,9 @@ class HostTrace(Short):
     input_types: I32
     output_shapes: I32
     output_types: I32
-    made_by: I64  # ET id of the op of another thread that made a tensor which this one reads, the last of several; 0 = none
+    made_by: (
+        I64  # ET id of the op of another thread that made a tensor which this one reads, the last of several; 0 = none
+    )
     comm: CommTable
     process_groups: tuple[ProcessGroup, ...]
     device_nodes_left_aside: int  # device rows of a merged file (ET+)
@@ -176,7 +180,9 @@ class SyncKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SyncRows(Short):
-    """``cuda_sync`` rows, sorted by start. ``stream`` holds the awaited (STREAM) or the waiting (STREAM_WAIT) stream, else is masked."""
+    """``cuda_sync`` rows, sorted by start. ``stream`` holds the awaited (STREAM) or the waiting (STREAM_WAIT) stream,
+    else is masked.
+    """
 
     kind: U8  # SyncKind
     start_ns: I64
@@ -204,7 +210,9 @@ class EventRows(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OverheadRows(Short):
-    """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start. No nodes."""
+    """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start.
+    No nodes.
+    """
 
     start_ns: I64
     end_ns: I64
@@ -232,9 +240,11 @@ class FlowRows(Short):
 
 
 class DeviceClock(msgspec.Struct, frozen=True):
-    """The lead of the clock of ``device`` over the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
+    """The lead of the clock of ``device`` over the host's. Not ``anchored``: nothing in the recording tells, and it is
+    left as it is.
 
-    ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more between them.
+    ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more
+    between them.
     """
 
     device: int
@@ -246,15 +256,17 @@ class DeviceClock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceClocks(Short):
-    """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
+    """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by
+    number.
+    """
 
     offset_ns: I64
     devices: tuple[DeviceClock, ...]
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """A device as its recording names it. ``capability``: (major, minor) of CUDA or its equivalent; ``sms``: how many SMs or compute units
-    it has; None where it is not recorded."""
+    """A device as its recording names it. ``capability``: (major, minor) of CUDA or its equivalent; ``sms``: how many
+    SMs or compute units it has; None where it is not recorded."""
 
     device: int
     name: str
@@ -263,7 +275,8 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of a device as PyTorch's allocator recorded it in ``rows``: the most that was allocated, and reserved, at a time.
+    """The memory of a device as PyTorch's allocator recorded it in ``rows``: the most that was allocated, and reserved,
+    at a time.
 
     ``total_bytes``: what the device has; None where it is not recorded.
     """
@@ -276,9 +289,11 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class System(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a recording tells of the machine, "" where it does not. Nothing else of its metadata is taken: it may hold secrets.
+    """What a recording tells of the machine, "" where it does not. Nothing else of its metadata is taken: it may hold
+    secrets.
 
-    ``cuda``, ``hip``: versions of the runtimes; ``cuda_driver``, ``hip_driver``: the newest that the driver takes; ``driver``: its own.
+    ``cuda``, ``hip``: versions of the runtimes; ``cuda_driver``, ``hip_driver``: the newest that the driver takes;
+    ``driver``: its own.
     """
 
     cpu: str = ""
@@ -311,14 +326,20 @@ class Trace(Short):
     world_size: int | None
     process_groups: tuple[ProcessGroup, ...]
     resolution_ns: int  # 1 = times are exact to the ns; 1000 = integer or absolute-epoch us, which have lost their ns
-    left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
+    left_out: dict[
+        str, int
+    ]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
-    job: str = ""  # what tells it, the same on all ranks of a run (read.comms.job_of); "" where the recording does not tell
+    job: str = (
+        ""  # what tells it, the same on all ranks of a run (read.comms.job_of); "" where the recording does not tell
+    )
     frames: FrameRows | None = None  # None = the recording has no stacks
     gpus: tuple[Gpu, ...] = ()  # as far as the recording describes them
     system: System = NO_SYSTEM
-    clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
+    clocks: DeviceClocks | None = (
+        None  # of device rows that were brought onto the host's clock; None = they are as recorded
+    )
     memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
 
 
@@ -326,8 +347,8 @@ class Trace(Short):
 class HostMatch(Short):
     """The ET node of each Kineto host row.
 
-    ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count by name what
-    one side has alone (ET roots are in neither).
+    ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count
+    by name what one side has alone (ET roots are in neither).
     """
 
     method: str  # rf_id | order | kineto (there is no ET) | nsys
@@ -346,8 +367,11 @@ class Linked(Short):
     et: HostTrace | None
     match: HostMatch
     parent: I32  # a host row: the host row of its thread that encloses it
-    crossing: Bool  # a host row: crosses others of its thread, stands outside the nesting (gloo and other asynchronous ranges)
-    call_op: I32  # a call: the innermost cpu_op around it, else the innermost annotation (ProfilerStep too), else NOWHERE
+    # a host row: crosses others of its thread, stands outside the nesting (gloo and other asynchronous ranges)
+    crossing: Bool
+    call_op: (
+        I32  # a call: the innermost cpu_op around it, else the innermost annotation (ProfilerStep too), else NOWHERE
+    )
     device_call: I32  # a device row: the call that launched it, NOWHERE for an orphan
     orphans: dict[str, int]  # device rows without a call, by reason
     warnings: tuple[str, ...]
@@ -364,7 +388,9 @@ class FoundBy(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Waits(Short):
-    """Synchronisation findings: device row ``source`` was waited for by ``call`` or by ``device_op``; the other is ``NOWHERE``."""
+    """Synchronisation findings: device row ``source`` was waited for by ``call`` or by ``device_op``; the other is
+    ``NOWHERE``.
+    """
 
     source: I32
     call: I32
@@ -381,15 +407,18 @@ class CommKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommOps(Short):
-    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry per op in each column.
+    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry per op in each
+    column.
 
-    Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not known.
+    Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not
+    known.
     """
 
     on_host: Bool  # a host-side (gloo) row, which lasts until somebody waits for it; else a device row
     row: I32
     kind: U8  # CommKind
-    name: I32  # in names: as recorded, upper case enum style (ALL_REDUCE, REDUCE_SCATTER, SEND, ...), or the recorded text
+    # in names: as recorded, upper case enum style (ALL_REDUCE, REDUCE_SCATTER, SEND, ...), or the recorded text
+    name: I32
     type: I32  # value of CollectiveCommType
     bytes: I64  # as ASTRA-sim counts them
     group: I32  # index into groups
@@ -412,12 +441,22 @@ class Communication(Short):
 
     ops: CommOps
     warnings: tuple[str, ...]
-    unknown: dict[str, int] = field(default_factory=dict)  # ops whose parameters or group were not recorded, by recorded name
-    unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
+    unknown: dict[str, int] = field(
+        default_factory=dict
+    )  # ops whose parameters or group were not recorded, by recorded name
+    unlisted: dict[str, int] = field(
+        default_factory=dict
+    )  # of these the ones whose group's members are not known, by group
     assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
-    differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
-    doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)  # kernels that may be some: how many, and their ns, by name
-    awaited: dict[int, int] = field(default_factory=dict)  # host row of a wait() -> sequence number of what it waits for
+    differing: dict[str, int] = field(
+        default_factory=dict
+    )  # groups on which ET and Kineto differ, in words, with the number of calls
+    doubtful: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # kernels that may be some: how many, and their ns, by name
+    awaited: dict[int, int] = field(
+        default_factory=dict
+    )  # host row of a wait() -> sequence number of what it waits for
 
     @property
     def device_row(self) -> I32:

@@ -1,4 +1,6 @@
-"""The names of the files that graphlink writes into an output folder, and which names are its own: the one place that decides them."""
+"""The names of the files that graphlink writes into an output folder, and which names are its own: the one place that
+decides them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _MANY: Final = re.compile(
 
 
 def is_own(name: str) -> bool:
-    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` and ``graphlink export`` included."""
+    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` and ``graphlink export``
+    included.
+    """
     return name in _ALONE or _MANY.fullmatch(name) is not None
 
 

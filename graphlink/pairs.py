@@ -13,7 +13,9 @@ Integers = NDArray[np.integer]
 
 
 def dense(column: Integers) -> tuple[I64, I64]:
-    """Return the different values of a column, ascending, and for each row which of them it has. O(n) where they lie close together."""
+    """Return the different values of a column, ascending, and for each row which of them it has. O(n) where they lie
+    close together.
+    """
     if not len(column):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     low, high = int(column.min()), int(column.max())
@@ -42,7 +44,9 @@ def numbered_pairs(first: Integers, second: Integers) -> tuple[list[tuple[int, i
 
 
 def numbered_texts(texts: Iterable[str]) -> tuple[I32, tuple[str, ...]]:
-    """Return of each text its position among the different ones, and those in the order in which they first come. Linear."""
+    """Return of each text its position among the different ones, and those in the order in which they first come.
+    Linear.
+    """
     number: dict[str, int] = {}
     code = [number.setdefault(text, len(number)) for text in texts]
     return np.array(code, np.int32), tuple(number)

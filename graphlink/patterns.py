@@ -37,7 +37,9 @@ class UserPattern:
         self._left_s = MOST_SECONDS
         what = f"{option} {text!r}"
         if len(text) > MOST_CHARACTERS or _repeats(text) > _MOST_REPEATS:
-            raise UsageError(f"{what:.200} is too large a regular expression", todo="write a shorter one, with smaller counts")
+            raise UsageError(
+                f"{what:.200} is too large a regular expression", todo="write a shorter one, with smaller counts"
+            )
         try:
             self.groups = frozenset(re.compile(text).groupindex)
             self._compiled = regex.compile(text)
@@ -54,7 +56,9 @@ class UserPattern:
         return hash(self.pattern)
 
     def fullmatch(self, name: str) -> regex.Match[str] | None:
-        """Match all of the text as ``re.fullmatch`` does. Raises UsageError: matching takes too long, over all names so far."""
+        """Match all of the text as ``re.fullmatch`` does. Raises UsageError: matching takes too long, over all names so
+        far.
+        """
         return self._timed(self._compiled.fullmatch, name)
 
     def search(self, name: str) -> regex.Match[str] | None:

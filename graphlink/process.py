@@ -16,7 +16,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause garbage collection: of many objects that stay, or are short-lived and acyclic, it costs more than it finds."""
+    """Pause garbage collection: of many objects that stay, or are short-lived and acyclic, it costs more than
+    it finds.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -27,12 +29,14 @@ def gc_paused() -> Iterator[None]:
 
 
 def keep_freed() -> None:
-    """Let this process keep the memory that arrays give back, for the next ones: fresh pages cost a job in one process 3 to 6 % of
-    its time. The peak stays.
+    """Let this process keep the memory that arrays give back, for the next ones: fresh pages cost a job in one process
+    3 to 6 % of its time. The peak stays.
 
     Of glibc's allocator (``mallopt(3)``); where there is another, nothing changes.
     """
-    with suppress(AttributeError, ImportError, OSError, TypeError):  # TypeError: Windows; ImportError: a Python without libffi
+    with suppress(
+        AttributeError, ImportError, OSError, TypeError
+    ):  # TypeError: Windows; ImportError: a Python without libffi
         import ctypes
 
         mallopt = ctypes.CDLL(None).mallopt
@@ -41,9 +45,11 @@ def keep_freed() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent``, which started it, is killed or ends; at once if it has already.
+    """Have the kernel kill this process when ``parent``, which started it, is killed or ends; at once if it has
+    already.
 
-    Only on Linux. It is the thread that started this process whose end counts (``prctl(2)``): it must wait for this process.
+    Only on Linux. It is the thread that started this process whose end counts (``prctl(2)``): it must wait for this
+    process.
     """
     if sys.platform == "linux":
         with suppress(AttributeError, ImportError, OSError):

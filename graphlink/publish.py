@@ -1,11 +1,13 @@
-"""Writing into the output folder so that it is either as before or complete: files are made in a temporary folder and moved in at the end.
+"""Writing into the output folder so that it is either as before or complete: files are made in a temporary folder and
+moved in at the end.
 
-The temporary folder is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving
-is renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
-meanwhile had moved. Taking back may be cut short as well: each of its steps may be done twice.
+The temporary folder is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as
+DIR, so that moving is renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes
+back what a process that was killed meanwhile had moved. Taking back may be cut short as well: each of its steps may be
+done twice.
 
-Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
-(``is_own``) are moved or removed, in DIR alone, and no link leads out of it (``refuse_links``).
+Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink
+itself gives (``is_own``) are moved or removed, in DIR alone, and no link leads out of it (``refuse_links``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
 MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
-_CUT: Final = ("a run was killed while it moved files, and they cannot be put back", "run the command as somebody who may write there")
+_CUT: Final = (
+    "a run was killed while it moved files, and they cannot be put back",
+    "run the command as somebody who may write there",
+)
 
 
 class _Listed(msgspec.Struct):
@@ -50,7 +55,9 @@ def refuse_links(folder: Path) -> None:
         OutputError: it is one.
     """
     if os.path.islink(folder):  # noqa: PTH114 - False, where Path.is_symlink raises, in a folder that may not be read
-        raise OutputError("is a link, not a folder of graphlink", path=folder, todo="remove it, or choose another folder with --out")
+        raise OutputError(
+            "is a link, not a folder of graphlink", path=folder, todo="remove it, or choose another folder with --out"
+        )
 
 
 def temporary(folder: Path) -> Path:
@@ -62,13 +69,15 @@ def left_by_the_killed(folder: Path) -> list[Path]:
     """Find temporary folders in ``folder`` that are of no process of this host that lives."""
     mine = f"{TEMPORARY}{_host()}-"
     return [
-        path for path in _temporaries(folder) if path.name.startswith(mine) and not _lives(*path.name.removeprefix(mine).split("-")[:2])
+        path
+        for path in _temporaries(folder)
+        if path.name.startswith(mine) and not _lives(*path.name.removeprefix(mine).split("-")[:2])
     ]
 
 
 def settle(folder: Path) -> None:
-    """Make an output folder what it was before, or is after, a publication that was cut short; remove temporary folders that killed
-    processes left.
+    """Make an output folder what it was before, or is after, a publication that was cut short; remove temporary folders
+    that killed processes left.
 
     Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
 
@@ -108,8 +117,8 @@ def _host() -> str:
 
 
 def _lives(pid: str, started: str) -> bool:
-    """Tell whether the process lives. ``started``: as ``_started`` returns it, which differs for another process that got the same
-    number."""
+    """Tell whether the process lives. ``started``: as ``_started`` returns it, which differs for another process that
+    got the same number."""
     if not (pid.isascii() and pid.isdecimal()):
         return True  # whoever it is
     with contextlib.suppress(PermissionError):  # somebody else's, which lives
@@ -121,8 +130,8 @@ def _lives(pid: str, started: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return when a process began, in ticks since the machine did; "ended" for a zombie, "x" where the system does not say. ``proc(5)``,
-    fields 3 and 22 of ``stat``."""
+    """Return when a process began, in ticks since the machine did; "ended" for a zombie, "x" where the system does not
+    say. ``proc(5)``, fields 3 and 22 of ``stat``."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "ended" if fields[0] in "ZX" else fields[19]
@@ -132,8 +141,8 @@ def _started(pid: int) -> str:
 
 @contextlib.contextmanager
 def _moving(hidden: Path) -> Iterator[None]:
-    """Lock the folder: one process at a time moves files, where the file system has locks. The lock of a process that is killed is
-    released."""
+    """Lock the folder: one process at a time moves files, where the file system has locks. The lock of a process that
+    is killed is released."""
     with contextlib.ExitStack() as stack:
         if sys.platform != "win32":
             import fcntl
@@ -146,7 +155,9 @@ def _moving(hidden: Path) -> Iterator[None]:
 
 
 def _take_back_journal(folder: Path, beside: Path) -> None:
-    """Move back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
+    """Move back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing
+    was moved.
+    """
     journal = beside / JOURNAL
     if JOURNAL not in os.listdir(beside) or not journal.is_file():  # noqa: PTH208 - which fails where it cannot be known
         return
@@ -197,15 +208,16 @@ def write_json(path: Path, value: object) -> None:
 
 
 class Publication:
-    """A folder being written: files go to ``beside``, ``publish`` moves them in, leaving without it takes everything back.
+    """A folder being written: files go to ``beside``, ``publish`` moves them in, leaving without it takes everything
+    back.
 
     >>> with Publication(Path("out"), force=False) as publication:   # doctest: +SKIP
     ...     write(publication.beside / "a.json", b"{}")
     ...     publication.publish()
 
     Raises:
-        OutputError: DIR is no folder, cannot be written to, or holds outputs of an earlier run and ``force`` is not set; a file
-            that would be written is there already and is not one of an earlier run (``force`` or not).
+        OutputError: DIR is no folder, cannot be written to, or holds outputs of an earlier run and ``force`` is not
+            set; a file that would be written is there already and is not one of an earlier run (``force`` or not).
 
     With ``only`` the other files of the earlier run stay.
     """
@@ -229,7 +241,9 @@ class Publication:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             with _moving(self.folder / HIDDEN), naming(self.folder, *_CUT):
                 if (self.beside / DONE).exists():
@@ -238,14 +252,20 @@ class Publication:
         self._take_back()
 
     def publish(self) -> None:
-        """Move every file from the temporary folder into the output folder; the summary last, so that no summary lists what is not there.
+        """Move every file from the temporary folder into the output folder; the summary last, so that no summary lists
+        what is not there.
 
-        Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
+        Old files are set aside first and put back if anything fails on the way, or after it while the folder is still
+        being written.
         """
         names = sorted((p.name for p in self.beside.iterdir() if p.is_file()), key=lambda n: (n == SUMMARY, n))
         strange = next((name for name in names if not is_own(name)), None)
         if strange is not None:  # could be neither taken back nor replaced
-            raise OutputError(f"{strange} is no name of an output", path=self.beside, todo="remove the folder .graphlink, and run again")
+            raise OutputError(
+                f"{strange} is no name of an output",
+                path=self.beside,
+                todo="remove the folder .graphlink, and run again",
+            )
         with naming(self.folder):
             there = [name for name in names if (self.folder / name).exists() or (self.folder / name).is_symlink()]
             refuse_foreign(there, self._old, self.folder)
@@ -303,7 +323,8 @@ def add(folder: Path, name: str, data: bytes) -> None:
 
 
 def replaced_by_force(data: bytes, path: str | Path, folder: str | Path, *, force: bool) -> list[str]:
-    """Return names of graphlink's files that the summary of an earlier run lists, whatever version wrote it; no others may be replaced.
+    """Return names of graphlink's files that the summary of an earlier run lists, whatever version wrote it; no others
+    may be replaced.
 
     Raises:
         OutputError: it is none of graphlink's, or ``force`` is not set.
@@ -319,7 +340,9 @@ def replaced_by_force(data: bytes, path: str | Path, folder: str | Path, *, forc
 
 
 def refuse_foreign(there: Iterable[str], old: Iterable[str], folder: str | Path) -> None:
-    """Raise OutputError where a file that would be written is ``there`` and none of the ``old`` ones of an earlier run."""
+    """Raise OutputError where a file that would be written is ``there`` and none of the ``old`` ones of an
+    earlier run.
+    """
     known = set(old)
     foreign = next((name for name in there if name not in known), None)
     if foreign is not None:
@@ -328,4 +351,6 @@ def refuse_foreign(there: Iterable[str], old: Iterable[str], folder: str | Path)
 
 
 def _irreplaceable(problem: str, path: str | Path) -> OutputError:
-    return OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")
+    return OutputError(
+        f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out"
+    )

@@ -1,4 +1,6 @@
-"""The display of records: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
+"""The display of records: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that
+verbs print.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SHARE_WORDS: Final = {
 
 
 class Short:
-    """Give a dataclass (``repr=False``) or msgspec struct a ``repr`` of shapes and sizes: ``Graph(kind=uint8[356], ...)``."""
+    """Give a dataclass (``repr=False``) or msgspec struct a ``repr`` of shapes and sizes: ``Graph(kind=uint8[356],
+    ...)``.
+    """
 
     __slots__ = ()
 
@@ -60,7 +64,8 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells of text for ``cli.out`` to align. ``align``: ``<`` or ``>`` a column, ``<`` where it says nothing; ``indent``: in spaces.
+    """Cells of text for ``cli.out`` to align. ``align``: ``<`` or ``>`` a column, ``<`` where it says nothing;
+    ``indent``: in spaces.
 
     ``spare``: headings of columns that are left out, the first one first, where a terminal is too narrow for all.
     """
@@ -104,7 +109,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def share_word(share: str) -> str:
-    """Return what people read for a share of a path (``graph.critical``) or a sort of work (``replay.workload``): one word for each thing.
+    """Return what people read for a share of a path (``graph.critical``) or a sort of work (``replay.workload``): one
+    word for each thing.
 
     ``idle`` is there time that nothing explains, not a GPU's idle time.
     """
@@ -117,7 +123,9 @@ def unexplained_parts(gap_share: float, delay_share: float) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return the two ends of a name of more than ``most`` characters: names of kernels run over hundreds, and differ at both ends."""
+    """Return the two ends of a name of more than ``most`` characters: names of kernels run over hundreds, and differ at
+    both ends.
+    """
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
 
 
@@ -137,7 +145,8 @@ def first_few(values: Sequence[object], most: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
+    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON
+    stays the same JSON.
 
     Controls of ASCII are not in JSON; the others are written as JSON does, in UTF-16.
     """

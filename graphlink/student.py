@@ -16,7 +16,9 @@ _SMALL: Final = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The difference of two means, its standard error and degrees of freedom. ``p``: the chance of so much or more if there is none."""
+    """The difference of two means, its standard error and degrees of freedom. ``p``: the chance of so much or more if
+    there is none.
+    """
 
     difference: float
     error: float
@@ -54,7 +56,9 @@ def goes_together(before: F64, after: F64, chance: float) -> bool:
 
 
 def tail(t: float, freedom: float) -> float:
-    """Return the chance of ``t`` or more, either way, of Student's distribution: I_x(freedom / 2, 1/2) at x = freedom / (freedom + t^2)."""
+    """Return the chance of ``t`` or more, either way, of Student's distribution: I_x(freedom / 2, 1/2) at x = freedom /
+    (freedom + t^2).
+    """
     if t == 0:
         return 1.0
     if freedom == inf or t * t == inf:
@@ -81,7 +85,9 @@ def _compared(difference: float, error: float, freedom: float) -> Compared:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    """Return the regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun
+    26.5.8).
+    """
     if x <= 0 or x >= 1:
         return float(x >= 1)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
@@ -95,7 +101,10 @@ def _fraction(a: float, b: float, x: float) -> float:
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _TERMS):
-        for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
             d = 1 / _nonzero(1 + term * d)
             c = _nonzero(1 + term / c)
             value *= c * d

@@ -58,7 +58,9 @@ def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable
 
 
 def lookup(ids: I64, wanted: I64) -> I64:
-    """Return for each of ``wanted`` the first row of that id; NOWHERE without one, and for what is no id (0 and less). O(n log n)."""
+    """Return for each of ``wanted`` the first row of that id; NOWHERE without one, and for what is no id (0 and less).
+    O(n log n).
+    """
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
     at = np.searchsorted(ids, wanted)
@@ -79,7 +81,8 @@ def successive(order: Positions, *columns: NDArray[Any]) -> tuple[Positions, Pos
 
 
 def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], asked_order: I64) -> I64:
-    """Return for each asked key the row with that key whose ``order`` is the largest below the asked one; NOWHERE if there is none.
+    """Return for each asked key the row with that key whose ``order`` is the largest below the asked one; NOWHERE if
+    there is none.
 
     By sorting rows and questions together, O(n log n).
     """
@@ -96,7 +99,9 @@ def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], 
 
 
 def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none: int = NOWHERE) -> NDArray[Any]:
-    """Return a column of ``count`` rows that has ``values`` at ``rows``, the last of several, and ``none`` elsewhere."""
+    """Return a column of ``count`` rows that has ``values`` at ``rows``, the last of several, and ``none``
+    elsewhere.
+    """
     out = np.full(count, none, np.int64 if isinstance(values, int) else values.dtype)
     out[rows] = values
     return out
@@ -110,8 +115,8 @@ def marked(count: int, rows: Positions) -> Bool:
 
 
 def distinct(values: I64 | I32) -> I64:
-    """Return the values that there are, ascending, each once: ``np.unique``, but linear where they lie close together, as rows do, and
-    quick where they come in a few ascending runs, as times of spans do."""
+    """Return the values that there are, ascending, each once: ``np.unique``, but linear where they lie close together,
+    as rows do, and quick where they come in a few ascending runs, as times of spans do."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
     if high - low < 4 * len(values):
         return np.flatnonzero(marked(high - low + 1, values - low)) + low
@@ -137,7 +142,9 @@ def codes(*columns: NDArray[Any]) -> I64:
     for column in columns if len(out) else ():
         low, high = int(column.min()), int(column.max())
         if low < high:
-            place = column.astype(np.int64) - low if high - low < len(out) else np.unique(column, return_inverse=True)[1]
+            place = (
+                column.astype(np.int64) - low if high - low < len(out) else np.unique(column, return_inverse=True)[1]
+            )
             out = _close(out * (int(place.max()) + 1) + place)
     return out
 
@@ -154,7 +161,9 @@ def turns(*columns: NDArray[Any]) -> I64:
     """Count, for each row, the rows before it that are equal in all columns. O(n log n)."""
     order = np.lexsort(columns)
     at = np.arange(len(order))
-    return spread(len(order), order, at - np.maximum.accumulate(np.where(begins(*(column[order] for column in columns)), at, 0)))
+    return spread(
+        len(order), order, at - np.maximum.accumulate(np.where(begins(*(column[order] for column in columns)), at, 0))
+    )
 
 
 def counted_from(first: I64, count: I64) -> I64:

@@ -1,4 +1,5 @@
-"""Small traces for tests, written as tuples: times in us (int or float), everything else as the records of ``graphlink.model`` have it.
+"""Small traces for tests, written as tuples: times in us (int or float), everything else as the records of
+``graphlink.model`` have it.
 
     trace = build_trace(
         host=[Host("aten::mm", 0, 10), Host("ProfilerStep#1", 0, 100, annotation=True)],
@@ -6,8 +7,8 @@
         device=[Device("gemm", 12, 20, correlation=7, stream=7)],
     )
 
-Rows may come in any order; the tables are sorted as the readers sort them, and ``order`` of a host row is its position in the list
-unless given.
+Rows may come in any order; the tables are sorted as the readers sort them, and ``order`` of a host row is its position
+in the list unless given.
 """
 
 from __future__ import annotations
@@ -166,7 +167,9 @@ def _host_rows(rows: Iterable[Host], strings: Strings) -> HostRows:
 
 def _sync_rows(rows: Iterable[Sync]) -> SyncRows:
     given = sorted(rows, key=lambda r: r.start)
-    streams, records, record_streams, events = ([getattr(r, c) for r in given] for c in ("stream", "record", "record_stream", "event"))
+    streams, records, record_streams, events = (
+        [getattr(r, c) for r in given] for c in ("stream", "record", "record_stream", "event")
+    )
     return SyncRows(
         kind=np.array([r.kind for r in given], np.uint8),
         start_ns=ns(r.start for r in given),

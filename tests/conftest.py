@@ -18,9 +18,13 @@ RUN_IN_PROCESSES = pool.run_all
 
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_in_turn() -> Iterator[None]:
-    """Run jobs of ranks one after the other in this process: starting one for each small rank takes far longer than its work."""
+    """Run jobs of ranks one after the other in this process: starting one for each small rank takes far longer than its
+    work.
+    """
 
-    def in_turn(work: Callable[[Any], Any], tasks: Sequence[Any], at_once: int, done: Callable[[int], None] | None = None) -> list[Any]:
+    def in_turn(
+        work: Callable[[Any], Any], tasks: Sequence[Any], at_once: int, done: Callable[[int], None] | None = None
+    ) -> list[Any]:
         results = []
         for task in tasks:
             results.append(work(task))

@@ -47,7 +47,9 @@ def _table(kind: type[Any], rows: Iterable[dict[str, Any]], texts: Strings, **ex
             columns[name] = texts.codes(row.get(name, "") for row in given)
         else:
             absent = 0 if name in _ZERO else NOWHERE
-            columns[name] = np.array([row.get(name, absent) for row in given], np.int32 if name in _NARROW else np.int64)
+            columns[name] = np.array(
+                [row.get(name, absent) for row in given], np.int32 if name in _NARROW else np.int64
+            )
     return kind(**columns, **extra)
 
 
@@ -72,8 +74,14 @@ def dump(
         communicators=tuple(communicators),
         calls=called,
         kernels=_table(KernelChannels, kernels, strings),
-        proxies=replace(_table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)),
-        steps=replace(_table(ProxySteps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
+        proxies=replace(
+            _table(ProxyOps, [p._asdict() for p in proxies], strings),
+            sends=np.array([p.sends for p in proxies], np.bool_),
+        ),
+        steps=replace(
+            _table(ProxySteps, [s._asdict() for s in steps], strings),
+            state=np.array([s.state for s in steps], np.uint8),
+        ),
         events=2 * len(called.rank),
         left_out={},
         warnings=(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from graphlink.testing.paddle import Job
+from tests.simulator.paddle import Job
 
 TYPES = {"F": "forward", "B": "backward", "I": "backward_b", "W": "backward_w"}
 US = 1_000
@@ -85,7 +85,9 @@ def simulate(
     optimizer: bool = True,
     lr: bool = False,
 ) -> list[list[Job]]:
-    """Jobs by rank, in the order in which each rank runs them; every job starts as soon as its rank and its input are there."""
+    """Jobs by rank, in the order in which each rank runs them; every job starts as soon as its rank and its input are
+    there.
+    """
     p, chunks = len(orders), 1 + max(op.chunk for ops in orders for op in ops)
     typed = chunks > 1 if typed_chunks is None else typed_chunks
     out: list[list[Job]] = [[] for _ in orders]
@@ -95,7 +97,9 @@ def simulate(
             for jobs in out:
                 jobs.append(Job("lr", 0, begin, begin + 10 * US))
             begin += 10 * US
-        ended = _step(orders, duration_ns, transfer_ns, begin, lambda r, c: c * p + (p - 1 - r if v and c % 2 else r), p * chunks)
+        ended = _step(
+            orders, duration_ns, transfer_ns, begin, lambda r, c: c * p + (p - 1 - r if v and c % 2 else r), p * chunks
+        )
         for r, ops in enumerate(orders):
             out[r] += [Job(TYPES[op.phase], op.microbatch, *ended[r, op], op.chunk if typed else None) for op in ops]
         end = max(end for _, end in ended.values())
@@ -108,7 +112,12 @@ def simulate(
 
 
 def _step(
-    orders: Orders, duration_ns: Callable[[int, Op], int], transfer_ns: int, begin: int, stage: Callable[[int, int], int], stages: int
+    orders: Orders,
+    duration_ns: Callable[[int, Op], int],
+    transfer_ns: int,
+    begin: int,
+    stage: Callable[[int, int], int],
+    stages: int,
 ) -> dict[tuple[int, Op], tuple[int, int]]:
     done: dict[tuple[str, int, int], int] = {}  # phase, stage, microbatch -> end
     out: dict[tuple[int, Op], tuple[int, int]] = {}
@@ -116,7 +125,10 @@ def _step(
     while len(out) < sum(map(len, orders)):
         before = len(out)
         for r, ops in enumerate(orders):
-            while at[r] < len(ops) and (ready := _ready(ops[at[r]], stage(r, ops[at[r]].chunk), stages, done, transfer_ns)) is not None:
+            while (
+                at[r] < len(ops)
+                and (ready := _ready(ops[at[r]], stage(r, ops[at[r]].chunk), stages, done, transfer_ns)) is not None
+            ):
                 op = ops[at[r]]
                 start = max(free[r], ready)
                 free[r] = start + duration_ns(r, op)
@@ -148,7 +160,9 @@ def equal_times(forward_us: int = 1000, backward_us: int = 2000) -> Callable[[in
     return lambda _, op: length[op.phase] * US
 
 
-def copies(jobs: Sequence[Sequence[Job]], times: int, late_ns: Callable[[int, int], int] = lambda w, k: 0) -> list[list[Job]]:
+def copies(
+    jobs: Sequence[Sequence[Job]], times: int, late_ns: Callable[[int, int], int] = lambda w, k: 0
+) -> list[list[Job]]:
     """Each worker ``times`` times, one after the other; the k-th copy of worker w later by ``late_ns(w, k)``."""
     out = []
     for worker, mine in enumerate(jobs):

@@ -1,4 +1,6 @@
-"""The pages of docs/ that newcomers read are true: every command shown runs and prints what is shown; words and links are explained."""
+"""The pages of docs/ that newcomers read are true: every command shown runs and prints what is shown; words and links
+are explained.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,22 @@ ROOT = Path(__file__).parents[1]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 SHOWN = ("tutorial.md", "index.md", "faq.md", "export.md", "bubbles.md")  # in the order in which they share a folder
 BLOCK = re.compile(r"^```\n(\$ .*?)^```", re.MULTILINE | re.DOTALL)
-ASKED = [*("idle out", "ops out", "advice out", "critical-path out", "critical-path pipeline --across", "show -v pipeline")]
+ASKED = [
+    *("idle out", "ops out", "advice out", "critical-path out", "critical-path pipeline --across", "show -v pipeline")
+]
 ASKED += ["replay out --list", "replay out --scale host=0.5", "bubbles pipeline", "export out --format csv --out other"]
 PLAIN = (
-    "ms at count name file rows columns time before after most by until type from half as long of which in what if it took no and for that"
+    "ms at count name file rows columns time before after most by until type from half as long of which in what "
+    "if "
+    "it took no and for that"
 )
 PLAIN += " that error longest mostly gpu comm meaning"
 
 
 class Shell:
-    """Runs graphlink in a folder that has ``fixtures``. What links a recording runs once, and ``-q`` shows nothing of it."""
+    """Runs graphlink in a folder that has ``fixtures``. What links a recording runs once, and ``-q`` shows nothing of
+    it.
+    """
 
     def __init__(self) -> None:
         self.linked: dict[str, str] = {}
@@ -116,7 +124,9 @@ def test_the_file_of_changes_that_is_shown_does_what_is_shown(shell: Shell) -> N
 
 def test_a_line_that_is_not_printed_is_found() -> None:
     assert fits(["a", "...", "c"], ["a", "b", "c"]) and fits(["..."], []) and fits(["...", "b", "..."], ["a", "b", "c"])
-    assert not fits(["a", "...", "c"], ["a", "b"]) and not fits(["a"], ["a", "b"]) and not fits(["...", "x", "..."], ["a"])
+    assert (
+        not fits(["a", "...", "c"], ["a", "b"]) and not fits(["a"], ["a", "b"]) and not fits(["...", "x", "..."], ["a"])
+    )
     assert not fits(["a", "...", "a"], ["a"])
 
 
@@ -138,15 +148,23 @@ def test_every_table_heading_is_in_the_glossary(shell: Shell, monkeypatch: pytes
 
     def noting(report: list[str | Table], *given: object) -> Iterator[object]:
         heads.update(cell for part in report if isinstance(part, Table) for cell in part.head)
-        heads.update(" ".join(line.split()) for line in report if isinstance(line, str) and re.match(r" +(rank|ms) {2,}", line))
+        heads.update(
+            " ".join(line.split()) for line in report if isinstance(line, str) and re.match(r" +(rank|ms) {2,}", line)
+        )
         yield from parts_of(report, *given)
 
     monkeypatch.setattr(out, "_renderables", noting)
     for command in ASKED:
         shell.run(f"graphlink {command}")
     assert len(heads) > 30
-    words = {word.strip("`, ") for cell in re.findall(r"^\| (.+?) \|", PAGES["glossary.md"], re.MULTILINE) for word in cell.split(", ")}
-    known = {part.lower().rstrip("s") for word in words for part in word.split()} | {word.rstrip("s") for word in PLAIN.split()}
+    words = {
+        word.strip("`, ")
+        for cell in re.findall(r"^\| (.+?) \|", PAGES["glossary.md"], re.MULTILINE)
+        for word in cell.split(", ")
+    }
+    known = {part.lower().rstrip("s") for word in words for part in word.split()} | {
+        word.rstrip("s") for word in PLAIN.split()
+    }
     causes = set(re.findall(r"^\| `(\w+)` \|", PAGES["bubbles.md"] + PAGES["idle.md"], re.MULTILINE))
     used = {word.strip("%,()").lower() for head in heads for word in head.split()} - {"", *causes}
     unknown = sorted(word for word in used if word.rstrip("s") not in known and word not in causes)

@@ -1,4 +1,6 @@
-"""Data flows one way: a module imports from its own stage, from stages before it and from the base, and nothing else of the project."""
+"""Data flows one way: a module imports from its own stage, from stages before it and from the base, and nothing else of
+the project.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,35 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
-BASE = ("errors", "graph_model", "model", "output_names", "pairs", "patterns", "process", "publish", "records", "student", "tables")
+BASE = (
+    "errors",
+    "graph_model",
+    "model",
+    "output_names",
+    "pairs",
+    "patterns",
+    "process",
+    "publish",
+    "records",
+    "student",
+    "tables",
+)
 BASE += ("version",)
-STAGES = ("read", "link", "depend", "graph", "replay", "standstill", "perfetto", "nccl", "ranks", "pipeline", "astra", "gpu", "operations")
+STAGES = (
+    "read",
+    "link",
+    "depend",
+    "graph",
+    "replay",
+    "standstill",
+    "perfetto",
+    "nccl",
+    "ranks",
+    "pipeline",
+    "astra",
+    "gpu",
+    "operations",
+)
 STAGES += ("scale", "logs", "report", "advice", "diff", "page", "engine", "run", "doctor", "cli")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

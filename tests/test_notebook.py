@@ -27,7 +27,9 @@ def test_the_notebook_prints_what_it_shows() -> None:
 
     shown = nbformat.read(DOCS / "notebook.ipynb", as_version=4)
     run = nbformat.read(DOCS / "notebook.ipynb", as_version=4)
-    client.NotebookClient(run, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(DOCS)}}).execute()
+    client.NotebookClient(
+        run, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(DOCS)}}
+    ).execute()
     assert len(texts(shown)) >= 8 and all(texts(shown))
     assert texts(run) == texts(shown)
     assert not [name for cell in shown.cells for name in cell.get("metadata", {}) if name == "execution"]

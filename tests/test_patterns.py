@@ -16,7 +16,9 @@ from graphlink.replay.changes import parse_scale
 
 CATASTROPHIC = r"(?P<phase>F)(a|aa)+c?d"
 NAME = "F" + "a" * 80
-PIECES = st.sampled_from(["a", "b", ".", "\\d", "1", "[ab]", "(?:ab|a)", "(a)", "x*", "b+", "a?", "^", "$", "{2}", "a{1,3}", " "])
+PIECES = st.sampled_from(
+    ["a", "b", ".", "\\d", "1", "[ab]", "(?:ab|a)", "(a)", "x*", "b+", "a?", "^", "$", "{2}", "a{1,3}", " "]
+)
 
 
 @given(st.lists(PIECES, max_size=6).map("".join), st.text("ab1x {}", max_size=8))

@@ -30,6 +30,8 @@ def test_pictures_are_those_of_the_command(pictures: ModuleType, tmp_path: Path)
 
 def test_every_picture_shown_is_made(pictures: ModuleType) -> None:
     """Also for readers who do not see it: each has a text in its place."""
-    shown = [name for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"] for name in SHOWN.findall(page.read_text())]
+    shown = [
+        name for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"] for name in SHOWN.findall(page.read_text())
+    ]
     assert {Path(name).name for name in shown} == set(pictures.PICTURES)
     assert {path.name for path in DOCS.iterdir() if path.suffix in (".svg", ".png")} == set(pictures.PICTURES)

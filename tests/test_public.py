@@ -81,9 +81,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 def test_every_public_object_is_shown_in_less_than_400_characters(made: list[object]) -> None:
     found = {type(record).__name__: record for value in made for record in records(value)}
-    assert {"Trace", "Linked", "Graph", "Built", "HostTrace", "Summary", "Report", "PathFile", "CriticalPath"} <= set(found)
+    assert {"Trace", "Linked", "Graph", "Built", "HostTrace", "Summary", "Report", "PathFile", "CriticalPath"} <= set(
+        found
+    )
     seen = [record for value in made for record in [value, *records(value)]]
-    long = {type(record).__name__: len(repr(record)) for record in seen if len(repr(record)) >= 400 and not isinstance(record, list)}
+    long = {
+        type(record).__name__: len(repr(record))
+        for record in seen
+        if len(repr(record)) >= 400 and not isinstance(record, list)
+    }
     assert not long
 
 
@@ -109,7 +115,9 @@ def test_the_stage_link_can_be_called_and_still_be_imported_from() -> None:
     assert "Link the recordings of a run" in pydoc.render_doc(graphlink.link)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("capture", "link") and not n.endswith(("Error", "Failed"))])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n not in ("capture", "link") and not n.endswith(("Error", "Failed"))]
+)
 def test_the_help_of_a_public_name_begins_with_a_verb(name: str) -> None:
     text = inspect.getdoc(getattr(graphlink, name)) or ""
     first = text.split()[0]

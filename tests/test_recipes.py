@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEADED = re.split(r"^## ", (ROOT / "docs" / "recipes.md").read_text(), flags=re.MULTILINE)[1:]
-RECIPES = {part.splitlines()[0]: re.findall(r"^```python\n(.*?)^```", part, re.MULTILINE | re.DOTALL) for part in HEADED}
+RECIPES = {
+    part.splitlines()[0]: re.findall(r"^```python\n(.*?)^```", part, re.MULTILINE | re.DOTALL) for part in HEADED
+}
 
 
 @pytest.mark.parametrize("title", RECIPES)

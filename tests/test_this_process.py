@@ -47,7 +47,9 @@ def test_a_child_dies_when_its_parent_is_killed() -> None:
 @pytest.mark.parametrize(("parent", "status"), [(os.getpid, 0), (os.getppid, -signal.SIGKILL)])
 def test_a_child_dies_when_its_parent_has_ended_already(parent: Callable[[], int], status: int) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", f"from graphlink.process import die_with_parent; die_with_parent({parent()})"], env=ENVIRONMENT, check=False
+        [sys.executable, "-c", f"from graphlink.process import die_with_parent; die_with_parent({parent()})"],
+        env=ENVIRONMENT,
+        check=False,
     )
     assert ran.returncode == status
 

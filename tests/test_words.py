@@ -1,4 +1,6 @@
-"""Docstrings of functions begin with a verb in the imperative: what a function does is the first thing that its reader learns."""
+"""Docstrings of functions begin with a verb in the imperative: what a function does is the first thing that its reader
+learns.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,18 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
 VERBS = (
-    "Account Add Adopt Align Analyse Append Apply Assign Attribute Begin Bound Bring Build Carry Catch Check Choose Classify Climb "
-    "Collect Compare Compile Compute Convert Copy Count Cut Decide Decode Dedent Delay Describe Divide Do Draw Drop Encode End "
-    "Estimate Exclude Explain Fetch Fill Find Fit Flatten Follow Format Gather Give Go Group Guess Have Identify Infer Join Judge "
-    "Keep Lay Leave Let Link List Lock Make Map Mark Match Measure Merge Move Multiply Name Note Number Open Order Pair Parse Pass "
-    "Pause Pickle Place Plan Play Predict Print Put Raise Read Reduce Refuse Remove Renumber Repeat Replace Replay Report Resolve "
-    "Restore Return Run Scale Search Select Send Set Settle Silence Simulate Solve Sort Split Start Strip Sum Summarise Take Tell "
+    "Account Add Adopt Align Analyse Append Apply Assign Attribute Begin Bound Bring Build Carry Catch Check Choose "
+    "Classify Climb "
+    "Collect Compare Compile Compute Convert Copy Count Cut Decide Decode Dedent Delay Describe Divide Do Draw Drop "
+    "Encode End "
+    "Estimate Exclude Explain Fetch Fill Find Fit Flatten Follow Format Gather Give Go Group Guess Have Identify Infer "
+    "Join Judge "
+    "Keep Lay Leave Let Link List Lock Make Map Mark Match Measure Merge Move Multiply Name Note Number Open Order "
+    "Pair Parse Pass "
+    "Pause Pickle Place Plan Play Predict Print Put Raise Read Reduce Refuse Remove Renumber Repeat Replace Replay "
+    "Report Resolve "
+    "Restore Return Run Scale Search Select Send Set Settle Silence Simulate Solve Sort Split Start Strip Sum "
+    "Summarise Take Tell "
     "Time Turn Wait Walk Warn Write Yield"
 )
 

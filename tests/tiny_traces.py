@@ -16,11 +16,18 @@ def info(rank: object, world: object = None, **more: object) -> dict[str, object
 def kineto(path: Path, head: object = None, *, pid: int = 1, us: float = 0) -> Path:
     device = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": us, "dur": 1}
     host = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": pid, "ts": us, "dur": 1}
-    return written(path, {"schemaVersion": 1} | ({"distributedInfo": head} if head else {}) | {"traceEvents": [device, host, host]})
+    return written(
+        path, {"schemaVersion": 1} | ({"distributedInfo": head} if head else {}) | {"traceEvents": [device, host, host]}
+    )
 
 
 def et(
-    path: Path, *, pid: int = 1, groups: list[Any] | None = None, inputs: list[Any] | None = None, at: str = "2026-01-01 10:00:00"
+    path: Path,
+    *,
+    pid: int = 1,
+    groups: list[Any] | None = None,
+    inputs: list[Any] | None = None,
+    at: str = "2026-01-01 10:00:00",
 ) -> Path:
     nodes: list[Any] = [{"id": 2, "name": "[pytorch|profiler|execution_trace|thread]", "inputs": {"values": []}}]
     if groups is not None:

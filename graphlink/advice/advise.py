@@ -23,18 +23,26 @@ from graphlink.replay.workload import Workload
 
 Groups = Mapping[int, Sequence[int]]
 _DIR: Final = re.compile(r"(?<= )DIR\b")
-_NO_LINES: Final = "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
+_NO_LINES: Final = (
+    "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
+)
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
 
 def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceReport:
     """Return advice for a run, the largest gain first; what gains nothing is left out. A replay for each candidate.
 
-    ``groups`` is ``comm_group.json``; ``folder`` stands in commands; ``whole``: ``run`` has all ranks that the folder has.
+    ``groups`` is ``comm_group.json``; ``folder`` stands in commands; ``whole``: ``run`` has all ranks that the folder
+    has.
     """
     machine = usual_machine(len(run.ranks))
     before = _play(run.work, groups)
-    prefix = ["graphlink", "replay", folder, *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))])]
+    prefix = [
+        "graphlink",
+        "replay",
+        folder,
+        *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
+    ]
     found = [_advice(one, run, groups, before, prefix) for one in candidates(run)]
     told = [one for one in found if one.gain_ns is None or one.gain_ns > 0]
     files = dict(zip(run.ranks, run.work.files, strict=True))
@@ -76,7 +84,9 @@ def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix
         todo=told.todo,
         gain_ns=gain_ns,
         gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
-        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), _told(run)) if gain_ns > 0 else None,
+        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), _told(run))
+        if gain_ns > 0
+        else None,
         supposed=one.supposed,
         command=shlex.join([*prefix, *one.arguments]),
     )
@@ -87,7 +97,9 @@ def _told(run: Outputs) -> dict[int, Told]:
     out = {}
     for one in run.summary.ranks:
         path, replay = one.standstill.path, one.replay
-        out[one.rank] = Told.of([step.start_ns for step in one.steps], path.ns, path.pinned_ns, replay.gap_share + replay.delay_share)
+        out[one.rank] = Told.of(
+            [step.start_ns for step in one.steps], path.ns, path.pinned_ns, replay.gap_share + replay.delay_share
+        )
     return out
 
 

@@ -1,4 +1,6 @@
-"""What may be worth a change in a run, found in its outputs: each kind of advice with its evidence and the what-if that tells its gain."""
+"""What may be worth a change in a run, found in its outputs: each kind of advice with its evidence and the what-if that
+tells its gain.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,13 @@ MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
 _PART: Final = " (cont.)"
 _CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
-_MATRIX: Final = re.compile(r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn")  # else it serves one: layouts, sums
+_MATRIX: Final = re.compile(
+    r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
+)  # else it serves one: layouts, sums
 _ON_DEVICE: Final = (
     "the GPU",
-    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and non_blocking=True",
+    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
+    "non_blocking=True",
 )
 _ON_RANKS: Final = (
     "other ranks",
@@ -60,9 +65,13 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
 
 
 def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> tuple[Changes, tuple[str, ...]]:
-    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
+    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors; of one rank, if it
+    is set.
+    """
     made = tuple(
-        TimeChange(sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank)
+        TimeChange(
+            sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank
+        )
         for work, pattern, factor in scales
     )
     return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.scale:g}"))
@@ -81,7 +90,8 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
         kind="data_loading",
         what="the run waits for its data",
         evidence=f"the loader took {ms(host_ns)} ms of host time{idle}",
-        todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment before the run",
+        todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment "
+        "before the run",
         changes=changes,
         arguments=arguments,
         supposed="if the loader itself took no time; the ops that it calls keep theirs",
@@ -89,7 +99,9 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
 
 
 def _launch_bound(run: Outputs) -> Iterator[Candidate]:
-    """Return how much launches cost: the quickest ops with one do little else, and what they take is what each launch costs the host."""
+    """Return how much launches cost: the quickest ops with one do little else, and what they take is what each launch
+    costs the host.
+    """
     work = run.work
     idle_ns = sum(_idle_ns(run, cause) for cause in ("host_work", "python"))
     of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
@@ -102,17 +114,22 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         kind="launch_bound",
         what="GPUs wait for the host to launch work",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
-        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the quickest ops); {short} "
+        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
+        f"quickest ops); {short} "
         "of the kernels take less time than one launch call",
-        todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python layers",
+        todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python "
+        "layers",
         changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
         arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
-        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other work of the ops that launch",
+        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other work of "
+        "the ops that launch",
     )
 
 
 def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
-    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other ranks."""
+    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
+    ranks.
+    """
     waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
     causes: dict[str, Counter[str]] = defaultdict(Counter)
@@ -127,13 +144,15 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             causes[op][run.work.name(awaited(run.work, wait))] += 1
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
-        line = "".join(f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1))
+        line = "".join(
+            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
+        )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         cause = shortened(causes[op].most_common(1)[0][0])
         yield Candidate(
             kind="blocking_sync",
             what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "
+            evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "  # noqa: E501
             f"most often for {cause}{line}",
             todo=todo,
             changes=Changes(wait=(WaitChange(which=op, remove=True),)),
@@ -143,7 +162,9 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
 
 
 def waiting_lines(operations: Mapping[int, Operations], op: str) -> Counter[str]:
-    """Return for how many ns each Python line waited in an op or call of this name; empty where no stack was recorded."""
+    """Return for how many ns each Python line waited in an op or call of this name; empty where no stack was
+    recorded.
+    """
     waited = Counter[str]()
     for file in operations.values():
         for one in file.waits:
@@ -166,7 +187,10 @@ def waiting_ops(wait: SyncWait) -> list[str]:
 def blocked_ns(work: Workload) -> I64:
     """Return for how long the thread of each host node did nothing before it, as recorded."""
     edge = np.flatnonzero(work.kind == EdgeKind.HOST)
-    start, ended = work.column("start_ns"), work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns")
+    start, ended = (
+        work.column("start_ns"),
+        work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns"),
+    )
     out = np.zeros(len(work), np.int64)
     target = work.target[edge]
     out[target] = np.maximum(start[target] - ended[work.source[edge]], 0)
@@ -182,7 +206,8 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
-            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
+            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look "
+            "at "
             "graphlink critical-path DIR --across",
         ),
         (
@@ -217,12 +242,15 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
     look = "idle" if any(one.gpu for one in _ranks(run)) else "critical-path"
     scales = _slower(run, whole.straggler.rank)
-    changes, arguments = _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else (None, ())
+    changes, arguments = (
+        _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else (None, ())
+    )
     yield Candidate(
         kind="straggler",
         what=f"rank {whole.straggler.rank} comes late to communication",
         evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
-        todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU clock, share of the work",
+        todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU clock, "
+        "share of the work",
         changes=changes,
         arguments=arguments,
         supposed=f"if its {', '.join(sort.name.lower() for sort, _ in scales)} time were the median of the other ranks",
@@ -231,7 +259,8 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
 
 
 def _slower(run: Outputs, rank: int) -> list[tuple[Work, float]]:
-    """Return the sorts of work that take a rank longer than the median of the others, each with the factor that makes them equal.
+    """Return the sorts of work that take a rank longer than the median of the others, each with the factor that makes
+    them equal.
 
     Communication is none: it holds the waiting for others.
     """
@@ -258,14 +287,19 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
         what="stages of the pipeline stand idle",
         evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
         todo="more microbatches, another schedule, equal stages",
-        why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 simulates one",
+        why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
+        "simulates one",
     )
 
 
 def _heaviest(run: Outputs) -> Iterator[Candidate]:
     """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel."""
     sorts = {"host": Work.HOST, "compute": Work.KERNEL}
-    tops = {(one.top_gain.name, one.top_gain.share) for one in _ranks(run) if one.top_gain is not UNSET and one.top_gain.share in sorts}
+    tops = {
+        (one.top_gain.name, one.top_gain.share)
+        for one in _ranks(run)
+        if one.top_gain is not UNSET and one.top_gain.share in sorts
+    }
     for name, share in sorted(one for one in tops if not LOADER.fullmatch(one[0].removesuffix(_PART))):
         pattern = f"^{_escaped(name)}$"
         changes, arguments = _scaled((sorts[share], pattern, 0.5))
@@ -301,15 +335,24 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         return
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
-    types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)" if type_ns else ""
-    rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work (layouts, sums)"
+    types = (
+        f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)"
+        if type_ns
+        else ""
+    )
+    rest = (
+        f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
+        "(layouts, sums)"
+    )
     rest = rest if unused_ns > ns else ""
     changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
     yield Candidate(
         kind="tensor_cores",
         what="matrix products and convolutions without tensor cores",
-        evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} ms{rest}{types}",
-        todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are multiples of 8",
+        evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
+        f"ms{rest}{types}",
+        todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are "
+        "multiples of 8",
         changes=changes,
         arguments=arguments,
         supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
@@ -336,7 +379,9 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
 
 
 def _late_starts(run: Outputs) -> Iterator[Candidate]:
-    if not any(one.gpu for one in _ranks(run)) or not ((run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()):
+    if not any(one.gpu for one in _ranks(run)) or not (
+        (run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()
+    ):
         return
     idle_ns, unknown_ns = (_idle_ns(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns
@@ -346,11 +391,14 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
         what="device ops begin late, and nothing recorded explains it",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches"
         + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
-        todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the recording lacks",
+        todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
+        "recording lacks",
         changes=changes,
         arguments=arguments,
         supposed="if all began as soon as they could",
-        why_not="" if known else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
+        why_not=""
+        if known
+        else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
     )
 
 
@@ -379,7 +427,9 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:
-    """Return how full the fullest GPU was: as nvidia-smi logged it, else as PyTorch's allocator did, which does not know of others."""
+    """Return how full the fullest GPU was: as nvidia-smi logged it, else as PyTorch's allocator did, which does not
+    know of others.
+    """
     logged = [
         (round(one.memory_used_mib.max * MIB), round(one.memory_total_mib * MIB))
         for log in (run.summary.logs.nvidia_smi if run.summary.logs else ())
@@ -399,7 +449,8 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
     yield Candidate(
         kind="memory",
         what="memory of the GPUs is left",
-        evidence=f"at most {most / MIB:,.0f} of {total / MIB:,.0f} MiB were {'in use (nvidia-smi)' if logged else 'reserved by PyTorch'}",
+        evidence=f"at most {most / MIB:,.0f} of {total / MIB:,.0f} MiB were "
+        f"{'in use (nvidia-smi)' if logged else 'reserved by PyTorch'}",
         todo="a larger batch, less recomputation or offloading",
         why_not="a larger batch is another program",
     )
@@ -436,10 +487,15 @@ def _ns_of(work: Workload, pattern: str, sort: Work) -> int:
 
 
 def _telling(names: list[str], other: set[str]) -> str:
-    """Return a pattern that finds the names and none of the others: of each the shortest beginning that no other has."""
+    """Return a pattern that finds the names and none of the others: of each the shortest beginning that no
+    other has.
+    """
     parts = []
     for name in names:
-        size = next((n for n in range(min(24, len(name)), len(name)) if not any(one.startswith(name[:n]) for one in other)), len(name))
+        size = next(
+            (n for n in range(min(24, len(name)), len(name)) if not any(one.startswith(name[:n]) for one in other)),
+            len(name),
+        )
         parts.append(_escaped(name[:size]) + ("$" if size == len(name) else ""))
     return f"^(?:{'|'.join(dict.fromkeys(parts))})"
 

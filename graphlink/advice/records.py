@@ -31,8 +31,8 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the command line; None
-    where there is none, and ``why_not`` says why. Commands in texts are of the folder ``DIR``.
+    """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the
+    command line; None where there is none, and ``why_not`` says why. Commands in texts are of the folder ``DIR``.
     """
 
     kind: Kind
@@ -46,7 +46,8 @@ class Candidate:
 
 
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed`` came true.
+    """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed``
+    came true.
 
     Where no what-if tells, these and ``band`` are None and ``why_not`` says why. ``command`` computes the gain again.
     """
@@ -64,7 +65,8 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for a run of ``ranks``, the largest gain first, then what has none. Gains are of each alone and do not add up.
+    """Advice for a run of ``ranks``, the largest gain first, then what has none. Gains are of each alone and do not add
+    up.
 
     ``replayed_ns``: what the run takes on ``machine`` as recorded. ``notes``: what the gains leave out.
     """

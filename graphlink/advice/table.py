@@ -10,9 +10,13 @@ from graphlink.replay.band import band_head, band_words
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     """Return the report: of each advice what it gains, why, what to do, and the command that computes the gain."""
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
-    out: list[str | Table] = [f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"]
+    out: list[str | Table] = [
+        f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"
+    ]
     shown = [one for one in report.advice if one.gain_pct is None or one.gain_pct >= 0.05]
-    first = [one for k, one in enumerate(shown) if k < top or one.gain_pct is None]  # all that has no gain: no order says how much it is
+    first = [
+        one for k, one in enumerate(shown) if k < top or one.gain_pct is None
+    ]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
         heading = f"{k}. {_gain(one)}{one.what}"
         out += ["", heading, Table(advice_rows(one), indent=3)]

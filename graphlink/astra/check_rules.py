@@ -1,7 +1,7 @@
 """The behaviour of ASTRA-sim on a graph, rule by rule: one place for the command, its output and docs/check.md.
 
-``head``: ASTRA-sim's present reader, ``feeder_v3``; ``legacy``: Chakra's ``src/feeder``, which mlcommons ships. "" = no harm there.
-Determined by running hand-made graphs through both, unless the text says (read): then from their source.
+``head``: ASTRA-sim's present reader, ``feeder_v3``; ``legacy``: Chakra's ``src/feeder``, which mlcommons ships. "" = no
+harm there. Determined by running hand-made graphs through both, unless the text says (read): then from their source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from graphlink.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``key`` names it, ``what`` is found, ``head`` and ``legacy`` say what happens then. An ``error`` breaks a run or its times."""
+    """``key`` names it, ``what`` is found, ``head`` and ``legacy`` say what happens then. An ``error`` breaks a run or
+    its times.
+    """
 
     key: str
     grade: str
@@ -47,7 +49,13 @@ _FRAMING: Final = (
         "skipped: the first node is swallowed; what waits for it aborts",
         "hang: the first node is swallowed",
     ),
-    Rule("no-version", WARNING, "GlobalMetadata has no version", _NO_MATTER, "none, but Chakra's Python reader sees an empty file (read)"),
+    Rule(
+        "no-version",
+        WARNING,
+        "GlobalMetadata has no version",
+        _NO_MATTER,
+        "none, but Chakra's Python reader sees an empty file (read)",
+    ),
     Rule("broken", ERROR, "message has no proper length, or is no Node", "abort, hang, or nodes of garbage", _SAME),
     Rule(
         "cut-off",
@@ -56,25 +64,77 @@ _FRAMING: Final = (
         "wrong: accepted, the message before it runs once more",
         "skipped: stops reading there, or reads half a node",
     ),
-    Rule("empty-message", ERROR, "message of length 0", "an extra node 0 of type INVALID; the rank's statistics are lost", _NO_MATTER),
+    Rule(
+        "empty-message",
+        ERROR,
+        "message of length 0",
+        "an extra node 0 of type INVALID; the rank's statistics are lost",
+        _NO_MATTER,
+    ),
     Rule("compressed", ERROR, "file is compressed", "abort: cannot read it", "reads gzip, not zstd (read)"),
     Rule("no-nodes", ERROR, "rank without nodes", "abort: throws at load", "finishes at 0"),
-    Rule("file-name", ERROR, "file is not named PREFIX.RANK.et, or RANK begins with 0", "exit 1: the file is not found", _SAME),
-    Rule("other-rank", WARNING, "file name and GlobalMetadata name different ranks", "runs as the rank of the file name", _SAME),
     Rule(
-        "parents-late", WARNING, "node stands before one that it depends on", "slow: each node rescans those that wait (read)", _NO_MATTER
+        "file-name",
+        ERROR,
+        "file is not named PREFIX.RANK.et, or RANK begins with 0",
+        "exit 1: the file is not found",
+        _SAME,
+    ),
+    Rule(
+        "other-rank",
+        WARNING,
+        "file name and GlobalMetadata name different ranks",
+        "runs as the rank of the file name",
+        _SAME,
+    ),
+    Rule(
+        "parents-late",
+        WARNING,
+        "node stands before one that it depends on",
+        "slow: each node rescans those that wait (read)",
+        _NO_MATTER,
     ),
 )
 
 _DEPENDENCIES: Final = (
-    Rule("dangling-data", ERROR, "data_deps names an id that no node has", "abort: throws at load", "hang: the node is never released"),
+    Rule(
+        "dangling-data",
+        ERROR,
+        "data_deps names an id that no node has",
+        "abort: throws at load",
+        "hang: the node is never released",
+    ),
     Rule("dangling-ctrl", ERROR, "ctrl_deps names an id that no node has", "abort: throws at load", _NO_MATTER),
-    Rule("duplicate-id", ERROR, "two nodes have one id", "skipped: the later one wins, with the dependencies of both", "hang"),
+    Rule(
+        "duplicate-id",
+        ERROR,
+        "two nodes have one id",
+        "skipped: the later one wins, with the dependencies of both",
+        "hang",
+    ),
     Rule("duplicate-data", ERROR, "data_deps names a node twice", _NO_MATTER, "hang: the node is never released"),
-    Rule("self-data", ERROR, "node depends on itself in data_deps", "skipped, the rank counts as finished: time too short", "hang"),
-    Rule("self-ctrl", ERROR, "node depends on itself in ctrl_deps", "skipped, the rank counts as finished: time too short", _NO_MATTER),
+    Rule(
+        "self-data",
+        ERROR,
+        "node depends on itself in data_deps",
+        "skipped, the rank counts as finished: time too short",
+        "hang",
+    ),
+    Rule(
+        "self-ctrl",
+        ERROR,
+        "node depends on itself in ctrl_deps",
+        "skipped, the rank counts as finished: time too short",
+        _NO_MATTER,
+    ),
     Rule("no-start", ERROR, "no node is free of dependencies", 'abort: "No dependancy free nodes found"', "hang"),
-    Rule("cycle", ERROR, "data_deps run in a circle", "skipped with all that follows, the rank counts as finished: time too short", "hang"),
+    Rule(
+        "cycle",
+        ERROR,
+        "data_deps run in a circle",
+        "skipped with all that follows, the rank counts as finished: time too short",
+        "hang",
+    ),
     Rule(
         "cycle-mixed",
         ERROR,
@@ -82,8 +142,16 @@ _DEPENDENCIES: Final = (
         "skipped with all that follows, the rank counts as finished: time too short",
         "runs: ctrl_deps are not honoured",
     ),
-    Rule("ctrl-alone", ERROR, "ctrl_deps that data_deps do not imply", "waits for it", "wrong time: does not wait for it"),
-    Rule("ctrl-undecided", WARNING, "ctrl_deps too far apart to say whether data_deps imply them", "waits for it", "may not wait for it"),
+    Rule(
+        "ctrl-alone", ERROR, "ctrl_deps that data_deps do not imply", "waits for it", "wrong time: does not wait for it"
+    ),
+    Rule(
+        "ctrl-undecided",
+        WARNING,
+        "ctrl_deps too far apart to say whether data_deps imply them",
+        "waits for it",
+        "may not wait for it",
+    ),
 )
 
 _NODES: Final = (
@@ -111,10 +179,26 @@ _NODES: Final = (
         "wrong: runs as computation" + _NETWORK,
     ),
     Rule(
-        "cpu-statistics", WARNING, "CPU nodes", "the statistics at a rank's end throw: their lines are missing, times are right", _NO_MATTER
+        "cpu-statistics",
+        WARNING,
+        "CPU nodes",
+        "the statistics at a rank's end throw: their lines are missing, times are right",
+        _NO_MATTER,
     ),
-    Rule("last-node", ERROR, "rank with CPU nodes that ends in a SEND or RECV", "abort of all ranks" + _NETWORK, _NO_MATTER),
-    Rule("maybe-last", WARNING, "rank with CPU nodes that may end in a SEND or RECV", "abort of all ranks if it ends last", _NO_MATTER),
+    Rule(
+        "last-node",
+        ERROR,
+        "rank with CPU nodes that ends in a SEND or RECV",
+        "abort of all ranks" + _NETWORK,
+        _NO_MATTER,
+    ),
+    Rule(
+        "maybe-last",
+        WARNING,
+        "rank with CPU nodes that may end in a SEND or RECV",
+        "abort of all ranks if it ends last",
+        _NO_MATTER,
+    ),
     Rule(
         "long-duration",
         ERROR,
@@ -122,10 +206,20 @@ _NODES: Final = (
         "hang, abort, or no time at all, as the ns wrap; in network mode not of communication",
         _SAME,
     ),
-    Rule("no-duration", WARNING, "duration_micros 0", "takes 1 ns", "takes 1 ns; a COMP without num_ops is skipped, what follows is not"),
+    Rule(
+        "no-duration",
+        WARNING,
+        "duration_micros 0",
+        "takes 1 ns",
+        "takes 1 ns; a COMP without num_ops is skipped, what follows is not",
+    ),
     Rule("wide-fan", WARNING, "thousands of nodes ready at once", "slow: 4 k take 3 s, 20 k more than 5 min", _SAME),
     Rule(
-        "start-order", WARNING, "id order is not that of recorded starts", "other order: among ready nodes the lowest id goes first", _SAME
+        "start-order",
+        WARNING,
+        "id order is not that of recorded starts",
+        "other order: among ready nodes the lowest id goes first",
+        _SAME,
     ),
 )
 
@@ -154,9 +248,21 @@ _ATTRIBUTES: Final = (
     ),
     Rule("no-comm-type", ERROR, "collective without comm_type", _THROWS + _NETWORK, "wrong: 0 (ALL_REDUCE) or garbage"),
     Rule("no-comm-size", ERROR, "communication without comm_size", _THROWS + _NETWORK, "wrong: 0 bytes"),
-    Rule("no-peer", ERROR, "SEND without comm_dst or RECV without comm_src", _THROWS + _NETWORK, "abort: throws" + _NETWORK),
+    Rule(
+        "no-peer",
+        ERROR,
+        "SEND without comm_dst or RECV without comm_src",
+        _THROWS + _NETWORK,
+        "abort: throws" + _NETWORK,
+    ),
     Rule("no-tag", ERROR, "SEND or RECV without comm_tag", _THROWS + _NETWORK, "tag 0"),
-    Rule("foreign-end", ERROR, "comm_src of a SEND, or comm_dst of a RECV, is another rank", _THROWS + _NETWORK, _NO_MATTER),
+    Rule(
+        "foreign-end",
+        ERROR,
+        "comm_src of a SEND, or comm_dst of a RECV, is another rank",
+        _THROWS + _NETWORK,
+        _NO_MATTER,
+    ),
     Rule("involved-dim", ERROR, "involved_dim is no bool_list", "exit 1" + _NETWORK, _SAME),
     Rule(
         "no-dimension",
@@ -178,18 +284,34 @@ _COLLECTIVES: Final = (
         "endless loop, growing memory, if it is less than preferred-dataset-splits" + _NETWORK,
         _SAME,
     ),
-    Rule("small-gather", WARNING, "ALL_GATHER of less than 64 bytes a rank", "endless loop if preferred-dataset-splits is larger", _SAME),
+    Rule(
+        "small-gather",
+        WARNING,
+        "ALL_GATHER of less than 64 bytes a rank",
+        "endless loop if preferred-dataset-splits is larger",
+        _SAME,
+    ),
     Rule("size-zero", WARNING, "collective of size 0", "takes its steps" + _NETWORK, _SAME),
     Rule("negative-size", ERROR, "comm_size below 0", "hang" + _NETWORK, _SAME),
     Rule("group-of-one", ERROR, "collective in a group of one", "hang" + _NETWORK, _SAME),
     Rule("group-text", ERROR, "pg_name is no number", _THROWS + _NETWORK, "ignores it"),
-    Rule("group-prefix", ERROR, "pg_name begins with a number and goes on", "wrong group: the number alone is read", "ignores it"),
+    Rule(
+        "group-prefix",
+        ERROR,
+        "pg_name begins with a number and goes on",
+        "wrong group: the number alone is read",
+        "ignores it",
+    ),
     Rule("group-huge", ERROR, "pg_name above 2^31 - 1", "abort" + _NETWORK, "ignores it"),
     Rule("group-zero", WARNING, 'pg_name "0" or empty', "all ranks", "ignores it"),
     Rule("group-unknown", ERROR, "pg_name that the groups file lacks", "exit 1" + _NETWORK, "ignores it"),
     Rule("no-groups", ERROR, "collective names a group and there is no groups file", "exit 1" + _NETWORK, "ignores it"),
     Rule(
-        "outside-group", ERROR, "rank is not in the group of its collective", "abort" + _NETWORK, "takes another group, or hang" + _NETWORK
+        "outside-group",
+        ERROR,
+        "rank is not in the group of its collective",
+        "abort" + _NETWORK,
+        "takes another group, or hang" + _NETWORK,
     ),
     Rule(
         "groups-path",
@@ -206,7 +328,9 @@ _COLLECTIVES: Final = (
         "abort if it is no JSON, else no harm",
     ),
     Rule("groups-key", ERROR, "key in the groups file is no number above 0", "abort", _NO_MATTER),
-    Rule("groups-high", WARNING, "key in the groups file above 499", "ids are meant to stay within 1..499 (read)", _SAME),
+    Rule(
+        "groups-high", WARNING, "key in the groups file above 499", "ids are meant to stay within 1..499 (read)", _SAME
+    ),
     Rule(
         "group-beyond",
         ERROR,
@@ -223,7 +347,11 @@ _COLLECTIVES: Final = (
         _SAME,
     ),
     Rule(
-        "legacy-group", WARNING, "rank uses several groups", _NO_MATTER, "wrong time: takes one group that holds the rank for all; may hang"
+        "legacy-group",
+        WARNING,
+        "rank uses several groups",
+        _NO_MATTER,
+        "wrong time: takes one group that holds the rank for all; may hang",
     ),
 )
 
@@ -232,14 +360,32 @@ _MESSAGES: Final = (
     Rule("no-such-rank", ERROR, "peer is no rank of the run", "abort: asserts" + _NETWORK, _SAME),
     Rule("negative-tag", ERROR, "comm_tag below 0", "abort: asserts" + _NETWORK, _SAME),
     Rule("empty-send", ERROR, "SEND of size 0", "abort: asserts" + _NETWORK, _SAME),
-    Rule("no-send", ERROR, "RECV without SEND of its tag, source, size and count", "hang of the receiver, exit status 0" + _NETWORK, _SAME),
-    Rule("no-recv", WARNING, "SEND without RECV of its tag, target, size and count", "goes unnoticed: ends after the transfer", _SAME),
+    Rule(
+        "no-send",
+        ERROR,
+        "RECV without SEND of its tag, source, size and count",
+        "hang of the receiver, exit status 0" + _NETWORK,
+        _SAME,
+    ),
+    Rule(
+        "no-recv",
+        WARNING,
+        "SEND without RECV of its tag, target, size and count",
+        "goes unnoticed: ends after the transfer",
+        _SAME,
+    ),
 )
 
 _RANKS: Final = (
     Rule("missing-rank", ERROR, "rank file is missing", "exit 1", _SAME),
     Rule("alone", WARNING, "single rank", "cannot run: the network needs two; add a trivial second rank", _SAME),
-    Rule("fewer-ranks", WARNING, "GlobalMetadata names more ranks than there are files", "runs only with a file for each rank", _SAME),
+    Rule(
+        "fewer-ranks",
+        WARNING,
+        "GlobalMetadata names more ranks than there are files",
+        "runs only with a file for each rank",
+        _SAME,
+    ),
     Rule(
         "order-differs",
         ERROR,
@@ -255,7 +401,11 @@ _RANKS: Final = (
         "hang, unless the circle needs ctrl_deps or several groups of a rank" + _NETWORK,
     ),
     Rule(
-        "misses-one", ERROR, "ranks of a group run different numbers of collectives", "hang of the others, exit status 0" + _NETWORK, _SAME
+        "misses-one",
+        ERROR,
+        "ranks of a group run different numbers of collectives",
+        "hang of the others, exit status 0" + _NETWORK,
+        _SAME,
     ),
     Rule(
         "slot-deadlock",
@@ -331,7 +481,11 @@ class Findings:
 
     def judgement(self, ranks: Iterable[int], nodes: int) -> Judgement:
         """Return the findings in the files of ``ranks``, errors first."""
-        found = [Verdict(rule, self._count[key], tuple(self._examples[key])) for key, rule in RULES.items() if key in self._count]
+        found = [
+            Verdict(rule, self._count[key], tuple(self._examples[key]))
+            for key, rule in RULES.items()
+            if key in self._count
+        ]
         found.sort(key=lambda v: v.rule.grade != ERROR)
         errors = sum(v.rule.grade == ERROR for v in found)
         return Judgement(tuple(ranks), nodes, errors, len(found) - errors, tuple(found))

@@ -1,7 +1,8 @@
 """Communication of several ranks that waits for itself in a circle: it hangs whatever takes how long.
 
-A collective ends when all its members have begun, a RECV when its SEND has ended; a SEND waits for nobody (ASTRA-sim's are eager). So
-dependencies within the ranks, collectives as one node each and an edge from each SEND to its RECV must have an order.
+A collective ends when all its members have begun, a RECV when its SEND has ended; a SEND waits for nobody (ASTRA-sim's
+are eager). So dependencies within the ranks, collectives as one node each and an edge from each SEND to its RECV must
+have an order.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Key = tuple[int, ...]  # which meeting or message: (type, group, turn) or (type,
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A rank's graph without cycles: ``order`` is one in which ``edges`` (CSR by target) run forward; ``reach`` by data_deps alone."""
+    """A rank's graph without cycles: ``order`` is one in which ``edges`` (CSR by target) run forward; ``reach`` by
+    data_deps alone.
+    """
 
     edges: IncomingEdges
     order: I64
@@ -41,7 +44,8 @@ class Ordered:
 class CommOrder:
     """The order that one rank's communication must keep: points and edges between them, the other nodes taken out.
 
-    A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others wait for.
+    A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others
+    wait for.
     """
 
     rank: int
@@ -53,11 +57,11 @@ class CommOrder:
 
 
 def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
-    """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph
-    has.
+    """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and
+    edges than the graph has.
 
-    A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one source, target, tag
-    and size) none is taken: which of them meet is a matter of timing.
+    A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one
+    source, target, tag and size) none is taken: which of them meet is a matter of timing.
     """
     n = len(graph.id)
     keys = _keys(graph, rank, ordered, groups)
@@ -100,9 +104,11 @@ def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> d
 
 
 def starts_first(graph: Graph, ordered: Ordered, before: I64 | I32, after: I64 | I32, *, deeper: bool = True) -> Bool:
-    """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
+    """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready
+    sooner.
 
-    It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
+    It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that:
+    hosts run one by one.
     """
     first, source, host = ordered.edges.first, ordered.edges.source, graph.host
     yes, _ = ordered.reach(before, after)
@@ -124,8 +130,8 @@ def starts_first(graph: Graph, ordered: Ordered, before: I64 | I32, after: I64 |
 def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Return the points: the marked node of each (NOWHERE: a set), and the points that it waits for.
 
-    Every node has the point that stands for all marked nodes before it; equal sets are one point. A point that another one of a set
-    waits for itself is left out of the set.
+    Every node has the point that stands for all marked nodes before it; equal sets are one point. A point that another
+    one of a set waits for itself is left out of the set.
     """
     first, source = ordered.edges.first.tolist(), ordered.edges.source.tolist()
     node, parents = [NOWHERE], [()]  # type: tuple[list[int], list[tuple[int, ...]]]
@@ -155,7 +161,9 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
 
 
 def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[int, int]]:
-    """Find what can never end: return its (rank, node id). Linear in points and edges; those of all ranks are in memory."""
+    """Find what can never end: return its (rank, node id). Linear in points and edges; those of all ranks are in
+    memory.
+    """
     merged, messages = _met([key for of in ranks for key in of.keys])
     low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()
     source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), messages[:, 0]])
@@ -175,7 +183,9 @@ def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[i
 
 
 def _met(keys: Sequence[Key | None]) -> tuple[I64, I64]:
-    """Return the one point that stands for each point's collective, and (SEND, RECV) of each message; shape (messages, 2)."""
+    """Return the one point that stands for each point's collective, and (SEND, RECV) of each message; shape (messages,
+    2).
+    """
     merged = np.arange(len(keys))
     meeting: dict[Key, int] = {}
     ends: dict[int, dict[Key, int]] = {pb.COMM_SEND_NODE: {}, pb.COMM_RECV_NODE: {}}
@@ -189,7 +199,9 @@ def _met(keys: Sequence[Key | None]) -> tuple[I64, I64]:
 
 
 def _circle(told: Sequence[str], merged: I64, source: I64, target: I64, messages: int, nodes: list[int]) -> str:
-    """Describe a circle as ``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
+    """Describe a circle as ``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its
+    RECV.
+    """
     inside = set(nodes)
     taken = [e for e in np.flatnonzero(np.isin(merged[target], nodes)).tolist() if merged[source[e]] in inside]
     edge = {(int(merged[target[e]]), int(merged[source[e]])): e for e in taken}

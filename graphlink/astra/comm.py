@@ -17,7 +17,19 @@ from graphlink.model import Bool
 SUPPORTED: Final = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER, pb.BROADCAST)
 INTEGERS: Final = frozenset(
     f"{kind}_val"
-    for kind in ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64", "bool")
+    for kind in (
+        "int32",
+        "int64",
+        "uint32",
+        "uint64",
+        "sint32",
+        "sint64",
+        "fixed32",
+        "fixed64",
+        "sfixed32",
+        "sfixed64",
+        "bool",
+    )
 )
 TINY_BYTES, SMALL_BYTES = 4, 64  # of an ALL_GATHER shard: stock system files split by 4, none by more than 64
 HIGHEST_GROUP: Final = 2**31 - 1
@@ -29,7 +41,9 @@ Masks = dict[str, Bool]  # by key of a rule: which nodes break it
 def comm_rules(graph: Graph, rank: int, world: int, groups: Groups | None) -> Iterator[tuple[str, Bool]]:
     """Yield rules and the nodes that break them, one rule twice. Linear in nodes; all are masks over columns."""
     coll = graph.type == pb.COMM_COLL_NODE
-    coupled = coll & (graph.comm_type != pb.BROADCAST)  # a BROADCAST lasts what was recorded, whatever its group and size
+    coupled = coll & (
+        graph.comm_type != pb.BROADCAST
+    )  # a BROADCAST lasts what was recorded, whatever its group and size
     send, recv = graph.type == pb.COMM_SEND_NODE, graph.type == pb.COMM_RECV_NODE
     yield from _attributes(graph, coll, coupled, send, recv).items()
     yield from _groups(graph, coll, coupled, rank, groups).items()

@@ -1,7 +1,9 @@
-"""The files that ASTRA-sim needs besides the graphs: system, network and memory files, and a script that runs it and judges the result.
+"""The files that ASTRA-sim needs besides the graphs: system, network and memory files, and a script that runs it and
+judges the result.
 
-Keys and values are those that two versions take: astra-sim 518bd51 (March 2026, ``feeder_v3``, here ``head``) and f66c1da (November 2024,
-here ``legacy``), both with the analytical backend. Sources: inputs and parsers of those versions; docs/astra-sim.md.
+Keys and values are those that two versions take: astra-sim 518bd51 (March 2026, ``feeder_v3``, here ``head``) and
+f66c1da (November 2024, here ``legacy``), both with the analytical backend. Sources: inputs and parsers of those
+versions; docs/astra-sim.md.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from graphlink.version import __version__
 
 READERS: Final = ("head", "legacy")
 HOPS: Final = {"Ring": 1, "Switch": 2, "FullyConnected": 1}  # links between neighbours; each costs the latency once
-ENDPOINT_DELAY_NS: Final = 10  # of each step, on top of the latency: what ASTRA-sim has fixed for some; 0 asserts at the start
+ENDPOINT_DELAY_NS: Final = (
+    10  # of each step, on top of the latency: what ASTRA-sim has fixed for some; 0 asserts at the start
+)
 MEMORY_GB_PER_S: Final = 1_000_000  # reductions are in the measured times; absent, ASTRA-sim divides by 0
 MOST_LOGGED: Final = 400_000  # nodes; the log keeps its last 110 MB
 _GB: Final = 1 << 30  # ASTRA-sim's
@@ -28,7 +32,9 @@ _GB: Final = 1 << 30  # ASTRA-sim's
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of the network. ``latency_ns`` is that of a step of a ring algorithm, over all its hops. ``evidence``: where from."""
+    """One dimension of the network. ``latency_ns`` is that of a step of a ring algorithm, over all its hops.
+    ``evidence``: where from.
+    """
 
     topology: str
     npus: int
@@ -49,7 +55,9 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is known before anything is written. ``prefix``: of the graphs, from the folder that a reader works in."""
+    """All that is known before anything is written. ``prefix``: of the graphs, from the folder that a reader
+    works in.
+    """
 
     folder: Path
     prefix: str
@@ -63,12 +71,12 @@ class Plan:
 
 
 def system_json(dimensions: int, *, replay_only: bool) -> bytes:
-    """Return the system file, with ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency per step, as
-    bandwidths are measured.
+    """Return the system file, with ring algorithms, so that a collective takes its wire bytes over the bandwidth and a
+    latency per step, as bandwidths are measured.
 
-    ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One chunk a collective
-    in one dimension: more would only add latency, and an ALL_GATHER of fewer bytes than chunks never ends. Two dimensions overlap by
-    chunks. ``trace-enabled`` is a truth value because some versions take no number.
+    ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One
+    chunk a collective in one dimension: more would only add latency, and an ALL_GATHER of fewer bytes than chunks never
+    ends. Two dimensions overlap by chunks. ``trace-enabled`` is a truth value because some versions take no number.
     """
     splits = 1 if dimensions == 1 else 4
     system: dict[str, object] = {
@@ -114,8 +122,8 @@ def idle_rank() -> bytes:
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``graphlink astra --json``: which files are ours, what the network was made of, and what is known of the run.
-    ``warnings``: of ``graphlink check``."""
+    """The output of ``graphlink astra --json``: which files are ours, what the network was made of, and what is known
+    of the run. ``warnings``: of ``graphlink check``."""
 
     graphlink: str = __version__
     files: list[str]
@@ -159,12 +167,18 @@ def readme(plan: Plan) -> bytes:
             "",
             *network_lines(plan),
             "",
-            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh          the present ASTRA-sim (feeder_v3)",
+            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh          the present ASTRA-sim "
+            "(feeder_v3)",
             "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh legacy   that of 2024",
             "",
-            "An exit status of 0 of ASTRA-sim proves nothing. run.sh succeeds where it is 0, every rank printed its finished line,",
+            "An exit status of 0 of ASTRA-sim proves nothing. run.sh succeeds where it is 0, every rank printed its "
+            "finished line,",
             "and all nodes were executed. It finds the graphs by a relative path: move both folders or none.",
-            *(["", "To be known of these graphs (graphlink check):", *(f"  {w}" for w in plan.warnings)] if plan.warnings else []),
+            *(
+                ["", "To be known of these graphs (graphlink check):", *(f"  {w}" for w in plan.warnings)]
+                if plan.warnings
+                else []
+            ),
             "",
         ]
     ).encode()
@@ -174,7 +188,9 @@ def network_lines(plan: Plan) -> list[str]:
     """Describe the network of a plan, with its evidence, in lines."""
     lines = []
     for d in plan.network:
-        lines.append(f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns")
+        lines.append(
+            f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns"
+        )
         lines += [f"  {e}" for e in d.evidence]
     if len(plan.network) > 1:
         lines.append("Two dimensions: take the congestion-unaware binary, the other one has one dimension.")

@@ -1,4 +1,6 @@
-"""The communicator groups file of ASTRA-sim, ``{"1": [0, 1], "2": [2, 3]}``: keys are positive decimals, values global ranks."""
+"""The communicator groups file of ASTRA-sim, ``{"1": [0, 1], "2": [2, 3]}``: keys are positive decimals, values global
+ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Measured links of a run: bandwidth and latency from its own collectives and messages, as ASTRA-sim's network file wants them.
+"""Measured links of a run: bandwidth and latency from its own collectives and messages, as ASTRA-sim's network file
+wants them.
 
-A transfer takes steps x latency + bytes on the wire / bandwidth (ring algorithms, nccl-tests' bus bandwidth). Its time is the shortest of
-its members': who came last waited for nobody. The latency of a step comes from the smallest transfers, the bandwidth from the largest,
-less their latency.
+A transfer takes steps x latency + bytes on the wire / bandwidth (ring algorithms, nccl-tests' bus bandwidth). Its time
+is the shortest of its members': who came last waited for nobody. The latency of a step comes from the smallest
+transfers, the bandwidth from the largest, less their latency.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ LARGE: Final = 1 << 20  # bytes on the wire from which a transfer shows bandwidt
 SMALL: Final = 1 << 16  # up to which it shows latency
 FASTER: Final = 1.5  # links inside blocks are taken for others if they are so much faster
 MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
-_SIMULATED: Final = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL)
+_SIMULATED: Final = (
+    CollectiveType.ALL_REDUCE,
+    CollectiveType.ALL_GATHER,
+    CollectiveType.REDUCE_SCATTER,
+    CollectiveType.ALL_TO_ALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,8 @@ class Transfers:
 
 
 def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
-    """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what
-    took no time."""
+    """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a
+    network model, and what took no time."""
     work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
     met = meetings(work, groups)
     found = concat(_collectives(work, met), _messages(work, met))
@@ -70,8 +76,8 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
 
 
 def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
-    """Return the network: a ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across
-    blocks."""
+    """Return the network: a ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth
+    than those across blocks."""
     block = _block(found, groups, world)
     if block is None:
         return (_dimension(world, found, ()),)
@@ -81,7 +87,8 @@ def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -
 
 
 def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
-    """Describe how many nodes send further than to a neighbour on rings of ``npus`` ranks (inner dimension first). Linear in nodes.
+    """Describe how many nodes send further than to a neighbour on rings of ``npus`` ranks (inner dimension first).
+    Linear in nodes.
 
     Members of a communicator send to the next of its list and the last to the first, in an ALL_TO_ALL all to all.
     """
@@ -100,7 +107,9 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
 
 
 def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
-    """Count the links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which they differ."""
+    """Count the links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which
+    they differ.
+    """
     hops, inner = np.zeros(len(one), np.int64), 1
     for n in npus:
         apart = np.abs(one // inner % n - other // inner % n)
@@ -112,7 +121,9 @@ def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
 def _dimension(npus: int, found: Transfers, why: tuple[str, ...]) -> Dimension:
     step, latency = _latency(found)
     rate, bandwidth = _bandwidth(found, step)
-    return Dimension("Ring", npus, rate or DEFAULT_BYTES_PER_S, DEFAULT_STEP_NS if step is None else step, (*why, bandwidth, latency))
+    return Dimension(
+        "Ring", npus, rate or DEFAULT_BYTES_PER_S, DEFAULT_STEP_NS if step is None else step, (*why, bandwidth, latency)
+    )
 
 
 def _latency(found: Transfers) -> tuple[float | None, str]:
@@ -121,7 +132,8 @@ def _latency(found: Transfers) -> tuple[float | None, str]:
     if not len(small):
         return (
             None,
-            f"latency {DEFAULT_STEP_NS:,.0f} ns a step: no measurement, a default; no transfer of up to {SMALL:,} bytes was recorded",
+            f"latency {DEFAULT_STEP_NS:,.0f} ns a step: no measurement, a default; no transfer of up to {SMALL:,} "
+            "bytes was recorded",
         )
     took, steps = found.took_ns, found.steps
     least = int(small[np.argmin(took[small] / steps[small])])
@@ -142,7 +154,8 @@ def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, s
         rate = float(np.median(wire[most] / (took[most] - late[most])) * 1e9)
         types = ", ".join(sorted({_type(int(t)) for t in found.type[most]}))
         return rate, (
-            f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest {len(most):,} "
+            f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest "
+            f"{len(most):,} "
             f"transfers, {wire[most].min():,.0f} to {wire[most].max():,.0f} bytes on the wire, {types}"
         )
     default = f"bandwidth {DEFAULT_BYTES_PER_S / 1e9:g}e9 bytes/s: no measurement, a default"
@@ -152,12 +165,18 @@ def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, s
     rest = took[largest] - late[largest]
     if wire[largest] >= LARGE:
         return None, f"{default}; transfers of {wire[largest]:,.0f} bytes took little more than their latency"
-    hint = f"; --bandwidth {wire[largest] / rest:.3g} plays those as recorded, and is wrong for larger ones" if rest > 0 else ""
+    hint = (
+        f"; --bandwidth {wire[largest] / rest:.3g} plays those as recorded, and is wrong for larger ones"
+        if rest > 0
+        else ""
+    )
     return None, f"{default}; recorded transfers are too small, {wire[largest]:,.0f} bytes on the wire at most{hint}"
 
 
 def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
-    """Return the size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
+    """Return the size of the blocks of neighbours that fill the world, each a communicator, with faster links inside;
+    the largest such.
+    """
     blocks = {tuple(sorted(groups[g])) for g in np.unique(found.group).tolist() if g in groups}
     for size in (s for s in range(world // 2, 1, -1) if world % s == 0):
         if not all(tuple(range(a, a + size)) in blocks for a in range(0, world, size)):
@@ -172,7 +191,9 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
 def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
     """Return the transfers of communicators whose ranks are all of one block, or are not."""
     used, which = np.unique(found.group, return_inverse=True)
-    across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[which]
+    across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[
+        which
+    ]
     within: Bool = (across != inside) & (found.group != MESSAGES)
     return within
 

@@ -32,13 +32,22 @@ FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "
 IDLE_FILES: Final = ("trace.0.et", "trace.1.et")  # of a run of one rank
 LOGS: Final = ("log-head", "log-legacy")  # what run.sh makes
 _STOPS: Final = ("abort", "hang", "exit 1", "skipped", "endless", "cannot run")
-_OURS: Final = ("groups-path", "alone", "cpu-statistics")  # the first two do not hold for what is written here; the last costs nothing
-_CHUNKS: Final = ("tiny-gather", "small-gather")  # do not hold with the system.json of one dimension, which has one chunk a collective
+_OURS: Final = (
+    "groups-path",
+    "alone",
+    "cpu-statistics",
+)  # the first two do not hold for what is written here; the last costs nothing
+_CHUNKS: Final = (
+    "tiny-gather",
+    "small-gather",
+)  # do not hold with the system.json of one dimension, which has one chunk a collective
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Simulatable(Short):
-    """The graphs of a run that ASTRA-sim takes, and the network that their communication shows. ``verdicts``: of ``graphlink check``."""
+    """The graphs of a run that ASTRA-sim takes, and the network that their communication shows. ``verdicts``: of
+    ``graphlink check``.
+    """
 
     folder: Path
     paths: dict[int, Path]
@@ -82,7 +91,13 @@ def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
 
 
 def plan(
-    folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
+    folder: Path,
+    out: Path,
+    *,
+    topology: str | None,
+    gigabytes_per_s: float | None,
+    latency_ns: float | None,
+    replay_only: bool,
 ) -> Plan:
     """Plan what to write into ``out`` for the graphs in ``folder``, as ``planned`` does.
 
@@ -93,24 +108,33 @@ def plan(
     return planned(run, out, topology=topology, gigabytes_per_s=gigabytes_per_s, latency_ns=latency_ns)
 
 
-def planned(run: Simulatable, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None) -> Plan:
+def planned(
+    run: Simulatable, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None
+) -> Plan:
     """Plan what to write into ``out``. ``topology``: by its name as an option; None of each: as the run shows."""
     work, groups, world = run.work, run.groups, run.world
     rings = _given(run.measured, max(world, 2), gigabytes_per_s, latency_ns)
     # from where run.sh calls the simulator: OUT/log-head or OUT/log-legacy
     beside = Path(os.path.relpath(run.folder.resolve(), out.resolve() / LOGS[0])).as_posix()
-    named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {NO_GROUP}  # all ranks have no name
+    named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {
+        NO_GROUP
+    }  # all ranks have no name
     beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
     return Plan(
         folder=run.folder,
         prefix="../trace" if world == 1 else f"{beside}/{run.paths[0].name.removesuffix('.0.et')}",
         ranks=max(world, 2),
         nodes=_expected(work, world, replay_only=run.replay_only),
-        groups=frozenset(r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (run.folder / GROUPS).is_file()),
+        groups=frozenset(
+            r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (run.folder / GROUPS).is_file()
+        ),
         network=_laid_out(rings, far(work, groups, [d.npus for d in rings]), topology),
         replay_only=run.replay_only,
         alone=run.paths[0] if world == 1 else None,
-        warnings=tuple(f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}" for v in run.verdicts),
+        warnings=tuple(
+            f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}"
+            for v in run.verdicts
+        ),
     )
 
 
@@ -126,12 +150,17 @@ def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
         first = islice((rank for rank in range(world) if rank not in graphs), 8)  # a graph may say any number
         some = ", ".join(map(str, first)) + (", ..." if missing > 8 else "")
         raise InputError(
-            f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from 0",
+            f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from "
+            "0",
             path=folder,
             todo="record and link all ranks into one folder; graphlink replay DIR replays the ranks that are there",
         )
     if world == 1 and (graphs[0].comm_size > 0).any():
-        raise InputError("holds one rank, which communicates with others", path=folder, todo="record and link all ranks into one folder")
+        raise InputError(
+            "holds one rank, which communicates with others",
+            path=folder,
+            todo="record and link all ranks into one folder",
+        )
     return world
 
 
@@ -170,14 +199,18 @@ def _expected(work: Workload, world: int, *, replay_only: bool) -> dict[str, int
 
 
 def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:
-    """Return which nodes a reader surely logs as done. The legacy one skips computation of 0 us in silence, though not all of it."""
+    """Return which nodes a reader surely logs as done. The legacy one skips computation of 0 us in silence, though not
+    all of it.
+    """
     if reader == "head" or replay_only:
         return np.ones(len(work), np.bool_)
     skipped: Bool = (work.column("type") == NodeType.COMP) & (work.micros_ns == 0)
     return ~skipped
 
 
-def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None) -> tuple[Dimension, ...]:
+def _given(
+    measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None
+) -> tuple[Dimension, ...]:
     """Put what the command line gives in the place of what was measured."""
     dimensions = measured
     if gigabytes_per_s is not None:  # of one link: so there is one kind
@@ -185,18 +218,21 @@ def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float |
         step = min(d.step_ns for d in measured)
         kept = tuple(e for e in first.evidence if e.startswith("latency"))
         told = f"bandwidth {gigabytes_per_s:g}e9 bytes/s: as given with --bandwidth"
-        dimensions = (replace(first, npus=world, bytes_per_s=gigabytes_per_s * 1e9, step_ns=step, evidence=(told, *kept)),)
+        dimensions = (
+            replace(first, npus=world, bytes_per_s=gigabytes_per_s * 1e9, step_ns=step, evidence=(told, *kept)),
+        )
     if latency_ns is not None:
         told = f"latency {latency_ns:g} ns a step: as given with --latency"
         dimensions = tuple(
-            replace(d, step_ns=latency_ns, evidence=(*(e for e in d.evidence if not e.startswith("latency")), told)) for d in dimensions
+            replace(d, step_ns=latency_ns, evidence=(*(e for e in d.evidence if not e.startswith("latency")), told))
+            for d in dimensions
         )
     return dimensions
 
 
 def _laid_out(rings: tuple[Dimension, ...], far: Sequence[str], given: str | None) -> tuple[Dimension, ...]:
-    """Choose the topology: ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges it the latency of
-    every hop."""
+    """Choose the topology: ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges
+    it the latency of every hop."""
     topology = given or ("switch" if far else "ring")
     told = f"topology {topology}" + (": as given with --topology" if given else "")
     if not far:
@@ -216,7 +252,9 @@ def write(what: Plan, out: Path, *, force: bool) -> Prepared:
     known = {*FILES, *IDLE_FILES, *LOGS, ".graphlink"}
     foreign = sorted(p.name for p in out.iterdir() if p.name not in known) if out.is_dir() else []
     if foreign:
-        raise OutputError(f"holds {foreign[0]}, which is not of graphlink astra", path=out, todo="name another folder with --out")
+        raise OutputError(
+            f"holds {foreign[0]}, which is not of graphlink astra", path=out, todo="name another folder with --out"
+        )
     made = {
         "system.json": files.system_json(len(what.network), replay_only=what.replay_only),
         "network.yml": files.network_yml(what.network),

@@ -1,4 +1,6 @@
-"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot per rank; and the whole judgement."""
+"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot per rank; and the
+whole judgement.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,11 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class RankOps:
-    """The communication of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they couple no ranks.
+    """The communication of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they
+    couple no ranks.
 
-    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry per collective,
-    whether it surely starts before the next one in id order, whatever takes how long.
+    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry
+    per collective, whether it surely starts before the next one in id order, whatever takes how long.
     """
 
     collectives: tuple[Op, ...]
@@ -59,11 +62,11 @@ class RankOps:
 
 
 def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[RankFile] | None = None) -> Judgement:
-    """Predict what ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at a time, and what
-    each says about its communication.
+    """Predict what ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at
+    a time, and what each says about its communication.
 
-    ``run``: all rank files of the run, where ``files`` are some of them that are judged alone. ``groups_path``: the communicator groups;
-    None takes ``comm_group.json`` from the folder of the files if it is there.
+    ``run``: all rank files of the run, where ``files`` are some of them that are judged alone. ``groups_path``: the
+    communicator groups; None takes ``comm_group.json`` from the folder of the files if it is there.
 
     Raises:
         InputError: a file cannot be read or has nothing of a Chakra graph.
@@ -144,7 +147,9 @@ def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
 
 
 def _start_ns(graph: Graph, rank: int) -> I64:
-    """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be played."""
+    """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be
+    played.
+    """
     if len(graph.file.duplicate_ids) or len(graph.file.faults.node):
         return graph.id.astype(np.int64)
     try:
@@ -154,16 +159,22 @@ def _start_ns(graph: Graph, rank: int) -> I64:
 
 
 def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
-    """Check that the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not known."""
+    """Check that the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not
+    known.
+    """
     known = groups or {}
     for group in sorted(known.keys() & {op.group for of_rank in ops.values() for op in of_rank.collectives}):
         beyond = sorted(r for r in known[group] if r >= world > 1)
-        findings.add("group-beyond", bool(beyond), (f"group {group}: rank {r} of a run of {world} ranks" for r in beyond[:1]))
+        findings.add(
+            "group-beyond", bool(beyond), (f"group {group}: rank {r} of a run of {world} ranks" for r in beyond[:1])
+        )
         twice = [r for r, count in Counter(known[group]).items() if count > 1]
         findings.add("group-twice", bool(twice), (f"group {group}: rank {r}" for r in twice[:1]))
 
 
-def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings) -> None:
+def judge_meeting(
+    ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings
+) -> None:
     """Check that the ranks of each group run the same collectives in one order. Ranks without a file are left out.
 
     ``never``: (rank, id) of what is known to hang; that their slots hang too is not reported.
@@ -193,7 +204,10 @@ def _compare(group: int, members: Sequence[tuple[int, list[Op]]], findings: Find
     counts = [len(ops) for _, ops in members]
     if min(counts) != max(counts):
         few, many = members[counts.index(min(counts))], members[counts.index(max(counts))]
-        told = f"{where}: rank {few[0]} has {len(few[1])}, rank {many[0]} has {len(many[1])}, there {many[1][len(few[1])].told(many[0])}"
+        told = (
+            f"{where}: rank {few[0]} has {len(few[1])}, rank {many[0]} has {len(many[1])}, there "
+            f"{many[1][len(few[1])].told(many[0])}"
+        )
         findings.add("misses-one", max(counts) - min(counts), [told])
 
 
@@ -203,7 +217,9 @@ def _what(rank: int, op: Op) -> str:
 
 
 def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
-    """Check the slots: a rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
+    """Check the slots: a rank starts its collectives one after the other; over all ranks these orders must not run in a
+    circle.
+    """
     by_id: dict[int, Sequence[int]] = {rank: range(len(of.collectives)) for rank, of in ops.items()}
     by_time: dict[int, Sequence[int]] = {rank: of.by_time for rank, of in ops.items()}
     for rule, orders in (("slot-deadlock", by_id), ("slot-order", by_id), ("slot-order", by_time)):
@@ -212,10 +228,14 @@ def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Fi
 
 
 def _slot_circle(
-    rule: str, ops: Mapping[int, RankOps], orders: Mapping[int, Sequence[int]], never: Set[tuple[int, int]], findings: Findings
+    rule: str,
+    ops: Mapping[int, RankOps],
+    orders: Mapping[int, Sequence[int]],
+    never: Set[tuple[int, int]],
+    findings: Findings,
 ) -> bool:
-    """Check whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no more than is sure of
-    them."""
+    """Check whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no
+    more than is sure of them."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
     source: list[int] = []
     target: list[int] = []
@@ -241,19 +261,26 @@ def _slot_circle(
     names = list(number)
     circle = [names[i] for i in cycle(*edges, order_found, len(number))][::-1]
     shown = [f"collective {k} of {f'group {group}' if group else 'all ranks'}" for group, k in circle[:SHOWN_CYCLE]]
-    findings.add(rule, len(number) - len(order_found), [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])])
+    findings.add(
+        rule,
+        len(number) - len(order_found),
+        [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])],
+    )
     return True
 
 
 def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
-    """Check that each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends without a file: left
-    out."""
+    """Check that each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends
+    without a file: left out."""
     sends, receives = _by_key(ops, sending=True), _by_key(ops, sending=False)
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
         for rule, more, fewer, others in (("no-recv", sent, received, receives), ("no-send", received, sent, sends)):
             lonely = more[len(fewer) :]
-            told = (f"{op.told(rank)}: {key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes{_near(key, others)}" for rank, op in lonely)
+            told = (
+                f"{op.told(rank)}: {key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes{_near(key, others)}"
+                for rank, op in lonely
+            )
             findings.add(rule, len(lonely), told)
 
 
@@ -273,6 +300,8 @@ def _by_key(ops: Mapping[int, RankOps], *, sending: bool) -> dict[_Key, list[tup
 def _near(key: _Key, others: Mapping[_Key, object]) -> str:
     """Return what the other end has instead, if anything of the same two ranks."""
     ends = (
-        f" (there is one with tag {tag}, {size} bytes)" for *ranks, tag, size in others if ranks == [*key[:2]] and key[2:] != (tag, size)
+        f" (there is one with tag {tag}, {size} bytes)"
+        for *ranks, tag, size in others
+        if ranks == [*key[:2]] and key[2:] != (tag, size)
     )
     return next(ends, "")

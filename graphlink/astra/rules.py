@@ -61,20 +61,28 @@ class RankFile:
 
 
 class RankRules:
-    """All rules that one file can break; ``world`` ranks take part in the run. ``rank``: as the simulator takes it, from the file's name;
-    else what the file says, else 0."""
+    """All rules that one file can break; ``world`` ranks take part in the run. ``rank``: as the simulator takes it,
+    from the file's name; else what the file says, else 0."""
 
     def __init__(self, file: RankFile, graph: Graph, groups: Groups | None, world: int, findings: Findings):
         self.file, self.graph, self._groups, self._world, self._out = file, graph, groups, world, findings
         self.rank = next(r for r in (file.rank, graph.metadata.rank, 0) if r is not None)
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
-        data, ctrl = IncomingEdges(graph.first, graph.source), IncomingEdges(graph.file.ctrl.first, graph.file.ctrl.source)
-        source, target = np.concatenate([data.source, ctrl.source]).astype(np.int64), np.concatenate([data.target, ctrl.target])
+        data, ctrl = (
+            IncomingEdges(graph.first, graph.source),
+            IncomingEdges(graph.file.ctrl.first, graph.file.ctrl.source),
+        )
+        source, target = (
+            np.concatenate([data.source, ctrl.source]).astype(np.int64),
+            np.concatenate([data.target, ctrl.target]),
+        )
         self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
         """Add nodes that break a rule. ``more``: what is reported of each after its name."""
-        self._out.add(key, len(nodes), (self.told(node) + text for node, text in zip(nodes.tolist(), more, strict=False)))
+        self._out.add(
+            key, len(nodes), (self.told(node) + text for node, text in zip(nodes.tolist(), more, strict=False))
+        )
 
     def told(self, node: int) -> str:
         """Describe a node: rank, id, name."""
@@ -152,7 +160,9 @@ class RankRules:
 
         steps = [step(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
         more = [f"... ({len(steps) - CYCLE_SHOWN} more)"] if len(steps) > CYCLE_SHOWN else []
-        return f"rank {self.rank}, {len(nodes)} nodes: " + " ".join([*steps[:CYCLE_SHOWN], *more, str(graph.id[nodes[0]])])
+        return f"rank {self.rank}, {len(nodes)} nodes: " + " ".join(
+            [*steps[:CYCLE_SHOWN], *more, str(graph.id[nodes[0]])]
+        )
 
     def _implied(self, reach: Reach) -> None:
         graph = self.graph
@@ -196,7 +206,9 @@ class RankRules:
         return found
 
     def _scheduling(self) -> None:
-        """Judge nodes that are surely ready together: those without dependencies, and those that wait for one and the same node only."""
+        """Judge nodes that are surely ready together: those without dependencies, and those that wait for one and the
+        same node only.
+        """
         graph = self.graph
         n = len(graph.id)
         count = np.diff(self._both.first)
@@ -231,7 +243,8 @@ class RankRules:
 
 
 def read_or_judge(file: RankFile, findings: Findings) -> Graph | None:
-    """Return the graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
+    """Return the graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a
+    finding.
 
     Raises:
         InputError: it cannot be opened, or is no Chakra graph at all.
@@ -265,7 +278,9 @@ def _framing(path: Path) -> str | None:
 
 
 def _is(sort: type[pb.Node] | type[pb.GlobalMetadata], message: bytes, begins: bytes | None) -> bool:
-    """Tell whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
+    """Tell whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to
+    their order).
+    """
     with suppress(DecodeError):
         sort.FromString(message)
         return begins is None or not message or message[0] in begins
@@ -273,8 +288,8 @@ def _is(sort: type[pb.Node] | type[pb.GlobalMetadata], message: bytes, begins: b
 
 
 def _bad_dimensions(path: Path) -> dict[str, list[int]]:
-    """Return the positions of collectives whose ``involved_dim`` is no ``bool_list``, and of those without a group in which nothing is
-    true."""
+    """Return the positions of collectives whose ``involved_dim`` is no ``bool_list``, and of those without a group in
+    which nothing is true."""
     out: dict[str, list[int]] = {"involved-dim": [], "no-dimension": []}
     with open_source(path) as source:
         messages = frames(source)

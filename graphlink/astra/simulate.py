@@ -1,7 +1,8 @@
 """Runs ASTRA-sim on the graphs of a run, judges whether it went well, and reads what its output and its node log say.
 
-Its exit status proves nothing: a run that hangs drains its events and exits with 0. Times of kinds of work come from the node log, which
-both versions write: the present one loses its own statistics of a rank that has CPU nodes, that of 2024 has none.
+Its exit status proves nothing: a run that hangs drains its events and exits with 0. Times of kinds of work come from
+the node log, which both versions write: the present one loses its own statistics of a rank that has CPU nodes, that of
+2024 has none.
 """
 
 from __future__ import annotations
@@ -32,9 +33,17 @@ from graphlink.replay.slots import play_ranks
 from graphlink.replay.workload import Work, Workload, has_times, measured_ns
 from graphlink.version import __version__
 
-WORDS: Final = ("host", "compute", "communication", "copy", "unexplained")  # kinds of work, in the order in which they are shown
+WORDS: Final = (
+    "host",
+    "compute",
+    "communication",
+    "copy",
+    "unexplained",
+)  # kinds of work, in the order in which they are shown
 _WORD_OF: Final = tuple(WORDS.index(share_word(work.name.lower())) for work in Work)
-_FINISHED: Final = re.compile(rb"sys\[(\d{1,9})\] finished, (\d{1,18}) cycles(?:, exposed communication (\d{1,18}) cycles)?")
+_FINISHED: Final = re.compile(
+    rb"sys\[(\d{1,9})\] finished, (\d{1,18}) cycles(?:, exposed communication (\d{1,18}) cycles)?"
+)
 _LOGGED: Final = re.compile(
     rb"^(?:\[[^\]\n]*\] )*(issue|callback),sys->id=(\d{1,9}), ?tick=(\d{1,18}), ?node->id=(\d{1,18})\b", re.MULTILINE
 )
@@ -48,8 +57,9 @@ HOW_TO_GET: Final = "build its analytical backend (docs/simulate.md), then --ast
 class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """One rank as recorded and as replayed on ASTRA-sim's slots, all ranks beginning at once.
 
-    ``recorded_ns``: None without recorded times; ``replayed_ns``: None where the replay does not finish. ``..._work_ns``: time of its nodes
-    by kind of work, added up, communication with its waiting for other ranks; nothing is recorded of graphs that were made.
+    ``recorded_ns``: None without recorded times; ``replayed_ns``: None where the replay does not finish.
+    ``..._work_ns``: time of its nodes by kind of work, added up, communication with its waiting for other ranks;
+    nothing is recorded of graphs that were made.
     """
 
     rank: int
@@ -61,8 +71,9 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedRank(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank as ASTRA-sim reports it. ``simulated_ns``: None where it did not finish. ``not_computing_ns``: what ASTRA-sim calls exposed
-    communication; host and idle time are in it. ``work_ns``: as in ``RankTimes``, None where the log does not tell.
+    """One rank as ASTRA-sim reports it. ``simulated_ns``: None where it did not finish. ``not_computing_ns``: what
+    ASTRA-sim calls exposed communication; host and idle time are in it. ``work_ns``: as in ``RankTimes``, None where
+    the log does not tell.
     """
 
     rank: int
@@ -72,12 +83,12 @@ class SimulatedRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """One run of ASTRA-sim. ``ok``: all ranks finished and all nodes were executed; else ``failed`` says what went wrong, ``reasons`` what
-    ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
+    """One run of ASTRA-sim. ``ok``: all ranks finished and all nodes were executed; else ``failed`` says what went
+    wrong, ``reasons`` what ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
 
-    ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where they are more than
-    the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``. ``replayed_ns``: of a sweep over numbers of ranks, the
-    same of the replay of the graphs that were simulated.
+    ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where
+    they are more than the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``. ``replayed_ns``: of
+    a sweep over numbers of ranks, the same of the replay of the graphs that were simulated.
     """
 
     network: tuple[Dimension, ...]
@@ -95,9 +106,10 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulated(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``graphlink simulate --json``. ``reader``: ``head`` or ``legacy``; ``slot_wait_ns``: how long nodes of the replay stood
-    ready while another node had their slot, added up; ``left_out``: combinations of a sweep beyond the most that are run; ``warnings``:
-    what this version does with the graphs other than as recorded, by ``graphlink check``.
+    """The output of ``graphlink simulate --json``. ``reader``: ``head`` or ``legacy``; ``slot_wait_ns``: how long nodes
+    of the replay stood ready while another node had their slot, added up; ``left_out``: combinations of a sweep beyond
+    the most that are run; ``warnings``: what this version does with the graphs other than as recorded, by ``graphlink
+    check``.
     """
 
     graphlink: str = __version__
@@ -113,7 +125,9 @@ class Simulated(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RankNodes:
-    """The nodes of a rank by ascending id: the kind of work as a position in ``WORDS``, and whether the node is ``expected`` in the log."""
+    """The nodes of a rank by ascending id: the kind of work as a position in ``WORDS``, and whether the node is
+    ``expected`` in the log.
+    """
 
     id: I64
     word: U8
@@ -122,7 +136,9 @@ class RankNodes:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One run of ASTRA-sim to be made: ``plan`` is written into ``out``, a folder for this run alone. ``reasons``: as ``SimulatorRun``."""
+    """One run of ASTRA-sim to be made: ``plan`` is written into ``out``, a folder for this run alone. ``reasons``: as
+    ``SimulatorRun``.
+    """
 
     plan: Plan
     out: Path
@@ -135,7 +151,9 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class NodeLog:
-    """The nodes of a rank as the node log has them: ``ns`` from start to end of each, 0 without both; ``last_ns``: the last end."""
+    """The nodes of a rank as the node log has them: ``ns`` from start to end of each, 0 without both; ``last_ns``: the
+    last end.
+    """
 
     executed: Bool
     ns: I64
@@ -155,17 +173,23 @@ def find_simulator(given: str | None) -> Path:
     if found is None:
         there = Path(given).exists()
         raise InputError(
-            "is no program that can be run" if there else "there is no such program", path=given, todo=f"{HOW_TO_GET}; {instead}"
+            "is no program that can be run" if there else "there is no such program",
+            path=given,
+            todo=f"{HOW_TO_GET}; {instead}",
         )
     return Path(found).resolve()
 
 
 def reader_of(simulator: Path) -> str:
-    """Tell the version of a binary by the names of classes in it; what has neither, such as a script that calls one, is ``head``."""
+    """Tell the version of a binary by the names of classes in it; what has neither, such as a script that calls one, is
+    ``head``.
+    """
     try:
         data = simulator.read_bytes()
     except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror or problem}", path=simulator, todo="name its version with --reader") from None
+        raise InputError(
+            f"cannot be read: {problem.strerror or problem}", path=simulator, todo="name its version with --reader"
+        ) from None
     return READERS[1] if _LEGACY in data and _HEAD not in data else READERS[0]
 
 
@@ -173,11 +197,16 @@ def nodes_of(work: Workload, reader: str) -> dict[int, RankNodes]:
     """Return what a run's log is read with, by rank."""
     ids, words = work.column("id"), np.array(_WORD_OF, np.uint8)[work.work]
     expected = logged(work, reader, replay_only=False)
-    return {rank: RankNodes(ids[a:b], words[a:b], expected[a:b]) for rank, (a, b) in zip(work.ranks, work.bounds, strict=True)}
+    return {
+        rank: RankNodes(ids[a:b], words[a:b], expected[a:b])
+        for rank, (a, b) in zip(work.ranks, work.bounds, strict=True)
+    }
 
 
 def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
-    """Return each rank as recorded and as replayed on ASTRA-sim's slots, and how long nodes waited there for a slot, added up, in ns."""
+    """Return each rank as recorded and as replayed on ASTRA-sim's slots, and how long nodes waited there for a slot,
+    added up, in ns.
+    """
     work = run.work
     played = play_ranks(work, meetings(work, run.groups, together=True))
     words = np.array(_WORD_OF, np.uint8)[work.work]
@@ -222,7 +251,9 @@ def simulate(task: Simulation) -> SimulatorRun:
 
 
 def _run(task: Simulation, folder: Path) -> int | None:
-    """Run the binary in ``folder``, its output into ``out.txt`` there; return its exit status, None where its time was up."""
+    """Run the binary in ``folder``, its output into ``out.txt`` there; return its exit status, None where its time was
+    up.
+    """
     command = [str(task.simulator), *simulator_options(task.plan, task.reader)]
     try:
         with (folder / "out.txt").open("wb") as out:
@@ -239,14 +270,19 @@ def _run(task: Simulation, folder: Path) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     except OSError as problem:
-        raise InputError(f"does not start: {problem.strerror or problem}", path=task.simulator, todo=HOW_TO_GET) from None
+        raise InputError(
+            f"does not start: {problem.strerror or problem}", path=task.simulator, todo=HOW_TO_GET
+        ) from None
     return ran.returncode
 
 
 def _refuse_unstarted(task: Simulation, status: int | None, said: bytes) -> None:
     if status not in _NOT_STARTED and _NOT_LOADED not in said[:_SAID]:
         return
-    todo = "install the library that it names (libprotobuf.so.32 on Debian: apt-get install libprotobuf32), or build ASTRA-sim here"
+    todo = (
+        "install the library that it names (libprotobuf.so.32 on Debian: apt-get install libprotobuf32), or build "
+        "ASTRA-sim here"
+    )
     raise InputError(f"does not start: {last_line(said) or f'exit status {status}'}", path=task.simulator, todo=todo)
 
 
@@ -257,8 +293,12 @@ def last_line(said: bytes) -> str:
 
 
 def read_log(files: Iterable[Path], nodes: Mapping[int, RankNodes]) -> dict[int, NodeLog]:
-    """Read when each node started and ended. Linear in the log; the first of several entries of a node holds, unknown nodes are ignored."""
-    times: dict[tuple[bytes, int], dict[int, int]] = {(what, rank): {} for what in (b"issue", b"callback") for rank in nodes}
+    """Read when each node started and ended. Linear in the log; the first of several entries of a node holds, unknown
+    nodes are ignored.
+    """
+    times: dict[tuple[bytes, int], dict[int, int]] = {
+        (what, rank): {} for what in (b"issue", b"callback") for rank in nodes
+    }
     for file in files:
         for what, rank, tick, id_ in _LOGGED.findall(file.read_bytes()):
             of_rank = times.get((what, int(rank)))
@@ -279,13 +319,17 @@ def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, 
     """Judge a run by its exit status, its output and its node log (None: not complete)."""
     finished = {int(rank): (int(cycles), int(idle) if idle else None) for rank, cycles, idle in _FINISHED.findall(said)}
     expected = sum(int(of.expected.sum()) for of in task.nodes.values())
-    executed = None if log is None else sum(int((log[rank].executed & of.expected).sum()) for rank, of in task.nodes.items())
+    executed = (
+        None if log is None else sum(int((log[rank].executed & of.expected).sum()) for rank, of in task.nodes.items())
+    )
     failed = [*_ended_badly(task, status), *_unfinished(task, finished)]
     if log is not None:
         failed += _not_executed(task.nodes, log, expected) + _contradicted(finished, log)
     if failed and status == 0:
         failed.append("its exit status is 0 all the same")
-    elif len(failed) == 1 and status is not None and executed == expected:  # seen of the present version with several groups
+    elif (
+        len(failed) == 1 and status is not None and executed == expected
+    ):  # seen of the present version with several groups
         failed.append("though all ranks finished and all nodes were executed: it failed as it ended")
     ok = not failed
     return SimulatorRun(
@@ -342,7 +386,9 @@ def _contradicted(finished: Mapping[int, tuple[int, int | None]], log: Mapping[i
     if not late:
         return []
     first = late[0]
-    return [f"rank {first} says {finished[first][0]:,} cycles, but its log has a node that ended at {log[first].last_ns:,}"]
+    return [
+        f"rank {first} says {finished[first][0]:,} cycles, but its log has a node that ended at {log[first].last_ns:,}"
+    ]
 
 
 def text_of_network(network: Sequence[Dimension]) -> str:

@@ -5,8 +5,8 @@
 ...         train(batch)
 ...         capture.step()
 
-or, for the whole process, ``graphlink.capture.start("out/")``, ``.stop()`` and ``.dump()``. The only place where PyTorch is imported,
-and only once something is recorded.
+or, for the whole process, ``graphlink.capture.start("out/")``, ``.stop()`` and ``.dump()``. The only place where
+PyTorch is imported, and only once something is recorded.
 """
 
 from __future__ import annotations
@@ -19,6 +19,19 @@ from graphlink.capture.schedule import Phase, Schedule
 from graphlink.capture.session import Capture
 from graphlink.capture.support import Feature, Support, support
 
-__all__ = ["Capture", "CaptureModule", "Feature", "Phase", "Report", "Schedule", "Support", "dump", "start", "step", "stop", "support"]
+__all__ = [
+    "Capture",
+    "CaptureModule",
+    "Feature",
+    "Phase",
+    "Report",
+    "Schedule",
+    "Support",
+    "dump",
+    "start",
+    "step",
+    "stop",
+    "support",
+]
 
 sys.modules[__name__].__class__ = CaptureModule

@@ -12,8 +12,8 @@ TAIL_BYTES = 8192  # more than a path can have
 
 
 def part_of(path: Path, pid: int | None = None) -> Path:
-    """Return where a file is written before it takes its name: in the same folder, hidden, under a name that no reader takes for a
-    recording.
+    """Return where a file is written before it takes its name: in the same folder, hidden, under a name that no reader
+    takes for a recording.
 
     ``pid``: of the process that writes it, this one if None.
     """
@@ -32,7 +32,8 @@ def put(path: Path, write: Callable[[Path], object], last_key: str = "") -> int:
 
 
 def settle(path: Path, last_key: str = "") -> int:
-    """Give a file that was written under the name of ``part_of`` its own; ``last_key`` is the last of the object of a JSON file.
+    """Give a file that was written under the name of ``part_of`` its own; ``last_key`` is the last of the object of a
+    JSON file.
 
     PyTorch reports no write that failed, so it is looked whether a JSON file has its end.
     """

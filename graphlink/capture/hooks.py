@@ -1,4 +1,5 @@
-"""Other recorders that are started, stopped and dumped with the window: NCCL's proxy profiler and example plugin, Flight Recorder, nsys.
+"""Other recorders that are started, stopped and dumped with the window: NCCL's proxy profiler and example plugin,
+Flight Recorder, nsys.
 
 None of them is needed. Each says what it did; what one cannot do never stops the recording.
 """
@@ -20,8 +21,8 @@ from graphlink.errors import GraphlinkError, UsageError
 EVENT_MASK = 1 | 2 | 4 | 8 | 16 | 64
 NCCL_SUCCESS = 0
 
-# Resumed four times, it finds what it will use, starts, stops and dumps into the folder, and says each time what it did; with the last
-# it is sent the rank.
+# Resumed four times, it finds what it will use, starts, stops and dumps into the folder, and says each time what it
+# did; with the last it is sent the rank.
 Hook: TypeAlias = Generator[str, Any, None]
 
 
@@ -36,8 +37,8 @@ class Did:
 
 
 def _proxy_profiler(folder: Path) -> Hook:
-    """Return the hook of NCCL pull request 1210: ``ncclProfilerEnable``, ``ncclProfilerDisable``, ``ncclProfilingDump`` of the loaded
-    NCCL."""
+    """Return the hook of NCCL pull request 1210: ``ncclProfilerEnable``, ``ncclProfilerDisable``, ``ncclProfilingDump``
+    of the loaded NCCL."""
     path = nccl_hooks()
     if path is None:
         raise GraphlinkError("no loaded NCCL library has ncclProfilerEnable")
@@ -58,8 +59,8 @@ def _proxy_profiler(folder: Path) -> Hook:
 
 
 def _example_plugin(folder: Path) -> Hook:
-    """Return the hook of NCCL's example profiler plugin: ``exampleProfilerStart`` and ``exampleProfilerStop``; it writes when a
-    communicator is destroyed."""
+    """Return the hook of NCCL's example profiler plugin: ``exampleProfilerStart`` and ``exampleProfilerStop``; it
+    writes when a communicator is destroyed."""
     path = plugin_library()
     if path is None:
         raise GraphlinkError("NCCL_PROFILER_PLUGIN is not set, or names no library that can be found")
@@ -77,8 +78,8 @@ def _example_plugin(folder: Path) -> Hook:
 
 
 def _flight_recorder(folder: Path) -> Hook:
-    """Return the hook that writes what PyTorch keeps of the last collectives of NCCL, as JSON where it can, else as the pickle that it
-    makes."""
+    """Return the hook that writes what PyTorch keeps of the last collectives of NCCL, as JSON where it can, else as the
+    pickle that it makes."""
     import torch
 
     module = getattr(torch._C, "_distributed_c10d", None)
@@ -98,7 +99,9 @@ def _flight_recorder(folder: Path) -> Hook:
 
 
 def _nsys(folder: Path) -> Hook:
-    """Return the hook of nsys, which records from ``cudaProfilerStart`` to ``cudaProfilerStop`` (``--capture-range=cudaProfilerApi``)."""
+    """Return the hook of nsys, which records from ``cudaProfilerStart`` to ``cudaProfilerStop``
+    (``--capture-range=cudaProfilerApi``).
+    """
     import torch
 
     if not torch.cuda.is_available():

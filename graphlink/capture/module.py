@@ -1,4 +1,5 @@
-"""A module that can be called: ``graphlink.capture("out/")`` makes a capture, ``graphlink.capture.start("out/")`` starts one.
+"""A module that can be called: ``graphlink.capture("out/")`` makes a capture, ``graphlink.capture.start("out/")``
+starts one.
 
 The latter is the one capture of the process, for programs whose loop is not at hand.
 """
@@ -25,7 +26,9 @@ def _starting(make: Callable[_Given, Capture]) -> Callable[_Given, Capture]:
 
     @functools.wraps(make, assigned=())
     def start(*arguments: _Given.args, **options: _Given.kwargs) -> Capture:
-        """Begin to record into ``folder``, with the arguments of ``Capture``. An earlier recording is ended and written first."""
+        """Begin to record into ``folder``, with the arguments of ``Capture``. An earlier recording is ended and written
+        first.
+        """
         dump()
         _captures[:] = [make(*arguments, **options)]
         return _captures[0].start()
@@ -46,7 +49,9 @@ def stop() -> None:
 
 
 def dump() -> list[Report]:
-    """Write what was recorded, and end the recording if it is on. Return the reports of the windows since the last ``start``."""
+    """Write what was recorded, and end the recording if it is on. Return the reports of the windows since the last
+    ``start``.
+    """
     return [report for capture in _captures for report in capture.dump()]
 
 

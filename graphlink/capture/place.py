@@ -15,8 +15,8 @@ from graphlink.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class WorldRank:
-    """``told_by``: torch.distributed, or the name of the variable; "" where nothing recorded it. ``world_size`` None where it is not
-    known."""
+    """``told_by``: torch.distributed, or the name of the variable; "" where nothing recorded it. ``world_size`` None
+    where it is not known."""
 
     rank: int
     world_size: int | None
@@ -59,8 +59,8 @@ def meet(place: WorldRank, timeout_s: float, window: int) -> Meeting | None:
 
     ``window``: which of the process, so that a rank whose window failed does not meet others in a later one.
 
-    By the store of the default process group: a barrier of a process group would be work on the device, and an entry in the recorded
-    list of groups. RuntimeError where the store is gone.
+    By the store of the default process group: a barrier of a process group would be work on the device, and an entry in
+    the recorded list of groups. RuntimeError where the store is gone.
     """
     distributed = running()
     if distributed is None or distributed.get_world_size() < 2:

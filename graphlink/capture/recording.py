@@ -1,4 +1,6 @@
-"""One window with all that is around it: a place for the ranks to begin together, other recorders, files, time spent, the report."""
+"""One window with all that is around it: a place for the ranks to begin together, other recorders, files, time spent,
+the report.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ _windows = itertools.count()  # the same on all ranks, which all come to their w
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` next to the recording.
+    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` next to the
+    recording.
 
-    ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop, write.
+    ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop,
+    write.
     """
 
     folder: Path
@@ -44,13 +48,16 @@ class Report:
     support: Support
 
     def line(self) -> str:
-        """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s (prepare 0.100, start
-        0.023)``"""
+        """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s
+        (prepare 0.100, start 0.023)``"""
         first, last = self.steps[0], self.steps[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         parts = ", ".join(f"{name} {ns / 1e9:.3f}" for name, ns in self.spent_ns.items())
         still_s, size_mb = sum(self.spent_ns.values()) / 1e9, sum(self.bytes.values()) / 1e6
-        return f"rank {self.place.rank}: {steps} in {self.folder}, {size_mb:.1f} MB; training stood still for {still_s:.3f} s ({parts})"
+        return (
+            f"rank {self.place.rank}: {steps} in {self.folder}, {size_mb:.1f} MB; training stood still for "
+            f"{still_s:.3f} s ({parts})"
+        )
 
     def write(self) -> None:
         """Write the recording; raise OSError where it cannot be written."""
@@ -59,12 +66,21 @@ class Report:
 
 
 class Recording:
-    """``warnings``: what went wrong and did not end it. Whatever else fails is raised; ``abandon`` then leaves nothing running.
+    """``warnings``: what went wrong and did not end it. Whatever else fails is raised; ``abandon`` then leaves nothing
+    running.
 
     ``hooks``: names; where None are asked for, those that are there are taken, and it is no news that others are not.
     """
 
-    def __init__(self, folder: Path, hooks: Sequence[str] | None, window: Window, *, execution_trace: bool, sync_timeout_s: float | None):
+    def __init__(
+        self,
+        folder: Path,
+        hooks: Sequence[str] | None,
+        window: Window,
+        *,
+        execution_trace: bool,
+        sync_timeout_s: float | None,
+    ):
         self.folder = folder
         self.window = window
         self.warnings: list[str] = []
@@ -79,7 +95,9 @@ class Recording:
 
     def prepare(self) -> None:
         if _running:
-            raise GraphlinkError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
+            raise GraphlinkError(
+                "another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first"
+            )
         _running.append(self)
         with self._spending("prepare"):
             self.window.prepare()
@@ -167,7 +185,9 @@ class Recording:
         world = place.world_size or (1 << 31 if place.told_by else 1)
         older = [int(number) for number in numbers if number.isdigit() and int(number) >= world]
         if older:
-            self.warnings.append(f"{self.folder} holds ranks of another run, as {min(older)}: record into a folder of its own")
+            self.warnings.append(
+                f"{self.folder} holds ranks of another run, as {min(older)}: record into a folder of its own"
+            )
 
     @contextlib.contextmanager
     def _warning(self, what: str, *errors: type[Exception]) -> Iterator[None]:

@@ -24,7 +24,8 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Choose steps: ``wait`` off, ``warmup`` while the profiler is made ready, ``active`` recorded; ``repeat`` times, 0 = for ever.
+    """Choose steps: ``wait`` off, ``warmup`` while the profiler is made ready, ``active`` recorded; ``repeat`` times, 0
+    = for ever.
 
     Examples:
         >>> [Schedule(wait=1, warmup=1, active=2)(step).name for step in range(5)]

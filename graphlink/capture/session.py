@@ -30,7 +30,8 @@ class Capture:
     Args:
         folder: Where the recordings go.
         steps: How many steps are recorded, after one that is left out and one for the profiler to warm up.
-        schedule: Which steps, instead: a ``graphlink.capture.Schedule``, or one of ``torch.profiler.schedule``. Without either all are.
+        schedule: Which steps, instead: a ``graphlink.capture.Schedule``, or one of ``torch.profiler.schedule``. Without
+            either all are.
         execution_trace: Without it host ops are slowed down far less, and what only that file has is missing.
         stacks: Python stacks are recorded too, so that lines of the program can be named. Steps get slower.
         sync: Ranks begin together, and wait for each other at most 60 s, or as many s as it says; False: they do not.
@@ -73,13 +74,17 @@ class Capture:
     def __enter__(self) -> Capture:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._finish(f"{kind.__name__} in the step" if kind else "the end of the block")
         if not self.reports and not self._said:
             self._warn(f"nothing was recorded: the schedule asks for later steps than the {self._step} that were made")
 
     def start(self) -> Capture:
-        """Begin with the schedule's step 0, or the recording at once. What an earlier start recorded is written first."""
+        """Begin with the schedule's step 0, or the recording at once. What an earlier start recorded is written
+        first.
+        """
         if os.getpid() != self._pid:
             self._recording = None  # of the process that this one was forked from
         if not self._on:
@@ -196,12 +201,16 @@ class Capture:
     def _catch_termination(self) -> None:
         """Catch SIGTERM: while the window is open, SIGTERM first writes what was recorded."""
         current = signal.getsignal(signal.SIGTERM)
-        if threading.current_thread() is threading.main_thread() and current is not None and current != self._terminated:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and current is not None
+            and current != self._terminated
+        ):
             self._handler = signal.signal(signal.SIGTERM, self._terminated)
 
     def _release_termination(self) -> None:
-        """Restore the SIGTERM handler unless the program has put a handler of its own there meanwhile. Only the main thread can: another
-        leaves it, to pass on."""
+        """Restore the SIGTERM handler unless the program has put a handler of its own there meanwhile. Only the main
+        thread can: another leaves it, to pass on."""
         if self._handler is None or threading.current_thread() is not threading.main_thread():
             return
         handler, self._handler = self._handler, None

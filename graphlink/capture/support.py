@@ -1,7 +1,7 @@
 """Features that this PyTorch, this CUDA and this environment can record; what is missing, and how to get it.
 
-Told by what is there (names, arguments, environment), not by version numbers, but where a fault of a version cannot be seen otherwise.
-Nothing is started, and no CUDA context is made.
+Told by what is there (names, arguments, environment), not by version numbers, but where a fault of a version cannot be
+seen otherwise. Nothing is started, and no CUDA context is made.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ OLDEST = (2, 3)  # PyTorch that records ET and Kineto together
 UNRESOLVED_SINCE = (12, 9)  # CUDA from which on Kineto does not collect event records (kineto pull request 1552)
 NSYS_SESSION = "NSYS_PROFILING_SESSION_ID"  # set by nsys in the programs that it runs
 FLIGHT_BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # newer name first
-FLIGHT_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json", "_dump_nccl_trace")  # JSON where there is; the last gives a pickle
+FLIGHT_DUMPS = (
+    "_dump_fr_trace_json",
+    "_dump_nccl_trace_json",
+    "_dump_nccl_trace",
+)  # JSON where there is; the last gives a pickle
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One thing that can be recorded or not. ``how``: the line that would record it, None where it is available or out of reach."""
+    """One thing that can be recorded or not. ``how``: the line that would record it, None where it is available or out
+    of reach.
+    """
 
     name: str
     available: bool
@@ -76,15 +82,19 @@ def support(environ: Mapping[str, str] = os.environ) -> Support:
 
 
 def config_fields(torch: Any) -> frozenset[str]:
-    """Return the arguments that ``_ExperimentalConfig`` of this PyTorch takes, read from the signature in its docstring (it is a C++
-    type)."""
+    """Return the arguments that ``_ExperimentalConfig`` of this PyTorch takes, read from the signature in its docstring
+    (it is a C++ type)."""
     config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
-    words = (config.__init__.__doc__ or "").split(") ->")[0].replace("(", " ").replace(",", " ").split() if config else []
+    words = (
+        (config.__init__.__doc__ or "").split(") ->")[0].replace("(", " ").replace(",", " ").split() if config else []
+    )
     return frozenset(word.removesuffix(":") for word in words if word.endswith(":"))
 
 
 def mapped_libraries(*starts: str) -> list[Path]:
-    """Return the shared libraries that this process has loaded, of which the file name begins so (Linux; elsewhere none)."""
+    """Return the shared libraries that this process has loaded, of which the file name begins so (Linux; elsewhere
+    none).
+    """
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
@@ -93,7 +103,9 @@ def mapped_libraries(*starts: str) -> list[Path]:
 
 
 def plugin_library(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Find the profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for ``libnccl-profiler-X.so``."""
+    """Find the profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for
+    ``libnccl-profiler-X.so``.
+    """
     name = environ.get("NCCL_PROFILER_PLUGIN", "")
     if not name or Path(name).is_file():
         return Path(name) if name else None
@@ -109,7 +121,12 @@ def _recorder(torch: Any) -> list[Feature]:
     version, newer = str(torch.__version__), "pip install -U torch"
     return [
         _feature(
-            "torch", "the recording", version_of(version) >= OLDEST, f"PyTorch {version}", f"PyTorch {version}", "pip install 'torch>=2.3'"
+            "torch",
+            "the recording",
+            version_of(version) >= OLDEST,
+            f"PyTorch {version}",
+            f"PyTorch {version}",
+            "pip install 'torch>=2.3'",
         ),
         _feature(
             "kineto",

@@ -1,7 +1,7 @@
 """PyTorch's recordings of one rank: execution trace and Kineto trace of the same steps.
 
-prepare -> register -> open -> (begin_step ...) -> close -> write. The execution trace is on a little longer than Kineto at both ends, so
-that it has every host row that Kineto has. Where one of the two fails, the other is kept.
+prepare -> register -> open -> (begin_step ...) -> close -> write. The execution trace is on a little longer than Kineto
+at both ends, so that it has every host row that Kineto has. Where one of the two fails, the other is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
 
 
 class Window:
-    """``trouble``: what could not be written, in words. PyTorch fails with RuntimeError, the file system with OSError: passed on."""
+    """``trouble``: what could not be written, in words. PyTorch fails with RuntimeError, the file system with OSError:
+    passed on.
+    """
 
     def __init__(self, *, stacks: bool = False) -> None:
         self._stacks = stacks
@@ -80,12 +82,16 @@ class Window:
         observer = torch.profiler.ExecutionTraceObserver()
         observer.register_callback(str(part_of(et)))
         if not observer._registered or not part_of(et).exists():
-            observer._registered = False  # PyTorch says that it is where another one is, which would be ended with this one
+            observer._registered = (
+                False  # PyTorch says that it is where another one is, which would be ended with this one
+            )
             raise GraphlinkError("another observer of execution traces is registered, or the file cannot be opened")
         self._observer, self._et, self._pid = observer, et, os.getpid()
 
     def drain(self) -> None:
-        """Wait for what the device still has to do: launched before the window, it would be in the recording without its launch."""
+        """Wait for what the device still has to do: launched before the window, it would be in the recording without
+        its launch.
+        """
         import torch
 
         if torch.cuda.is_initialized():
@@ -123,8 +129,8 @@ class Window:
             self._observer.unregister_callback()
 
     def leave_to_parent(self) -> None:
-        """Leave the recording to the parent, in a process that was forked while the window is open (a worker of a DataLoader): what it runs
-        is not of this recording.
+        """Leave the recording to the parent, in a process that was forked while the window is open (a worker of a
+        DataLoader): what it runs is not of this recording.
 
         It has the observer and its open file, and would write into the parent's, to the end of the program.
         """
@@ -138,7 +144,8 @@ class Window:
                         os.dup2(nowhere.fileno(), int(opened.name))
 
     def write(self, kineto: Path, et: Path) -> dict[str, int]:
-        """Write both files under their names; return bytes by name. What fails of the one does not keep the other from being written.
+        """Write both files under their names; return bytes by name. What fails of the one does not keep the other from
+        being written.
 
         ``et`` need not be what it was to be when the window opened: the rank may have become known since.
         """
@@ -170,15 +177,17 @@ class Window:
 
 
 def _scheduled(torch: Any) -> bool:
-    """Tell whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made ready."""
+    """Tell whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made
+    ready.
+    """
     warms_up = torch.profiler.ProfilerAction.WARMUP
     return any(type(one) is torch.profiler.profile and one.current_action is warms_up for one in gc.get_objects())
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence PyTorch's warnings about its own profiler: they are no news to who asked us to run it, and may be errors where they have been
-    made so."""
+    """Silence PyTorch's warnings about its own profiler: they are no news to who asked us to run it, and may be errors
+    where they have been made so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -188,9 +197,9 @@ def _quiet() -> Iterator[None]:
 def _visible_waits() -> Iterator[None]:
     """Put a range around ``Work.wait`` of gloo, where the default process group has gloo, and take it away again.
 
-    PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends where the range
-    does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and events on streams.
-    What the program put there meanwhile stays, and around it a range that nobody records.
+    PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends
+    where the range does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and
+    events on streams. What the program put there meanwhile stays, and around it a range that nobody records.
     """
     distributed = running()
     if distributed is None or "gloo" not in str(distributed.get_backend_config()):

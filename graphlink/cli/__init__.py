@@ -1,4 +1,6 @@
-"""The command line: parses, calls one function, prints, and turns errors into an exit status. Nothing heavy is imported up here."""
+"""The command line: parses, calls one function, prints, and turns errors into an exit status. Nothing heavy is imported
+up here.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _run(argv: Sequence[str]) -> int:
     if not argv:
         complain(SHORT_HELP)
         return WRONG_USAGE  # as of a command that names nothing: a script whose list of files is empty must not go on
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for linear algebra, of which there is none
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # numpy would start threads for linear algebra, of which there is none
     arguments = parse(argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -57,8 +61,8 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _settle(arguments: argparse.Namespace) -> None:
-    """Settle outputs of killed runs: whatever folder or file of graphlink the arguments name is read as it was before, or is after, a run
-    that was killed.
+    """Settle outputs of killed runs: whatever folder or file of graphlink the arguments name is read as it was before,
+    or is after, a run that was killed.
 
     Raises:
         OutputError: as ``publish.settle``.

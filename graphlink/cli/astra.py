@@ -15,7 +15,9 @@ TOPOLOGIES: Final = ("ring", "switch", "fully-connected")
 
 
 def astra_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md"
+    parser.epilog = (
+        "bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md"
+    )
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
     parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/astra-sim)")
     parser.add_argument(
@@ -30,12 +32,19 @@ def astra_options(parser: argparse.ArgumentParser) -> None:
         help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)",
     )
     parser.add_argument(
-        "--latency", type=between(0, 1e9, "time in ns"), metavar="NS", help="of a step between neighbours, instead of the measured one"
+        "--latency",
+        type=between(0, 1e9, "time in ns"),
+        metavar="NS",
+        help="of a step between neighbours, instead of the measured one",
     )
     parser.add_argument(
-        "--replay-only", action="store_true", help="communication takes its recorded time; ranks do not wait for each other"
+        "--replay-only",
+        action="store_true",
+        help="communication takes its recorded time; ranks do not wait for each other",
     )
-    parser.add_argument("--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others"
+    )
 
 
 def astra(arguments: argparse.Namespace) -> int:
@@ -62,7 +71,11 @@ def astra(arguments: argparse.Namespace) -> int:
         replay_only=arguments.replay_only,
     )
     made = write(what, out, force=arguments.force)
-    lines = [f"{out}: {made.ranks} ranks, {made.nodes:,} nodes", *network_lines(what), *(f"warning: {w}" for w in made.warnings)]
+    lines = [
+        f"{out}: {made.ranks} ranks, {made.nodes:,} nodes",
+        *network_lines(what),
+        *(f"warning: {w}" for w in made.warnings),
+    ]
     lines.append(f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]")
     tell(arguments.json, made, lambda: lines)
     return 0

@@ -1,4 +1,6 @@
-"""``graphlink bubbles``: where the bubbles of an earlier run come from, and what another schedule would make of its times."""
+"""``graphlink bubbles``: where the bubbles of an earlier run come from, and what another schedule would make of its
+times.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
-_RATES: Final = ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal")  # the last by formula, not by what was idle
+_RATES: Final = (
+    "bubble_rate_makespan",
+    "bubble_rate_zb",
+    "bubble_ratio_ideal",
+)  # the last by formula, not by what was idle
 _PARTS: Final = {
     "schedule": "lost by the schedule itself: equal stages, no transfers",
     "imbalance": "added by stages of unequal times",
@@ -35,7 +41,13 @@ docs/bubbles.md has the definitions, the causes, and how to read the picture."""
 def bubbles_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _ABOUT
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("--top", type=count, default=10, metavar="N", help="how many of the longest idle intervals to print (default 10)")
+    parser.add_argument(
+        "--top",
+        type=count,
+        default=10,
+        metavar="N",
+        help="how many of the longest idle intervals to print (default 10)",
+    )
     parser.add_argument("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one")
     other = parser.add_argument_group("what if")
     other.add_argument(
@@ -56,7 +68,8 @@ def bubbles_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         type=between(1e-6, 1e6, "multiple of 1F1B's memory"),
         metavar="X",
-        help="with --schedule auto: activations that a rank may store, in multiples of 1F1B's most (default 1; zb-1p is 1, zb-2p 2)",
+        help="with --schedule auto: activations that a rank may store, in multiples of 1F1B's most (default 1; zb-1p "
+        "is 1, zb-2p 2)",
     )
     other.add_argument(
         "--weight-memory",
@@ -65,7 +78,9 @@ def bubbles_options(parser: argparse.ArgumentParser) -> None:
         help="of a microbatch's activations, what its weight gradient still needs after the input gradient"
         " (0 to 1, default 0.5; with FlashAttention 0.94)",
     )
-    other.add_argument("--et", metavar="FOLDER", help="also write the computed step as Chakra graphs, one a rank, for simulators")
+    other.add_argument(
+        "--et", metavar="FOLDER", help="also write the computed step as Chakra graphs, one a rank, for simulators"
+    )
 
 
 def bubbles(arguments: argparse.Namespace) -> int:
@@ -87,7 +102,13 @@ def bubbles(arguments: argparse.Namespace) -> int:
     file = file_of.load(folder / file_of.NAME)
     offer = None
     if arguments.schedule is not None:
-        asked = (arguments.microbatches, arguments.chunks, arguments.input_share, arguments.memory, arguments.weight_memory)
+        asked = (
+            arguments.microbatches,
+            arguments.chunks,
+            arguments.input_share,
+            arguments.memory,
+            arguments.weight_memory,
+        )
         offer = schedules.offer(file, arguments.schedule, *asked)
     wrote = []
     if offer is not None and arguments.et is not None:
@@ -98,7 +119,10 @@ def bubbles(arguments: argparse.Namespace) -> int:
         wrote.append(f"wrote {arguments.compare}")
 
     def text() -> list[str | Table]:
-        blocks: list[Sequence[str | Table]] = [*report(file, arguments.top), *([what_if(file, offer.other)] if offer else [])]
+        blocks: list[Sequence[str | Table]] = [
+            *report(file, arguments.top),
+            *([what_if(file, offer.other)] if offer else []),
+        ]
         return joined([*blocks, *([wrote] if wrote else [])])
 
     tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer.other) if offer else file, text)
@@ -139,7 +163,11 @@ def _step(found: StepTime) -> list[str | Table]:
     from msgspec import UNSET
 
     measured = "" if found.measured_ns is UNSET else f"  (measured {ms(found.measured_ns)} ms)"
-    missed = "" if found.missed is UNSET else f", {found.missed:+.2%} of it added, as the recorded steps took longer than computed"
+    missed = (
+        ""
+        if found.missed is UNSET
+        else f", {found.missed:+.2%} of it added, as the recorded steps took longer than computed"
+    )
     if found.missed is not UNSET and found.missed < 0:
         missed = f", {found.missed:+.2%} of it, as the recorded steps took less than computed"
     rows = [(str(r.rank), ms(r.work_ns), ms(r.optimizer_ns), ms(r.rest_ns)) for r in found.ranks]
@@ -159,13 +187,19 @@ def _searched(found: Searched) -> list[str | Table]:
     total, before = (_all_idle(parts) for parts in (found.idle, found.idle_1f1b))
     head = ("stage", "memory at most", "until its first backward", "until its last forward ends", "after it")
     cells = [
-        [f"{ms(ns)} ({ms(was)})" for ns, was in zip(getattr(found.idle, name), getattr(found.idle_1f1b, name), strict=True)]
+        [
+            f"{ms(ns)} ({ms(was)})"
+            for ns, was in zip(getattr(found.idle, name), getattr(found.idle_1f1b, name), strict=True)
+        ]
         for name in ("until_backward_ns", "between_ns", "after_forward_ns")
     ]
-    rows = [(str(stage), f"{peak:.2f}", *parts) for stage, (peak, *parts) in enumerate(zip(found.peak, *cells, strict=True))]
+    rows = [
+        (str(stage), f"{peak:.2f}", *parts) for stage, (peak, *parts) in enumerate(zip(found.peak, *cells, strict=True))
+    ]
     return [
         f"  memory of activations: at most {most:.2f} of what 1F1B stores at most, limit {limit:g}",
-        f"  idle time of all stages between their first and last work: {ms(total)} ms, with 1F1B on the same times {ms(before)} ms",
+        f"  idle time of all stages between their first and last work: {ms(total)} ms, with 1F1B on the same times "
+        f"{ms(before)} ms",
         "  where it gains: idle ms of each stage (with 1F1B)",
         Table(rows, head, ">>>>>", indent=4),
     ]
@@ -182,9 +216,18 @@ def _head(file: Bubbles) -> list[str]:
 
     pipeline, definition = file.pipeline, file.definition
     steps = [s.number for s in file.steps]
-    lines = [shape(pipeline), *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else [])]
+    lines = [
+        shape(pipeline),
+        *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else []),
+    ]
     spans = ", ".join(ms(s.end_ns - s.start_ns) for s in file.steps[:8]) + (", ..." if len(steps) > 8 else "")
-    numbered = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps ({steps[0]} to {steps[-1]})" if steps else "no step"
+    numbered = (
+        f"step {steps[0]}"
+        if len(steps) == 1
+        else f"{len(steps)} steps ({steps[0]} to {steps[-1]})"
+        if steps
+        else "no step"
+    )
     lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
     for name in _RATES:
         rate = getattr(definition, name)
@@ -198,11 +241,14 @@ def _stages(file: Bubbles) -> list[str]:
     wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
     lines = [
         "idle time by stage, ms",
-        f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  " + "  ".join(f"{c:>{wide[c]}}" for c in causes),
+        f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  "
+        + "  ".join(f"{c:>{wide[c]}}" for c in causes),
     ]
     for entry in file.stages:
         cells = "  ".join(_cell(entry, c, wide[c]) for c in causes)
-        lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, sum(entry.idle_ns.values()))}  {cells}".rstrip())
+        lines.append(
+            f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, sum(entry.idle_ns.values()))}  {cells}".rstrip()
+        )
     idle = sum(file.pipeline.causes_ns.values())
     work = sum(entry.work_ns for entry in file.stages)
     whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
@@ -229,7 +275,8 @@ def _longest(file: Bubbles, top: int) -> list[str]:
     order = sorted(inside, key=lambda e: (e.start_ns - e.end_ns, e.start_ns, e.rank))[:top]
     lines = [
         f"longest idle intervals ({len(order)} of {len(inside):,})",
-        f"  {'ms':>11}  {'of its step':>11}  {'rank':>5} {'stage':>5} {'step':>5}  {'from ms':>11}  {'cause':<21}  evidence",
+        f"  {'ms':>11}  {'of its step':>11}  {'rank':>5} {'stage':>5} {'step':>5}  {'from ms':>11}  {'cause':<21}  "
+        "evidence",
     ]
 
     def line(e: IdleEntry) -> str:
@@ -237,7 +284,9 @@ def _longest(file: Bubbles, top: int) -> list[str]:
         share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
         since = ms(e.start_ns - step.start_ns) if step else "-"
         place = f"{e.rank:>5} {e.stage:>5} {'-' if e.step is UNSET else e.step:>5}"
-        return f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}".rstrip()
+        return (
+            f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}"
+        ).rstrip()
 
     return [*lines, *map(line, order)]
 
@@ -274,7 +323,9 @@ def _notes(file: Bubbles) -> list[str]:
     ]
     said = [*left_out, *(f"warning: {plain(text)}" for text in file.warnings)]
     lines = [
-        f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}" if optimizer or (sync is not UNSET and sync) else "",
+        f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}"
+        if optimizer or (sync is not UNSET and sync)
+        else "",
         f"this recording cannot show, so their time is elsewhere: {unseen}" if unseen else "",
         *(f"{text}{like_it(count)}" for text, count in alike(said)),
     ]

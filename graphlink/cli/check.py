@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 def check_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules"
-    parser.add_argument("what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph")
-    parser.add_argument("--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)")
+    parser.add_argument(
+        "what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph"
+    )
+    parser.add_argument(
+        "--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)"
+    )
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -48,7 +52,9 @@ def check(arguments: argparse.Namespace) -> int:
 def text(prefix: str, judgement: Judgement) -> list[str | Table]:
     """Return a block per finding: what, what each reader makes of it, where for example."""
     ranks = counted(len(judgement.ranks), "rank")
-    lines: list[str | Table] = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
+    lines: list[str | Table] = [
+        f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"
+    ]
     for verdict in judgement.verdicts:
         rule = verdict.rule
         rows = [("feeder_v3", rule.head or "no harm"), ("legacy", rule.on_legacy or "no harm")]

@@ -1,4 +1,6 @@
-"""The columns of a table in the width of a terminal: text wraps at words, and nothing is cut inside one without saying so."""
+"""The columns of a table in the width of a terminal: text wraps at words, and nothing is cut inside one without saying
+so.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Final
 from graphlink.records import Table
 
 _SPACE: Final = 2  # between columns
-_WORD: Final = 24  # a text column is no narrower than its longest word, but for longer ones: names in recordings run over hundreds
+_WORD: Final = (
+    24  # a text column is no narrower than its longest word, but for longer ones: names in recordings run over hundreds
+)
 _LOST: Final = "..."
 _NARROW: Final = 8  # where even so there is no room
 
@@ -25,14 +29,17 @@ class Column:
 
 
 def fitted(table: Table, width: int | None) -> list[Column]:
-    """Return the columns of a table whose text is plain and that is ``width`` wide, indent included; None: as wide as it gets.
+    """Return the columns of a table whose text is plain and that is ``width`` wide, indent included; None: as wide as
+    it gets.
 
-    Where it is too narrow, text columns wrap, the widest first; before one would be narrower than its words, columns that are ``spare``
-    are left out. Words that are still too long lose their middle, and columns for which there is no room at all are left out, the last
-    one first.
+    Where it is too narrow, text columns wrap, the widest first; before one would be narrower than its words, columns
+    that are ``spare`` are left out. Words that are still too long lose their middle, and columns for which there is no
+    room at all are left out, the last one first.
     """
     count = max(map(len, [table.head, *table.rows]))
-    heads, *rows = ([*(cell.rstrip(" ") for cell in row), *[""] * (count - len(row))] for row in (table.head, *table.rows))
+    heads, *rows = (
+        [*(cell.rstrip(" ") for cell in row), *[""] * (count - len(row))] for row in (table.head, *table.rows)
+    )
     sides = table.align.ljust(count, "<")
     columns = [Column(head, tuple(row[k] for row in rows), sides[k] == ">") for k, head in enumerate(heads)]
     if width is None:
@@ -86,7 +93,9 @@ def _narrow(widths: list[int], least: Sequence[int], room: int) -> None:
 
 def _as_wide(column: Column, wide: int) -> Column:
     """Return a column with its width, and without the middle of words that are longer."""
-    return replace(column, cells=tuple(" ".join(_cut(word, wide) for word in _words(text)) for text in column.cells), width=wide)
+    return replace(
+        column, cells=tuple(" ".join(_cut(word, wide) for word in _words(text)) for text in column.cells), width=wide
+    )
 
 
 def _cut(word: str, wide: int) -> str:

@@ -24,7 +24,10 @@ STRETCHES: Final = 10
 GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
 _FAMILIES: Final = ("on path ms", "", "share", "nodes", "name")
-_ABOUT: Final = "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and gains never add up."
+_ABOUT: Final = (
+    "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and "
+    "gains never add up."
+)
 
 
 def critical_options(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +36,13 @@ def critical_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--across",
         action="store_true",
-        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that came late",
+        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that came "
+        "late",
     )
     parser.add_argument("--rank", type=count, metavar="R", help="which rank (default: the one with the longest path)")
-    parser.add_argument("--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)")
+    parser.add_argument(
+        "--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)"
+    )
 
 
 def critical(arguments: argparse.Namespace) -> int:
@@ -44,7 +50,8 @@ def critical(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no critical path, or none of that rank, or no graphs; a file cannot be read.
-        UsageError: ``--top`` is out of range, ``--rank`` and ``--across`` are both given, or the folder holds the graphs of several runs.
+        UsageError: ``--top`` is out of range, ``--rank`` and ``--across`` are both given, or the folder holds the
+            graphs of several runs.
     """
     if not 1 <= arguments.top <= MOST:
         raise UsageError(f"--top {arguments.top}: from 1 to {MOST}")
@@ -75,17 +82,30 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:
         refuse_made(folder / SUMMARY)
-        raise InputError("holds no critical_path.<rank>.json", path=folder, todo="name the folder that an earlier run wrote with --out")
+        raise InputError(
+            "holds no critical_path.<rank>.json",
+            path=folder,
+            todo="name the folder that an earlier run wrote with --out",
+        )
     if arguments.rank is not None and arguments.rank not in files:
         some = ", ".join(str(r) for r in sorted(files)[:20])
         raise InputError(f"has no critical path of rank {arguments.rank}: its ranks are {some}", path=folder)
     chosen, others = arguments.rank, list[str]()
     if chosen is None:
-        lengths = {rank: path.length_ns(file) for rank, file in sorted(files.items())} if len(files) > 1 else dict.fromkeys(files, 0)
+        lengths = (
+            {rank: path.length_ns(file) for rank, file in sorted(files.items())}
+            if len(files) > 1
+            else dict.fromkeys(files, 0)
+        )
         chosen = max(lengths, key=lambda rank: lengths[rank])
         if len(files) > 1:
-            others = ["", "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses"]
-            others += ["Each path is of a rank alone, with its waits for others; --across shows what held up all of them."]
+            others = [
+                "",
+                "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
+            ]
+            others += [
+                "Each path is of a rank alone, with its waits for others; --across shows what held up all of them."
+            ]
     file = path.load(files[chosen])
     tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])
 
@@ -101,7 +121,9 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         *(f"  Note: {note}." for note in file.notes),
     ]
     ops = [(g.gain_ns, _op(g)) for g in gains.ops]
-    families = [(g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", family_words(g))) for g in gains.families]
+    families = [
+        (g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", family_words(g))) for g in gains.families
+    ]
     syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
     return joined(
         [
@@ -132,7 +154,10 @@ def report(file: PathFile, top: int) -> list[str | Table]:
 def _op(gain: OpGain) -> tuple[str, ...]:
     from graphlink.graph.families import PYTHON, family_of
 
-    about = [*([PYTHON] if family_of(gain.name) == PYTHON else []), *([f"{len(gain.nodes)} parts"] if len(gain.nodes) > 1 else [])]
+    about = [
+        *([PYTHON] if family_of(gain.name) == PYTHON else []),
+        *([f"{len(gain.nodes)} parts"] if len(gain.nodes) > 1 else []),
+    ]
     name = shortened(gain.name) + (f" ({', '.join(about)})" if about else "")
     return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", name
 
@@ -149,18 +174,26 @@ def _shares(file: PathFile) -> Table:
 
     from graphlink.replay.path_words import gap_ns, share_rows
 
-    share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
+    share, gain, whole = (
+        msgspec.structs.asdict(file.share_ns),
+        msgspec.structs.asdict(file.gains.shares),
+        file.length_ns,
+    )
     return Table([*share_rows(share, whole, gap_ns(file, file.nodes.cost_ns), gain, whole)], GAINS, "<>>>>", indent=0)
 
 
 def _gains(
     title: str, rows: Sequence[tuple[int, tuple[str, ...]]], others_ns: int, head: tuple[str, ...], top: int, whole: int
 ) -> list[str | Table]:
-    """Return a table of gains: each with the cells behind it, the last of which is a name and the one before it a number."""
+    """Return a table of gains: each with the cells behind it, the last of which is a name and the one before it a
+    number.
+    """
     if not rows:
         return [f"{title}: none gains anything"]
     align = ">>><><" if len(head) > 2 else ">>><"
-    table = Table([(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain ms", "", *head), align)
+    table = Table(
+        [(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain ms", "", *head), align
+    )
     left = max(others_ns, rows[top][0] if len(rows) > top else 0)
     return [title, table, f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
 
@@ -173,8 +206,13 @@ def _stretches(file: PathFile) -> list[str | Table]:
     rows = []
     for one in stretches(file, STRETCHES):
         ids = f"node {one.first}" if one.count == 1 else f"nodes {one.first} to {one.last} ({one.count:,})"
-        most = f"{ids}, most {shortened(one.most)}{f' before {shortened(one.before)}' * bool(one.before)} {ms(one.most_ns)}"
-        rows.append((ms(one.ns), percent(one.ns, file.length_ns), share_word(one.share), f"from {ms(one.from_ns)}", most))
+        most = (
+            f"{ids}, most {shortened(one.most)}{f' before {shortened(one.before)}' * bool(one.before)} "
+            f"{ms(one.most_ns)}"
+        )
+        rows.append(
+            (ms(one.ns), percent(one.ns, file.length_ns), share_word(one.share), f"from {ms(one.from_ns)}", most)
+        )
     return [title, Table(rows, align=">><<<")] if rows else [f"{title}: none"]
 
 
@@ -183,7 +221,10 @@ def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     from graphlink.replay.path_words import family_words
 
     whole = found.length_ns
-    families = [(ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", family_words(f)) for f in found.families[:top]]
+    families = [
+        (ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", family_words(f))
+        for f in found.families[:top]
+    ]
     return joined(
         [
             _head(found),
@@ -191,7 +232,8 @@ def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
             _ranks(found),
             _hops(found, top),
             [
-                "families (nodes of one name, ops with their parts; graphlink replay DIR --scale NAME=0 tells what one gains)",
+                "families (nodes of one name, ops with their parts; graphlink replay DIR --scale NAME=0 tells what one "
+                "gains)",
                 Table(families, _FAMILIES, ">><><"),
             ],
         ]
@@ -204,7 +246,8 @@ def _head(found: CriticalAcross) -> list[str]:
     if found.before_ns:
         first = f"{ms(found.before_ns)} ms before the recording of rank {found.nodes.rank[0]} began"
         lines.append(
-            f"  The replay of all ranks takes {ms(found.before_ns + found.length_ns)} ms: {first}, then {ms(found.length_ns)} ms of path."
+            f"  The replay of all ranks takes {ms(found.before_ns + found.length_ns)} ms: {first}, then "
+            f"{ms(found.length_ns)} ms of path."
         )
     if found.measured_ns is not None:
         error = "" if found.error_pct is None else f", {found.error_pct:+.3f} % (self-consistency)"
@@ -222,7 +265,14 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
     if found.gain_ns is UNSET:
         return [Table([*share_rows(found.share_ns, whole, gaps_ns)], GAINS[:2], "<>>", indent=0)]
-    return [Table([*share_rows(found.share_ns, whole, gaps_ns, found.gain_ns, found.before_ns + whole)], GAINS, "<>>>>", indent=0)]
+    return [
+        Table(
+            [*share_rows(found.share_ns, whole, gaps_ns, found.gain_ns, found.before_ns + whole)],
+            GAINS,
+            "<>>>>",
+            indent=0,
+        )
+    ]
 
 
 def _ranks(found: CriticalAcross) -> list[str | Table]:
@@ -252,7 +302,9 @@ def _hops(found: CriticalAcross, top: int) -> list[str | Table]:
     for hop in found.hops[:top]:
         late = f"{shortened(hop.other_name)} ({hop.other_id})"
         before = f"before that {ms(hop.stretch_ns)} ms of path, most in {shortened(hop.most)} ({ms(hop.most_ns)} ms)"
-        rows.append((ms(hop.waited_ns), f"rank {hop.rank} waits in {hop.what} for {late} of rank {hop.other_rank}; {before}"))
+        rows.append(
+            (ms(hop.waited_ns), f"rank {hop.rank} waits in {hop.what} for {late} of rank {hop.other_rank}; {before}")
+        )
     left = found.hops[top:]
     more = [f"  ... and {len(left):,} more, none above {ms(left[0].waited_ns)} ms"] if left else []
     return ["where the path changes ranks", Table(rows, ("waited ms", ""), "><"), *more]

@@ -16,7 +16,9 @@ def diff_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="B", help="output folder of the run after")
     parser.add_argument("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file")
     parser.add_argument("--anyway", action="store_true", help="compare runs that do not compare, too")
-    parser.add_argument("--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3")
+    parser.add_argument(
+        "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
+    )
     parser.add_argument("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)")
 
 
@@ -44,7 +46,9 @@ def diff(arguments: argparse.Namespace) -> int:
     from graphlink.diff.compare import compare
     from graphlink.diff.table import diff_table
 
-    report = compare(Path(arguments.before), Path(arguments.after), anyway=arguments.anyway, limit_pct=arguments.fail_on)
+    report = compare(
+        Path(arguments.before), Path(arguments.after), anyway=arguments.anyway, limit_pct=arguments.fail_on
+    )
     lines = list[str]()
     if arguments.out is not None:
         from graphlink.page.diff_page import diff_page

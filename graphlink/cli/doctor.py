@@ -22,15 +22,20 @@ MOST_PARTS: Final = 6  # names that a text lists
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings"
+    parser.epilog = (
+        "exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings"
+    )
     parser.add_argument(
         "what",
         nargs="*",
         metavar="FILE|DIR",
-        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by content and paired by "
+        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by "
+        "content and paired by "
         "rank; of a folder that graphlink wrote, the recordings that it was made from",
     )
-    parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
+    parser.add_argument(
+        "--env", action="store_true", help="before recording: what this PyTorch and this environment would not record"
+    )
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -41,7 +46,10 @@ def doctor(arguments: argparse.Namespace) -> int:
         UsageError: nothing to examine was named; files cannot be paired.
     """
     if bool(arguments.what) == arguments.env:
-        raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
+        raise UsageError(
+            "name recordings, or give --env",
+            todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help",
+        )
     if arguments.env:
         from graphlink.capture.support import support
         from graphlink.doctor.environment import environment_lacking
@@ -49,7 +57,9 @@ def doctor(arguments: argparse.Namespace) -> int:
         from graphlink.report.diagnosis import Diagnosis
 
         here = support(os.environ)
-        found = Diagnosis(subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ)))
+        found = Diagnosis(
+            subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ))
+        )
     else:
         from graphlink.doctor.diagnose import diagnose
         from graphlink.doctor.given import given

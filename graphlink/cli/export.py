@@ -19,8 +19,12 @@ def export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", required=True, choices=FORMATS, help="of the files")
     parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/tables)")
     parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
-    parser.add_argument("--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)")
-    parser.add_argument("--force", action="store_true", help="replace the files of an earlier graphlink export, and no others")
+    parser.add_argument(
+        "--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace the files of an earlier graphlink export, and no others"
+    )
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -36,8 +40,13 @@ def export(arguments: argparse.Namespace) -> int:
 
     folder = Path(arguments.dir)
     out = Path(arguments.out) if arguments.out else folder / "tables"
-    made = write(library.open(folder), out, arguments.format, names=arguments.table, rank=arguments.rank, force=arguments.force)
+    made = write(
+        library.open(folder), out, arguments.format, names=arguments.table, rank=arguments.rank, force=arguments.force
+    )
     rows = [(table.file, f"{table.rows:,}", f"{len(table.columns)}") for table in made.tables]
-    report: list[str | Table] = [f"wrote {counted(len(rows), 'table')} to {out}", Table(rows, ("file", "rows", "columns"), "<>>")]
+    report: list[str | Table] = [
+        f"wrote {counted(len(rows), 'table')} to {out}",
+        Table(rows, ("file", "rows", "columns"), "<>>"),
+    ]
     tell(arguments.json, made, lambda: report)
     return 0

@@ -13,7 +13,9 @@ from graphlink.cli.rank_files import rank_files
 def idle_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
     parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
-    parser.add_argument("--top", type=count, default=10, metavar="N", help="how many intervals and reasons (default 10)")
+    parser.add_argument(
+        "--top", type=count, default=10, metavar="N", help="how many intervals and reasons (default 10)"
+    )
 
 
 def idle(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
-"""The main job, ``graphlink link``, and the joining of ranks, ``graphlink join``: one call each, and the summary printed.
+"""The main job, ``graphlink link``, and the joining of ranks, ``graphlink join``: one call each, and the summary
+printed.
 
 The list of options is frozen by a test.
 """
@@ -23,19 +24,26 @@ if TYPE_CHECKING:
     from graphlink.run.link import Made
 
 USAGE: Final = "\n       ".join(
-    f"graphlink [link] {given} [options]" for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
+    f"graphlink [link] {given} [options]"
+    for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
 )
 _Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def link_options(parser: argparse.ArgumentParser) -> None:
-    _add_inputs(parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)"))
+    _add_inputs(
+        parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)")
+    )
     _add_graph(parser.add_argument_group("the graph"))
     _add_outputs(parser.add_argument_group("outputs"))
     _add_joining(parser.add_argument_group("several ranks"))
     running = parser.add_argument_group("running")
-    running.add_argument("--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join")
-    running.add_argument("--resume", action="store_true", help="go on with what an earlier command that failed or was killed left in DIR")
+    running.add_argument(
+        "--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join"
+    )
+    running.add_argument(
+        "--resume", action="store_true", help="go on with what an earlier command that failed or was killed left in DIR"
+    )
     running.add_argument("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)")
     _add_running(running)
 
@@ -94,7 +102,9 @@ def link(arguments: argparse.Namespace) -> int:
     runs_on = RunsOn(arguments.jobs, arguments.engine)
     force, resume, partial = arguments.force, arguments.resume, arguments.partial
     if not arguments.rank_job:
-        return _shown(arguments, linked(recordings, options, runs_on, arguments.out, force=force, resume=resume, partial=partial))
+        return _shown(
+            arguments, linked(recordings, options, runs_on, arguments.out, force=force, resume=resume, partial=partial)
+        )
     with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
         ranks = leave_jobs(recordings, options, runs_on, arguments.out, resume=resume)
     if not arguments.quiet:
@@ -104,7 +114,8 @@ def link(arguments: argparse.Namespace) -> int:
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """Join the ranks whose jobs lie in DIR (``graphlink join DIR``), publish and print the summary; return the exit status.
+    """Join the ranks whose jobs lie in DIR (``graphlink join DIR``), publish and print the summary; return the exit
+    status.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
@@ -116,7 +127,10 @@ def join(arguments: argparse.Namespace) -> int:
     joining = Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched)
     runs_on = RunsOn(arguments.jobs, arguments.engine)
     return _shown(
-        arguments, joined(joining, runs_on, arguments.out, force=arguments.force, strict=arguments.strict, same_run=arguments.same_run)
+        arguments,
+        joined(
+            joining, runs_on, arguments.out, force=arguments.force, strict=arguments.strict, same_run=arguments.same_run
+        ),
     )
 
 
@@ -142,12 +156,21 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
         progress.enter_context(reporting(quiet=arguments.quiet, verbose=arguments.verbose))
         with making as made:
             progress.close()
-            done = f"{arguments.out} was complete already" if made.earlier else f"wrote {len(made.summary.files)} files to {arguments.out}"
+            done = (
+                f"{arguments.out} was complete already"
+                if made.earlier
+                else f"wrote {len(made.summary.files)} files to {arguments.out}"
+            )
             # still inside: if it cannot be printed, nothing is published
             tell(
                 arguments.json,
                 made.summary,
-                lambda: [*summary.table(made.summary, verbose=arguments.verbose), "", *_next(made.summary, arguments.out), done],
+                lambda: [
+                    *summary.table(made.summary, verbose=arguments.verbose),
+                    "",
+                    *_next(made.summary, arguments.out),
+                    done,
+                ],
                 quiet=arguments.quiet,
             )
     return made.status
@@ -169,19 +192,37 @@ def _add_inputs(inputs: _Options) -> None:
         help_text = f"{what}: files or quoted globs, repeatable"
         inputs.add_argument(option, action="extend", default=[], nargs="+", metavar="FILE", help=help_text)
     inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
-    for option, what in (("--nvidia-smi", "csv of nvidia-smi or a pasted screen"), ("--megatron-log", "log of Megatron")):
-        inputs.add_argument(option, action="append", default=[], metavar="FILE", help=f"{what}, shown beside the ranks; repeatable")
+    for option, what in (
+        ("--nvidia-smi", "csv of nvidia-smi or a pasted screen"),
+        ("--megatron-log", "log of Megatron"),
+    ):
+        inputs.add_argument(
+            option, action="append", default=[], metavar="FILE", help=f"{what}, shown beside the ranks; repeatable"
+        )
     inputs.add_argument(
-        "--rank", type=count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
+        "--rank",
+        type=count,
+        metavar="N",
+        help="rank of a single pair (default: as recorded, else from the file name, else 0)",
     )
-    inputs.add_argument("--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning")
     inputs.add_argument(
-        "--step", default="all", metavar="STEPS", help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5"
+        "--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning"
+    )
+    inputs.add_argument(
+        "--step",
+        default="all",
+        metavar="STEPS",
+        help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5",
     )
 
 
 def _add_graph(graph: _Options) -> None:
-    graph.add_argument("--sync", choices=("both", "hta", "cuda"), default="both", help="where synchronisation is taken from (default both)")
+    graph.add_argument(
+        "--sync",
+        choices=("both", "hta", "cuda"),
+        default="both",
+        help="where synchronisation is taken from (default both)",
+    )
     graph.add_argument(
         "--hta-limit",
         type=count,
@@ -197,7 +238,10 @@ def _add_graph(graph: _Options) -> None:
         help="idle time above which a gap or delay is a node (default 20)",
     )
     graph.add_argument(
-        "--target", choices=("astra-sim", "chakra"), default="astra-sim", help="write what ASTRA-sim can run (default), or as recorded"
+        "--target",
+        choices=("astra-sim", "chakra"),
+        default="astra-sim",
+        help="write what ASTRA-sim can run (default), or as recorded",
     )
     graph.add_argument(
         "--host",
@@ -210,24 +254,36 @@ def _add_graph(graph: _Options) -> None:
         action="append",
         default=[],
         metavar="REGEX",
-        help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the known ones",
+        help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the "
+        "known ones",
     )
 
 
 def _add_outputs(outputs: _Options) -> None:
-    outputs.add_argument("-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)")
-    outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")
-    outputs.add_argument("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops")
+    outputs.add_argument(
+        "-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)"
+    )
+    outputs.add_argument(
+        "--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)"
+    )
+    outputs.add_argument(
+        "--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops"
+    )
     timeline = outputs.add_mutually_exclusive_group()
     timeline.add_argument(
-        "--timeline", choices=("recorded", "both"), default="recorded", help="what timeline.perfetto-trace shows; both: the replay too"
+        "--timeline",
+        choices=("recorded", "both"),
+        default="recorded",
+        help="what timeline.perfetto-trace shows; both: the replay too",
     )
     timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
     _add_force(outputs)
 
 
 def _add_force(parser: _Options) -> None:
-    parser.add_argument("--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others"
+    )
 
 
 def _add_joining(parser: _Options) -> None:
@@ -235,22 +291,36 @@ def _add_joining(parser: _Options) -> None:
         "--comm-time",
         choices=("recorded", "transfer"),
         default="recorded",
-        help="duration of communication in the graphs: as recorded (default), or without the time spent waiting for other ranks",
+        help="duration of communication in the graphs: as recorded (default), or without the time spent waiting for "
+        "other ranks",
     )
     parser.add_argument(
-        "--keep-unmatched", action="store_true", help="communication that other ranks lack stays communication, not computation"
+        "--keep-unmatched",
+        action="store_true",
+        help="communication that other ranks lack stays communication, not computation",
     )
     parser.add_argument(
-        "--same-run", action="store_true", help="recordings that differ in number of ranks, job or time are of one run all the same"
+        "--same-run",
+        action="store_true",
+        help="recordings that differ in number of ranks, job or time are of one run all the same",
     )
 
 
 def _add_running(parser: _Options) -> None:
-    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)")
-    parser.add_argument("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine (default), or a Ray cluster")
+    parser.add_argument(
+        "--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("pool", "ray"),
+        default="pool",
+        help="processes of this machine (default), or a Ray cluster",
+    )
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
-    loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr, and all that was counted")
+    loudness.add_argument(
+        "-v", "--verbose", action="store_true", help="a line a stage on stderr, and all that was counted"
+    )
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
@@ -263,7 +333,9 @@ def refuse_contradictions(arguments: argparse.Namespace) -> None:
         if arguments.paddle_logs is not None and getattr(arguments, name):
             raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
     if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
-        raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
+        raise UsageError(
+            "--linked merges an execution trace with device ops, and there is none", todo="give it with --et"
+        )
     if logs and arguments.rank_job:
         raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
     if arguments.json and arguments.rank_job:

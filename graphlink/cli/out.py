@@ -1,6 +1,8 @@
-"""The one way of text to stdout and stderr: what a terminal would act on is made visible. Names in recordings are anybody's.
+"""The one way of text to stdout and stderr: what a terminal would act on is made visible. Names in recordings are
+anybody's.
 
-Reports are lines and tables. On a terminal they wrap at words, and headings are bold; elsewhere each row is a line, however long.
+Reports are lines and tables. On a terminal they wrap at words, and headings are bold; elsewhere each row is a line,
+however long.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _UNLIMITED: Final = 1 << 30  # columns, where no terminal sets any
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports what is wrong as every other error is reported, without the whole usage before it; prints names that a pattern gave, too."""
+    """Reports what is wrong as every other error is reported, without the whole usage before it; prints names that a
+    pattern gave, too.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, todo=f"see {self.prog} --help")
@@ -63,10 +67,14 @@ def _print(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as problem:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush does not complain once more
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that the last flush does not complain once more
         if not isinstance(problem, BrokenPipeError):
             todo = "make room, send it elsewhere, or use --quiet"
-            raise OutputError(f"cannot be written: {problem.strerror or problem}", path="standard output", todo=todo) from None
+            raise OutputError(
+                f"cannot be written: {problem.strerror or problem}", path="standard output", todo=todo
+            ) from None
 
 
 def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Table]], *, quiet: bool = False) -> None:
@@ -89,7 +97,8 @@ def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Tab
 
 
 def rendered(report: Sequence[str | Table], width: int | None = None, *, styled: bool = False) -> str:
-    """Return lines and tables as text: ``width`` columns wide or as wide as it gets, ``styled`` with the controls of this terminal.
+    """Return lines and tables as text: ``width`` columns wide or as wide as it gets, ``styled`` with the controls of
+    this terminal.
 
     What is in a line or cell is written out as ``plain`` does, and never read as markup.
     """
@@ -112,7 +121,9 @@ def rendered(report: Sequence[str | Table], width: int | None = None, *, styled:
 
 
 def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[RenderableType]:
-    """Yield what ``rich`` prints. A line is wrapped to its own indent; one that begins what is below it, a table or lines, is a heading."""
+    """Yield what ``rich`` prints. A line is wrapped to its own indent; one that begins what is below it, a table or
+    lines, is a heading.
+    """
     from rich.padding import Padding
     from rich.table import Table as Grid
     from rich.text import Text
@@ -133,15 +144,21 @@ def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[R
         grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(part.head), header_style="dim")
         for column in columns:
             justify: Literal["left", "right"] = "right" if column.right else "left"
-            grid.add_column(Text(column.head), justify=justify, width=column.width, no_wrap=width is None and column.right, overflow="fold")
+            grid.add_column(
+                Text(column.head),
+                justify=justify,
+                width=column.width,
+                no_wrap=width is None and column.right,
+                overflow="fold",
+            )
         for row in zip(*(column.cells for column in columns), strict=True):
             grid.add_row(*map(Text, row))
         yield Padding(grid, (0, 0, 0, part.indent), expand=False)
 
 
 def write_file(path: Path, data: bytes, option: str) -> None:
-    """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is
-    written as it is."""
+    """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole.
+    A device or pipe is written as it is."""
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
@@ -156,7 +173,9 @@ def write_file(path: Path, data: bytes, option: str) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as problem:
-        raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}") from None
+        raise OutputError(
+            f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}"
+        ) from None
 
 
 def texts(values: Mapping[str, object]) -> list[str]:
@@ -166,8 +185,8 @@ def texts(values: Mapping[str, object]) -> list[str]:
 
 
 def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> None:
-    """Refuse a ``--json FILE``, or the file of another option, that would overwrite what is read, a recording or graph, or an output of
-    graphlink in a folder named.
+    """Refuse a ``--json FILE``, or the file of another option, that would overwrite what is read, a recording or graph,
+    or an output of graphlink in a folder named.
 
     Raises:
         UsageError: it would, or names no file.
@@ -189,4 +208,6 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
     above = {path.resolve() for path in named} & {file, *file.parents}
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
     if file in above or (above and ours) or (file.is_file() and looks_like(file) is not None):
-        raise UsageError(f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file")
+        raise UsageError(
+            f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file"
+        )

@@ -72,12 +72,16 @@ def parser_of(verb: Verb) -> argparse.ArgumentParser:
     if main:
         parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
     verb.options(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data; - prints the data alone")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write what is printed, and more, as data; - prints the data alone"
+    )
     return parser
 
 
 def _refuse_verb(argv: Sequence[str]) -> None:
-    """Refuse a first argument that is no verb, no option and nothing there, but much like a verb; and a verb that comes late."""
+    """Refuse a first argument that is no verb, no option and nothing there, but much like a verb; and a verb that comes
+    late.
+    """
     first = argv[0]
     if first.startswith("-") or is_url(first) or glob.has_magic(first):
         return

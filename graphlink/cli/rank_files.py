@@ -26,7 +26,9 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
     Raises:
         InputError: there is none.
     """
-    files = {int(number): path for path in folder.glob(f"{stem}.*.json") if (number := path.name.split(".")[1]).isdecimal()}
+    files = {
+        int(number): path for path in folder.glob(f"{stem}.*.json") if (number := path.name.split(".")[1]).isdecimal()
+    }
     if rank is not None:
         files = {one: path for one, path in files.items() if one == rank}
     if not files:
@@ -34,5 +36,7 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
 
         refuse_made(folder / SUMMARY)
         of = "" if rank is None else f" of rank {rank}"
-        raise InputError(f"holds no {stem}.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out")
+        raise InputError(
+            f"holds no {stem}.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out"
+        )
     return dict(sorted(files.items()))

@@ -1,4 +1,6 @@
-"""``graphlink replay``: a graph against its recording, on several machines, what would be if, and which names a change can take."""
+"""``graphlink replay``: a graph against its recording, on several machines, what would be if, and which names a change
+can take.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ _EPILOG: Final = (
                                 is no node of its own, so it cannot be set, only changed; an op is never below 0
   --what-if FILE.toml           changes from a file, which can also choose by step, thread, stream, path and Python line, and which has
                                 more kinds of changes: docs/replay.md. The options above add to it.
-"""
+"""  # noqa: E501
     + ABOUT
     + """
 Errors printed are self-consistency: a graph against the recording that it was made of, no prediction.
@@ -57,9 +59,13 @@ Errors printed are self-consistency: a graph against the recording that it was m
 def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
-    parser.add_argument("--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)")
+    parser.add_argument(
+        "--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)"
+    )
     parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself"
+    )
     parser.add_argument(
         "--together",
         action="store_true",
@@ -75,11 +81,22 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})")
     change = parser.add_argument_group("what if")
-    change.add_argument("--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable")
-    change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
-    change.add_argument("--bandwidth", type=between(1e-6, 1e9, "bandwidth in GB/s"), metavar="GB/S", help="communication at this bandwidth")
+    change.add_argument(
+        "--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable"
+    )
+    change.add_argument(
+        "--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable"
+    )
+    change.add_argument(
+        "--bandwidth",
+        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        metavar="GB/S",
+        help="communication at this bandwidth",
+    )
     change.add_argument("--what-if", metavar="FILE.toml", help="the changes that a file asks for")
-    change.add_argument("--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more")
+    change.add_argument(
+        "--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more"
+    )
     structural_options(parser)
 
 
@@ -105,10 +122,15 @@ def replay(arguments: argparse.Namespace) -> int:
     folder = what if what.is_dir() else what.parent
     groups = load_groups(folder)
     changes = Changes() if arguments.what_if is None else load_changes(Path(arguments.what_if))
-    changes = changes.joined(changes_of(arguments.scale, arguments.remove_sync, arguments.bandwidth, arguments.launch_cost))
+    changes = changes.joined(
+        changes_of(arguments.scale, arguments.remove_sync, arguments.bandwidth, arguments.launch_cost)
+    )
     changes = changes.joined(structural(arguments))
     if arguments.list is not None:
-        sort, top = (None if arguments.list == "all" else arguments.list), MOST_NAMES if arguments.top is None else arguments.top
+        sort, top = (
+            (None if arguments.list == "all" else arguments.list),
+            MOST_NAMES if arguments.top is None else arguments.top,
+        )
         names = listed(files, machine, groups, sort, top, together=arguments.together)
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
@@ -134,7 +156,10 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
 def listing(found: Listed, what: str) -> list[str | Table]:
     """Return the names that can be scaled, for people."""
     sort = "" if found.sort is None else f" of sort {found.sort}"
-    head = f"{what}: {counted(found.of, 'name')}{sort} can be scaled: {_ms(found.ns)}, added up over threads, streams and ranks"
+    head = (
+        f"{what}: {counted(found.of, 'name')}{sort} can be scaled: {_ms(found.ns)}, added up over threads, streams "
+        "and ranks"
+    )
     path = "" if found.path_ns is None else f" of {_ms(found.path_ns)}, on machine {found.machine}"
     rows = [
         (
@@ -159,8 +184,8 @@ def listing(found: Listed, what: str) -> list[str | Table]:
 
 
 def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:
-    """Return the report for people: the gain of changes before all else. ``verbose``: with the replay of the recording where there are
-    changes, and where that replay and the recording drift apart.
+    """Return the report for people: the gain of changes before all else. ``verbose``: with the replay of the recording
+    where there are changes, and where that replay and the recording drift apart.
     """
     from msgspec import UNSET
 
@@ -176,7 +201,9 @@ def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Tabl
 
 def _more(report: Report) -> list[str]:
     """Name what is left out without ``-v``."""
-    drifts, waits, notes = (sum(len(getattr(run, name)) for run in report.runs) for name in ("drifts", "slot_waits", "notes"))
+    drifts, waits, notes = (
+        sum(len(getattr(run, name)) for run in report.runs) for name in ("drifts", "slot_waits", "notes")
+    )
     changed = bool(report.what_if)
     parts = [
         *(["the replay of the recording itself"] if changed else []),
@@ -190,7 +217,10 @@ def _more(report: Report) -> list[str]:
 def _notes(report: Report) -> list[str]:
     """Return each note once; where runs are of a rank each, with the number of those that have it."""
     noted = Counter(note for run in report.runs for note in run.notes)
-    return [f"  note           {'' if len(report.runs) == 1 else counted(n, 'rank') + ': '}{note}" for note, n in noted.items()]
+    return [
+        f"  note           {'' if len(report.runs) == 1 else counted(n, 'rank') + ': '}{note}"
+        for note, n in noted.items()
+    ]
 
 
 def _run(run: Run, *, verbose: bool) -> list[str | Table]:
@@ -252,7 +282,8 @@ def _path(path: PathEntry) -> list[str | Table]:
     parts = ", ".join(f"{word} {percent(ns, whole)}" for word, ns in spent.most_common() if ns)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
     top = [
-        (percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name) + before_what(f.before)) for f in path.top
+        (percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name) + before_what(f.before))
+        for f in path.top
     ]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
@@ -271,7 +302,12 @@ def _gains(report: Report, what: str) -> list[str | Table]:
             rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
     if len(report.what_if) == 1:
         head += f": {_answer(report.what_if[0])}"
-    return [head, Table(rows, ("", "before", "after", "gain"), "<>>>>"), *(f"  {d}" for d in _done(report)), *_sure(report)]
+    return [
+        head,
+        Table(rows, ("", "before", "after", "gain"), "<>>>>"),
+        *(f"  {d}" for d in _done(report)),
+        *_sure(report),
+    ]
 
 
 def _sure(report: Report) -> list[str | Table]:
@@ -283,7 +319,9 @@ def _sure(report: Report) -> list[str | Table]:
         if w.band is not None:
             head = f"{band_head(w.band)}{'' if len(report.what_if) == 1 else f' of rank {w.ranks[0].rank}'}"
             lines = band_words(w.band, w.before_ns)
-            rows += [(head if not k else "", line) for k, line in enumerate(lines if len(report.what_if) == 1 else lines[:1])]
+            rows += [
+                (head if not k else "", line) for k, line in enumerate(lines if len(report.what_if) == 1 else lines[:1])
+            ]
     return [Table(rows)] if rows else []
 
 
@@ -299,8 +337,15 @@ def _answers(report: Report) -> list[str | Table]:
     """Return the path after the changes, and what they do not answer."""
     lines: list[str | Table] = []
     for w in report.what_if:
-        lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
-    rests = dict.fromkeys(f"{one.kind.replace('_', ' ')}: {one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done)
+        lines += [
+            "",
+            f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:",
+            *_path(w.path),
+            *_stuck(w.stuck),
+        ]
+    rests = dict.fromkeys(
+        f"{one.kind.replace('_', ' ')}: {one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done
+    )
     lines += ["", "  this rests on:", *(f"  - {line}" for line in rests)] if rests else []
     return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
 
@@ -313,7 +358,10 @@ def _done(report: Report) -> list[str]:
         return [one.what for one in report.what_if[0].done]
     ranks: dict[str, list[int]] = {}
     for w in report.what_if:
-        for line in (*(one.what for one in w.done), *(f"as recorded, nothing there is named by {n}" for n in w.not_here)):
+        for line in (
+            *(one.what for one in w.done),
+            *(f"as recorded, nothing there is named by {n}" for n in w.not_here),
+        ):
             ranks.setdefault(line, []).extend(r.rank for r in w.ranks)
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
@@ -326,7 +374,8 @@ def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> tuple[s
 
 def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
     return [
-        f"  rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({shortened(s.node.name)}) waits for {s.waits_for}"
+        f"  rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({shortened(s.node.name)}) waits "
+        f"for {s.waits_for}"
         for s in entries
     ]
 

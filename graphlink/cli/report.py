@@ -17,7 +17,9 @@ def report_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _ABOUT
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
     parser.add_argument("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)")
-    parser.add_argument("--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides")
+    parser.add_argument(
+        "--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides"
+    )
     parser.add_argument("--png", metavar="FOLDER", help="the same as PNG: pip install '.[pictures]'")
 
 

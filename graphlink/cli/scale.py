@@ -12,7 +12,7 @@ from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 
 _EPILOG: Final = """ranks are copied by their role in the communicators; what cannot be derived from the recording is refused, with
-the reason. docs/more-ranks.md"""
+the reason. docs/more-ranks.md"""  # noqa: E501
 
 
 def scale_options(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +20,25 @@ def scale_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
     add("-o", "--out", metavar="DIR2", required=True, help="where to")
-    add("--data-parallel", type=at_least_one, metavar="N", help="ranks that do the same on other data: as many as recorded or more")
+    add(
+        "--data-parallel",
+        type=at_least_one,
+        metavar="N",
+        help="ranks that do the same on other data: as many as recorded or more",
+    )
     add("--pipeline", type=at_least_one, metavar="N", help="stages: as many as recorded or more")
     add("--microbatches", type=at_least_one, metavar="N", help="of a step of a pipeline")
-    add("--tensor", type=at_least_one, metavar="N", help="is refused: kernels on other parts of a layer take other times")
-    add("--layout", metavar="AXIS=N,...", help="how ranks are numbered, neighbours first, where it is not found: tensor=2,data=4")
+    add(
+        "--tensor",
+        type=at_least_one,
+        metavar="N",
+        help="is refused: kernels on other parts of a layer take other times",
+    )
+    add(
+        "--layout",
+        metavar="AXIS=N,...",
+        help="how ranks are numbered, neighbours first, where it is not found: tensor=2,data=4",
+    )
     add(
         "--bandwidth",
         type=between(1e-6, 1e9, "bandwidth in GB/s"),
@@ -40,7 +54,12 @@ def scale_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=count, default=0, metavar="N", help="of the times that are drawn for copies (default 0)")
     add("--no-spread", action="store_true", help="copies take exactly the recorded times")
     add("--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)")
-    add("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine, or a Ray cluster that sees both folders")
+    add(
+        "--engine",
+        choices=("pool", "ray"),
+        default="pool",
+        help="processes of this machine, or a Ray cluster that sees both folders",
+    )
     add("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others")
 
 
@@ -78,5 +97,9 @@ def scale(arguments: argparse.Namespace) -> int:
     )
     made = make(folder, wishes, out, RunsOn(arguments.jobs, arguments.engine), force=arguments.force)
     again = shlex.quote(str(out))
-    tell(arguments.json, made, lambda: [*table(made, str(out)), "", f"next: graphlink replay {again} --together; graphlink check {again}"])
+    tell(
+        arguments.json,
+        made,
+        lambda: [*table(made, str(out)), "", f"next: graphlink replay {again} --together; graphlink check {again}"],
+    )
     return 0

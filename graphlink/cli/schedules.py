@@ -1,4 +1,6 @@
-"""Schedules computed on the measured times of an earlier run: what they would give, and their picture above the recorded one."""
+"""Schedules computed on the measured times of an earlier run: what they would give, and their picture above the
+recorded one.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def offer(
     of_1f1b: float | None = None,
     kept: float | None = None,
 ) -> PlayedSchedule:
-    """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
+    """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on
+    those of the first.
 
     None: as recorded, or what the schedule has. ``of_1f1b``, ``kept``: as in ``Memory``.
 
@@ -56,7 +59,9 @@ def offer(
     except ValueError as problem:
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
     step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
-    return found._replace(other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step))
+    return found._replace(
+        other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step)
+    )
 
 
 def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory | None:
@@ -69,24 +74,34 @@ def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory 
         raise UsageError(f"--memory is for --schedule {AUTO}, not for {schedule}", todo="leave it away")
     if schedule not in SEARCHED:
         if kept is not None:
-            raise UsageError(f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away")
+            raise UsageError(
+                f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away"
+            )
         return None
     return Memory(SEARCHED[schedule] if of_1f1b is None else of_1f1b, KEPT if kept is None else kept)
 
 
 def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
-    """Return the ranges of the first pipeline of a run, its ranks in the order of their stages, and what was measured of them."""
+    """Return the ranges of the first pipeline of a run, its ranks in the order of their stages, and what was measured
+    of them.
+    """
     every, mine = ranges_of(file), replica(file)
     ranges = [every[i] for i in mine]
     layers = tuple(tuple(file.stages[i].layers or ()) for i in mine)
-    return ranges, replace(measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device), layers=layers)
+    return ranges, replace(
+        measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device), layers=layers
+    )
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
     """Describe which pipeline counts, where there are several."""
     count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
     shown = first_few(mine, _MOST_NAMED)
-    return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
+    return (
+        (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",)
+        if count > 1
+        else ()
+    )
 
 
 def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
@@ -115,14 +130,18 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
         path.write_bytes(drawing)
     except OSError as problem:
         raise OutputError(
-            f"cannot be written: {problem.strerror or problem}", path=path, todo="make room, or name another file with --compare"
+            f"cannot be written: {problem.strerror or problem}",
+            path=path,
+            todo="make room, or name another file with --compare",
         ) from None
 
 
 def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:
     """Return a computed step as a panel of the picture; ``ranks``: what its rows are called."""
     none = np.zeros(0, np.int64)
-    phase, stage, microbatch = (np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch"))
+    phase, stage, microbatch = (
+        np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch")
+    )
     row = np.repeat(np.arange(len(orders)), [len(order.stage) for order in orders])
     chunk = np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)])
     start, end = np.concatenate([none, *timed.start_ns]), np.concatenate([none, *timed.end_ns])

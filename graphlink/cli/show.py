@@ -49,7 +49,9 @@ def show(arguments: argparse.Namespace) -> int:
     if not path.exists():
         raise InputError("there is no such file or folder", path=path)
     if arguments.node is None:
-        raise UsageError("a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary")
+        raise UsageError(
+            "a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary"
+        )
     from graphlink.graph.node_view import view
 
     seen = view(path, arguments.node)
@@ -60,7 +62,10 @@ def show(arguments: argparse.Namespace) -> int:
 def _node(seen: NodeView) -> list[str | Table]:
     lines: list[str | Table] = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
     if seen.attributes:
-        texts = {name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in seen.attributes.items()}
+        texts = {
+            name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in seen.attributes.items()
+        }
         lines.append(Table([*texts.items()]))
     lines += _edges("waits for (data_deps)", seen.data_deps)
     lines += _edges("called by (ctrl_deps)", seen.ctrl_deps)

@@ -1,4 +1,6 @@
-"""``graphlink simulate``: a run in an ASTRA-sim that is there, judged, beside its recorded and replayed times; on several networks too."""
+"""``graphlink simulate``: a run in an ASTRA-sim that is there, judged, beside its recorded and replayed times; on
+several networks too.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,32 @@ _NONE: Final = "-"
 _NUMBERS: Final = {"bandwidth": between(1e-6, 1e9, "bandwidth in GB/s"), "latency": between(0, 1e9, "time in ns")}
 _EPILOG: Final = """exit status: 0 all simulations went well, 1 one did not, or the input is at fault
 --sweep takes bandwidth=GB/S,..., latency=NS,..., topology=NAME,... and ranks=N,...; of several, each value is combined with each.
-Of other numbers of ranks than recorded graphs are made as graphlink scale does. docs/simulate.md"""
+Of other numbers of ranks than recorded graphs are made as graphlink scale does. docs/simulate.md"""  # noqa: E501
 
 
 def simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
-    parser.add_argument("--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)")
-    parser.add_argument("--reader", choices=READERS, help="its version: 2026 or 2024 (default: as the binary shows, else head)")
-    parser.add_argument("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two")
-    parser.add_argument("--bandwidth", type=_NUMBERS["bandwidth"], metavar="GB/S", help="instead of the measured one (1 GB = 1e9 bytes)")
-    parser.add_argument("--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one")
     parser.add_argument(
-        "--sweep", type=_swept, action="append", default=[], metavar="WHAT=A,B,...", help="several networks or numbers of ranks, repeatable"
+        "--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)"
+    )
+    parser.add_argument(
+        "--reader", choices=READERS, help="its version: 2026 or 2024 (default: as the binary shows, else head)"
+    )
+    parser.add_argument("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two")
+    parser.add_argument(
+        "--bandwidth", type=_NUMBERS["bandwidth"], metavar="GB/S", help="instead of the measured one (1 GB = 1e9 bytes)"
+    )
+    parser.add_argument(
+        "--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one"
+    )
+    parser.add_argument(
+        "--sweep",
+        type=_swept,
+        action="append",
+        default=[],
+        metavar="WHAT=A,B,...",
+        help="several networks or numbers of ranks, repeatable",
     )
     parser.add_argument(
         "--timeout",
@@ -49,7 +64,9 @@ def simulate_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end a simulation after this time (default 600)",
     )
-    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)")
+    parser.add_argument(
+        "--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)"
+    )
     parser.add_argument("--svg", metavar="FILE", help="also draw the times of a sweep")
     parser.add_argument("-v", "--verbose", action="store_true", help="all ranks, and kinds of work of each")
 
@@ -58,10 +75,14 @@ def _swept(text: str) -> tuple[str, tuple[str | float, ...]]:
     """Parse ``WHAT=A,B,...`` of ``--sweep``."""
     what, _, values = text.partition("=")
     if what not in (*SWEPT, RANKS) or not values:
-        raise argparse.ArgumentTypeError(f"{text!r}: is none of {', '.join(f'{one}=A,B,...' for one in (*SWEPT, RANKS))}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: is none of {', '.join(f'{one}=A,B,...' for one in (*SWEPT, RANKS))}"
+        )
     if what == RANKS:
         return what, tuple(dict.fromkeys(at_least_one(one) for one in values.split(",")))
-    return what, tuple(dict.fromkeys(_topology(one) if what == "topology" else _NUMBERS[what](one) for one in values.split(",")))
+    return what, tuple(
+        dict.fromkeys(_topology(one) if what == "topology" else _NUMBERS[what](one) for one in values.split(","))
+    )
 
 
 def _topology(text: str) -> str:
@@ -101,8 +122,8 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def _networks(arguments: argparse.Namespace) -> tuple[list[Network], Sequence[int]]:
-    """Return the networks to simulate, all combinations of what is swept with what is given once, and the numbers of ranks. Raises
-    UsageError."""
+    """Return the networks to simulate, all combinations of what is swept with what is given once, and the numbers of
+    ranks. Raises UsageError."""
     from graphlink.run.simulate import Network
 
     values: dict[str, Sequence[Any]] = {RANKS: (None,), **{name: (getattr(arguments, name),) for name in SWEPT}}
@@ -131,11 +152,16 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> list[str | Ta
     longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
     replayed = [one.replayed_ns for one in found.ranks]
     last = None if None in replayed else max(one for one in replayed if one is not None)
-    nodes = "nodes not counted: more than the log keeps" if run.executed is None else f"all {run.executed:,} nodes executed"
+    nodes = (
+        "nodes not counted: more than the log keeps" if run.executed is None else f"all {run.executed:,} nodes executed"
+    )
     pairs = list(zip(found.ranks, run.ranks, strict=True))
     shown = pairs if verbose else sorted(pairs, key=lambda pair: -(pair[1].simulated_ns or 0))[:MOST_RANKS]
     more = len(pairs) - len(shown)
-    rows = [_row(f"{a.rank}", (a.recorded_ns, a.replayed_ns, b.simulated_ns)) for a, b in sorted(shown, key=lambda pair: pair[0].rank)]
+    rows = [
+        _row(f"{a.rank}", (a.recorded_ns, a.replayed_ns, b.simulated_ns))
+        for a, b in sorted(shown, key=lambda pair: pair[0].rank)
+    ]
     head = ("recorded ms", "replayed ms", "simulated ms", "to recorded", "to replayed")
     return [
         f"{by}: {ms(run.total_ns)} ms{_than(run.total_ns, longest, 'recorded')}{_than(run.total_ns, last, 'replayed')}",
@@ -198,7 +224,11 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
     lines = ["why they differ"]
     if last is None:
         return [*lines, "  The replay does not finish: graphlink replay DIR --machine ranks says where."]
-    slots = f"nodes waited {ms(found.slot_wait_ns)} ms for a slot, added up" if found.slot_wait_ns else "no node waited for a slot"
+    slots = (
+        f"nodes waited {ms(found.slot_wait_ns)} ms for a slot, added up"
+        if found.slot_wait_ns
+        else "no node waited for a slot"
+    )
     made = all(one.recorded_work_ns is None for one in found.ranks)
     recorded, replayed, simulated = (
         0 if one is None else one["communication"]
@@ -213,14 +243,16 @@ def _why(found: Simulated, run: SimulatorRun, last: int | None) -> list[str]:
     else:
         took = f"communication takes {ms(replayed)} ms instead of {ms(recorded)} ms, with waiting"
         lines.append(
-            "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time on a rank, "
+            "  Replayed and recorded: ASTRA-sim runs one CPU node, one GPU computation and one communication at a time "
+            "on a rank, "
             f"and begins all ranks at once. In the replay {slots}, and {took}."
         )
     if not simulated and not replayed:
         lines.append("  Simulated and replayed: nothing communicates, or the node log does not tell how long it took.")
     else:
         lines.append(
-            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, not what is in "
+            "  Simulated and replayed: the slots are the same, but communication takes what the network model says, "
+            "not what is in "
             f"the graphs: {ms(simulated)} ms instead of {ms(replayed)} ms, with waiting."
         )
     return lines
@@ -253,31 +285,62 @@ def _sweep(found: Simulated) -> list[str | Table]:
                 "ok" if run.ok else "failed",
             )
         )
-    best = min((run.total_ns, k) for k, run in enumerate(found.runs) if run.total_ns is not None) if any(r.ok for r in found.runs) else None
-    answer = "no simulation went well" if best is None else f"quickest {ms(best[0])} ms, {', '.join(_of_network(found.runs[best[1]]))}"
-    head = (*(("ranks",) if by_ranks else ()), "topology", "GB/s", "ns a step", "simulated ms", "to the first", "to recorded")
+    best = (
+        min((run.total_ns, k) for k, run in enumerate(found.runs) if run.total_ns is not None)
+        if any(r.ok for r in found.runs)
+        else None
+    )
+    answer = (
+        "no simulation went well"
+        if best is None
+        else f"quickest {ms(best[0])} ms, {', '.join(_of_network(found.runs[best[1]]))}"
+    )
+    head = (
+        *(("ranks",) if by_ranks else ()),
+        "topology",
+        "GB/s",
+        "ns a step",
+        "simulated ms",
+        "to the first",
+        "to recorded",
+    )
     head += (*(("replayed ms",) if by_ranks else ()), "communication ms", "")
     went = f"{sum(run.ok for run in found.runs)} of {counted(len(found.runs), 'simulation')} went well"
-    left = [f"  {found.left_out:,} more combinations were not run: at most {len(found.runs)} are"] if found.left_out else []
-    made = ["  other numbers of ranks than recorded: graphs as graphlink scale makes them, data parallel"] if by_ranks else []
+    left = (
+        [f"  {found.left_out:,} more combinations were not run: at most {len(found.runs)} are"]
+        if found.left_out
+        else []
+    )
+    made = (
+        ["  other numbers of ranks than recorded: graphs as graphlink scale makes them, data parallel"]
+        if by_ranks
+        else []
+    )
     return [
         f"{found.folder} in {Path(found.simulator).name} ({found.reader}): {answer}; {went}",
         *([] if longest is None else [f"  recorded {ms(longest)} ms, the longest rank"]),
         *made,
-        Table(rows, head, f"{'>' * by_ranks}<{'>' * (len(head) - 2 - by_ranks)}<", spare=("communication ms", "to recorded")),
+        Table(
+            rows,
+            head,
+            f"{'>' * by_ranks}<{'>' * (len(head) - 2 - by_ranks)}<",
+            spare=("communication ms", "to recorded"),
+        ),
         *left,
     ]
 
 
 def _of_network(run: SimulatorRun) -> tuple[str, str, str]:
     """Return topology, GB/s (1e9 bytes) and ns a step of a network, of its dimensions joined."""
-    topology, bandwidth, latency = zip(*((d.topology, f"{d.bytes_per_s / 1e9:.4g}", f"{d.step_ns:g}") for d in run.network), strict=True)
+    topology, bandwidth, latency = zip(
+        *((d.topology, f"{d.bytes_per_s / 1e9:.4g}", f"{d.step_ns:g}") for d in run.network), strict=True
+    )
     return " x ".join(topology), " x ".join(bandwidth), " x ".join(latency)
 
 
 def picture(found: Simulated) -> Heat:
-    """Return the chart of a sweep: a row for each number of ranks, topology and latency, a column for each bandwidth; what failed is
-    empty."""
+    """Return the chart of a sweep: a row for each number of ranks, topology and latency, a column for each bandwidth;
+    what failed is empty."""
     from graphlink.page.parts import Heat
 
     by_ranks = any(run.replayed_ns is not None for run in found.runs)

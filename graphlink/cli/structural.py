@@ -25,19 +25,31 @@ ABOUT: Final = """\
                                 workers. The main thread waits for a batch that is not ready, as in the middle of a long run.
                                 --cores says how many there are, one of them the main thread's (else enough for all),
                                 --prefetch-factor how many batches each worker is asked for in advance (2)
-"""
+"""  # noqa: E501
 
 
 def structural_options(parser: argparse.ArgumentParser) -> None:
     change = parser.add_argument_group("what if, of another structure")
-    change.add_argument("--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable")
-    change.add_argument("--buckets", type=between(1e-3, 1e6, "size in MB"), metavar="MB", help="gradients reduced in buckets of this size")
+    change.add_argument(
+        "--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable"
+    )
+    change.add_argument(
+        "--buckets",
+        type=between(1e-3, 1e6, "size in MB"),
+        metavar="MB",
+        help="gradients reduced in buckets of this size",
+    )
     bandwidth = between(1e-6, 1e9, "bandwidth in GB/s")
     change.add_argument("--bucket-bandwidth", type=bandwidth, metavar="GB/S", help="with --buckets: at this bandwidth")
-    change.add_argument("--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did")
+    change.add_argument(
+        "--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did"
+    )
     change.add_argument("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores")
     change.add_argument(
-        "--prefetch-factor", type=count, metavar="N", help="with --dataloader-workers: batches in advance, each (default 2)"
+        "--prefetch-factor",
+        type=count,
+        metavar="N",
+        help="with --dataloader-workers: batches in advance, each (default 2)",
     )
 
 
@@ -76,7 +88,9 @@ def _loader(arguments: argparse.Namespace) -> tuple[LoaderChange, ...]:
     found = _WORKERS.fullmatch(given)
     prefetch = PREFETCH if arguments.prefetch_factor is None else arguments.prefetch_factor
     numbers = [] if found is None else [int(text) for text in found.groups() if text is not None]
-    if found is None or not all(1 <= n <= MOST_WORKERS for n in (*numbers, prefetch, 1 if arguments.cores is None else arguments.cores)):
+    if found is None or not all(
+        1 <= n <= MOST_WORKERS for n in (*numbers, prefetch, 1 if arguments.cores is None else arguments.cores)
+    ):
         raise UsageError(
             f"--dataloader-workers {given}: workers, cores and batches in advance are 1 to {MOST_WORKERS:,}",
             todo="write N, or WAS:N if the recording has WAS workers",

@@ -12,7 +12,18 @@ from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.reject import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
-from graphlink.graph_model import ON_HOST, PART, SCHEMA_VERSION, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
+from graphlink.graph_model import (
+    ON_HOST,
+    PART,
+    SCHEMA_VERSION,
+    EdgeKind,
+    Graph,
+    Metadata,
+    NodeKind,
+    NodeRows,
+    NodeType,
+    SyncCalls,
+)
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked, Trace
 from graphlink.tables import marked, spread
 from graphlink.version import __version__
@@ -24,7 +35,8 @@ _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeK
 class _Parts(msgspec.Struct, frozen=True):
     """The parts of a graph, and provisional node numbers.
 
-    Host nodes come first, then asynchronous rows, host-side communication from ``comm_at``, device ops, delays, and the end.
+    Host nodes come first, then asynchronous rows, host-side communication from ``comm_at``, device ops, delays, and the
+    end.
     """
 
     linked: Linked
@@ -82,7 +94,9 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         first=np.searchsorted(target[by_target], np.arange(len(order) + 1)).astype(np.int64),
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
-        rows=NodeRows(kind, row, edges.found_by[by_target], _numbered(_sync_calls(x), new, source[is_sync], target[is_sync])),
+        rows=NodeRows(
+            kind, row, edges.found_by[by_target], _numbered(_sync_calls(x), new, source[is_sync], target[is_sync])
+        ),
     )
 
 
@@ -96,9 +110,16 @@ def _numbered(told: SyncCalls, new: I64, source: I64, target: I64) -> SyncCalls:
 
 
 def _circle(x: _Parts, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:
-    kind_of = {(int(a), int(b)): EdgeKind(int(k)).name.lower() for a, b, k in zip(edges.source, edges.target, edges.kind, strict=True)}
+    kind_of = {
+        (int(a), int(b)): EdgeKind(int(k)).name.lower()
+        for a, b, k in zip(edges.source, edges.target, edges.kind, strict=True)
+    }
     trace = x.linked.trace
-    names = {NodeKind.DEVICE_OP: trace.device.name, NodeKind.DEVICE_DELAY: trace.device.name, NodeKind.HOST_CALL: trace.calls.name}
+    names = {
+        NodeKind.DEVICE_OP: trace.device.name,
+        NodeKind.DEVICE_DELAY: trace.device.name,
+        NodeKind.HOST_CALL: trace.calls.name,
+    }
 
     def told(node: int) -> str:
         kind, row = NodeKind(int(columns["kind"][node])), int(columns["row"][node])
@@ -142,11 +163,17 @@ def _host_edges(x: _Parts) -> list[Edges]:
     forward, backward = x.host.autograd
     asked = x.host.begun
     with_thread = x.async_row[nodes.axis.has(asked.tid[x.async_row])]
-    beginner = nodes.carrying(nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32))
-    begun = nodes.start_ns[beginner] <= asked.at_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
+    beginner = nodes.carrying(
+        nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
+    )
+    begun = (
+        nodes.start_ns[beginner] <= asked.at_ns[with_thread]
+    )  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
     handed = asked.elsewhere[with_thread]
-    comm_of = spread(len(asked.tid) + 1, x.comm.host_row, x.comm_at + np.arange(len(x.comm.host_row)))  # the last entry is of NOWHERE
+    comm_of = spread(
+        len(asked.tid) + 1, x.comm.host_row, x.comm_at + np.arange(len(x.comm.host_row))
+    )  # the last entry is of NOWHERE
     queued = np.flatnonzero((comm_of[:-1] != NOWHERE) & (comm_of[asked.behind] != NOWHERE))
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
@@ -160,16 +187,23 @@ def _host_edges(x: _Parts) -> list[Edges]:
 
 
 def _device_edges(x: _Parts) -> list[Edges]:
-    """Return the edges of what a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
+    """Return the edges of what a device op depends on; the delays that begin with the dependencies of an op have the
+    same ones.
+    """
     side, late, device = x.device, x.device.delays, x.linked.trace.device
     launched, followed = np.flatnonzero(x.host.launcher != NOWHERE), np.flatnonzero(side.order.before != NOWHERE)
     heads = np.flatnonzero(late.heads)[::-1]
-    head = spread(len(device.start_ns), late.row[heads], x.delay_at + heads)  # an op: the delay that begins with its dependencies
+    head = spread(
+        len(device.start_ns), late.row[heads], x.delay_at + heads
+    )  # an op: the delay that begins with its dependencies
 
     def both(kind: EdgeKind, source: I64 | I32, op: I64 | I32, bits: U8 | int = 0) -> list[Edges]:
         delayed = head[op] != NOWHERE
         again = bits if isinstance(bits, int) else bits[delayed]
-        return [Edges.of(kind, source, x.device_at + op, bits), Edges.of(kind, source[delayed], head[op[delayed]], again)]
+        return [
+            Edges.of(kind, source, x.device_at + op, bits),
+            Edges.of(kind, source[delayed], head[op[delayed]], again),
+        ]
 
     touching = np.flatnonzero(late.after != NOWHERE)
     released = np.flatnonzero(late.releases != NOWHERE)
@@ -184,9 +218,16 @@ def _device_edges(x: _Parts) -> list[Edges]:
     return [
         *both(EdgeKind.LAUNCH, x.host.launcher[launched], launched),
         *both(EdgeKind.STREAM, x.device_at + side.order.before[followed].astype(np.int64), followed),
-        *both(EdgeKind.EVENT, x.device_at + side.events.source.astype(np.int64), side.events.device_op, side.events.found_by),
+        *both(
+            EdgeKind.EVENT,
+            x.device_at + side.events.source.astype(np.int64),
+            side.events.device_op,
+            side.events.found_by,
+        ),
         Edges.of(EdgeKind.STREAM, x.delay_at + late.after[touching][own], x.delay_at + touching[own]),
-        Edges.of(EdgeKind.EVENT, x.delay_at + late.after[touching][~own], x.delay_at + touching[~own], FoundBy.INFERRED),
+        Edges.of(
+            EdgeKind.EVENT, x.delay_at + late.after[touching][~own], x.delay_at + touching[~own], FoundBy.INFERRED
+        ),
         Edges.of(EdgeKind.STREAM, x.delay_at + ender[own_op], x.device_at + released[own_op]),
         Edges.of(EdgeKind.EVENT, x.delay_at + ender[~own_op], x.device_at + released[~own_op], FoundBy.INFERRED),
         Edges.of(EdgeKind.COLLECTIVE, x.device_at + earlier, x.device_at + later),
@@ -205,19 +246,31 @@ def _sync_edges(x: _Parts) -> list[Edges]:
     no_operator = ~np.isin(found.host.source, found.sync_source) & (host.part[found.host.call] == NOWHERE)
     to_end = found.host.source[no_operator]
     return [
-        Edges.of(EdgeKind.SYNC, x.device_at + found.sync_source, _node_of_row(x, found.sync_target), found.sync_found_by),
-        Edges.of(EdgeKind.SYNC, x.device_at + found.host.source[cut], host.part[found.host.call[cut]], found.host.found_by[cut]),
+        Edges.of(
+            EdgeKind.SYNC, x.device_at + found.sync_source, _node_of_row(x, found.sync_target), found.sync_found_by
+        ),
+        Edges.of(
+            EdgeKind.SYNC,
+            x.device_at + found.host.source[cut],
+            host.part[found.host.call[cut]],
+            found.host.found_by[cut],
+        ),
         Edges.of(EdgeKind.SYNC, x.comm_at + waits.comm, host.nodes.opening(waits.blocked.until_ns), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.source, host.nodes.opening(spun.ended_ns), FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, x.device_at + spun.before[early], host.nodes.opening(spun.blocked.until_ns[early]), FoundBy.INFERRED),
+        Edges.of(
+            EdgeKind.SYNC,
+            x.device_at + spun.before[early],
+            host.nodes.opening(spun.blocked.until_ns[early]),
+            FoundBy.INFERRED,
+        ),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.source[known], _node_of_row(x, then[known]), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + to_end, np.full(len(to_end), x.end), found.host.found_by[no_operator]),
     ]
 
 
 def _sync_calls(x: _Parts) -> SyncCalls:
-    """Return the calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to
-    ``end``."""
+    """Return the calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next
+    operator or to ``end``."""
     call = x.found.host.call
     target = x.host.part[call].copy()
     whole = np.flatnonzero(target == NOWHERE)
@@ -229,7 +282,9 @@ def _sync_calls(x: _Parts) -> SyncCalls:
 
 
 def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
-    """Return the edges to ``end``, which follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
+    """Return the edges to ``end``, which follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync``
+    from device ops.
+    """
     leaves = np.flatnonzero(~marked(x.end, edges.source))
     host = leaves[leaves < x.comm_at]
     own = columns["tid"][host] == columns["tid"][x.end]
@@ -245,14 +300,24 @@ def _columns(x: _Parts) -> dict[str, I64]:
     """Return the node columns by provisional node."""
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
-    n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
+    n_host, n_async, n_comm, n_device, n_delay = (
+        len(nodes.kind),
+        len(async_row),
+        len(comm_row),
+        len(device.start_ns),
+        len(late.row),
+    )
     zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
 
     def column(*parts: I64 | I32 | None) -> I64:
-        return np.concatenate([zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]).astype(np.int64)
+        return np.concatenate([zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]).astype(
+            np.int64
+        )
 
     element = nodes.element
-    row = np.where(nodes.kind == NodeKind.HOST_CALL, np.append(el.call, NOWHERE)[element], np.append(el.row, NOWHERE)[element])
+    row = np.where(
+        nodes.kind == NodeKind.HOST_CALL, np.append(el.call, NOWHERE)[element], np.append(el.row, NOWHERE)[element]
+    )
     end_ns = nodes.until_ns.copy()
     own = (nodes.kind == NodeKind.HOST_OP) | (nodes.kind == NodeKind.HOST_CALL)
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
@@ -262,13 +327,24 @@ def _columns(x: _Parts) -> dict[str, I64]:
     comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
     order = x.device.order
     return {
-        "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),
+        "kind": np.concatenate(
+            [nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]
+        ).astype(np.int64),
         "row": column(row, async_row, comm_row, np.arange(n_device), late.row, np.array([NOWHERE])),
         "start_ns": column(
-            nodes.start_ns, begun.start_ns[async_row], begun.start_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
+            nodes.start_ns,
+            begun.start_ns[async_row],
+            begun.start_ns[comm_row],
+            device.start_ns,
+            late.start_ns,
+            np.array([x.host.end_ns]),
         ),
-        "end_ns": column(end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])),
-        "duration_ns": column(nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None),
+        "end_ns": column(
+            end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])
+        ),
+        "duration_ns": column(
+            nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None
+        ),
         "self_ns": column(nodes.self_ns, None, None, None, None, None),
         "wait_ns": column(nodes.wait_ns, None, None, None, None, None),
         "wake_ns": column(x.host.wake_ns, None, None, None, None, None),
@@ -283,7 +359,9 @@ def _columns(x: _Parts) -> dict[str, I64]:
 
 
 def _callers(x: _Parts) -> I64:
-    """Return the callers: host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is none."""
+    """Return the callers: host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is
+    none.
+    """
     nodes, el, linked = x.host.nodes, x.host.elements, x.linked
     out = np.full(x.end + 1, NOWHERE, np.int64)
     own = np.flatnonzero(nodes.kind == NodeKind.HOST_OP)
@@ -310,9 +388,15 @@ def _main_thread(x: _Parts) -> int:
 
 
 def names(trace: Trace, kind: U8, row: I32) -> tuple[I32, tuple[str, ...]]:
-    """Return the name of each node, by ``NodeKind`` and row as in ``Graph``, as a position among texts that differ. Linear."""
+    """Return the name of each node, by ``NodeKind`` and row as in ``Graph``, as a position among texts that differ.
+    Linear.
+    """
     raw: I64 = np.zeros(len(kind), np.int64)
-    for kinds, column in ((_HOST, trace.host.name), ((NodeKind.HOST_CALL,), trace.calls.name), ((NodeKind.DEVICE_OP,), trace.device.name)):
+    for kinds, column in (
+        (_HOST, trace.host.name),
+        ((NodeKind.HOST_CALL,), trace.calls.name),
+        ((NodeKind.DEVICE_OP,), trace.device.name),
+    ):
         mine = np.isin(kind, kinds)
         raw[mine] = column[row[mine]]
     for k, fixed in enumerate(_FIXED):

@@ -1,4 +1,6 @@
-"""Makes the dependency graph of a rank from its linked rows: what waited for what, host time in nodes, device time explained."""
+"""Makes the dependency graph of a rank from its linked rows: what waited for what, host time in nodes, device time
+explained.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ class BuildOptions:
 
     Attributes:
         sync: Where synchronisation is taken from: ``both``, ``hta`` or ``cuda``.
-        gap_ns: Idle time in ns, from 0, up to which a host gap or a start delay stays with a node and is none of its own.
+        gap_ns: Idle time in ns, from 0, up to which a host gap or a start delay stays with a node and is none of its
+            own.
         hta_limit: Events of one window, from 0, above which HTA is skipped there.
 
     Raises:
@@ -104,7 +107,9 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     options = options or BuildOptions()
     trace = linked.trace
     if not len(trace.host.start_ns) and not len(trace.device.start_ns):
-        raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
+        raise InputError(
+            "no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA"
+        )
     return build_with(linked, comm, find(linked, options, comm), options)
 
 
@@ -119,23 +124,32 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     inferred = len(device.events.source) - len(found.dependencies.device.source) + len(spun.source)
     counts = found.dependencies.counts
     by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + inferred}
-    counts = Sync(found=counts.found + inferred, kept=counts.kept + inferred, rejected=counts.rejected, by_source=by_source)
+    counts = Sync(
+        found=counts.found + inferred, kept=counts.kept + inferred, rejected=counts.rejected, by_source=by_source
+    )
     warnings = [*found.warnings]
     if late.late:
         warnings.append(
-            f"{late.late} host-side receives or collectives were pending for {late.late_ns / 1e6:.3f} ms while their thread ran nothing, "
-            f"but the next op of that thread began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if "
+            f"{late.late} host-side receives or collectives were pending for {late.late_ns / 1e6:.3f} ms while their "
+            "thread ran nothing, "
+            f"but the next op of that thread began more than {WAIT_END_NS // 1000} us after they ended "
+            f"({WAKING_NS // 1_000_000} ms if "
             "another thread ran them): that time is not taken as waiting"
         )
     if len(spun.source):
         warnings.append(
-            f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
+            f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel "
+            "writes): inferred"
         )
-    return Built(graph, counts, found.dependencies.rejected, tuple(warnings), take(host.sleeps, host.sleeps.handed == 1), untold)
+    return Built(
+        graph, counts, found.dependencies.rejected, tuple(warnings), take(host.sleeps, host.sleeps.handed == 1), untold
+    )
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:
-    """Find waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
+    """Find waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order
+    of calls tells.
+    """
     trace = linked.trace
     warnings: list[str] = []
     cuda = cuda_waits(linked, () if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
@@ -161,9 +175,15 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
-    behind = int(np.count_nonzero(behind_rows(linked) & (cuda.role != Role.OTHER) & (cuda.role < Role.COPY) & (linked.call_op == NOWHERE)))
+    behind = int(
+        np.count_nonzero(
+            behind_rows(linked) & (cuda.role != Role.OTHER) & (cuda.role < Role.COPY) & (linked.call_op == NOWHERE)
+        )
+    )
     if behind:
-        warnings.append(f"synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own")
+        warnings.append(
+            f"synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own"
+        )
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
     if options.sync != "cuda" and len(trace.device.start_ns):

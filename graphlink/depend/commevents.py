@@ -8,17 +8,18 @@ ProcessGroupNCCL (and RCCL's, and libraries built alike) orders its own stream b
   wait()            cudaStreamWaitEvent of the current stream on the event recorded behind the launch: what the thread launches next waits
                     for that communication
 
-The current stream of a thread is where it launches what is no communication. A wait inside the op that launches communication is of the
-first kind; one behind its launch is NCCL's own; one outside is of the second. Where the recording has the sequence number with which wait()
-was called, that names the work. Else, of works not waited for yet on one stream, the k-th wait is for the k-th at least, since stream
-order implies those before: so the oldest is taken.
+The current stream of a thread is where it launches what is no communication. A wait inside the op that launches
+communication is of the first kind; one behind its launch is NCCL's own; one outside is of the second. Where the
+recording has the sequence number with which wait() was called, that names the work. Else, of works not waited for yet
+on one stream, the k-th wait is for the k-th at least, since stream order implies those before: so the oldest is taken.
 
-Every reading is checked against the recorded times, in groups (same streams, same name of op): where a source ended after its target
-started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
-not sure by calls alone (several compute streams, several communication streams with open works) needs 2 targets that started right after
-their sources, too; so does one without an op of a communication library around its calls, as those may be the user's own waits, unless
-waits and works come out even: every wait found a work open, and none is left.
-"""
+Every reading is checked against the recorded times, in groups (same streams, same name of op): where a source ended
+after its target started the group was misread, and more than 1 such in 20 that could show it drops the group. A group
+whose current stream or work is not sure by calls alone (several compute streams, several communication streams with
+open works) needs 2 targets that started right after their sources, too; so does one without an op of a communication
+library around its calls, as those may be the user's own waits, unless waits and works come out even: every wait found a
+work open, and none is left.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -48,14 +49,17 @@ class _Trust(IntEnum):
     IF_SHOWN = 2
 
 
-_Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before, after and of the target, name of the op around the call
+_Group = tuple[
+    str, int, int, int, str, _Trust
+]  # kind of wait, streams before, after and of the target, name of the op around the call
 
 
 class StreamWait(msgspec.Struct, frozen=True):
-    """A wait of a stream: from ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
+    """A wait of a stream: from ``call`` on the next op of the stream of device row ``target`` waits for device row
+    ``source``.
 
-    With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one ``group`` is believed or
-    dropped together.
+    With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one
+    ``group`` is believed or dropped together.
     """
 
     call: int
@@ -74,8 +78,8 @@ def call_order(linked: Linked) -> I64:
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
     """Read waits between compute and communication streams that the order of calls tells.
 
-    None in a recording whose rows tell what stream waits wait for: there a wait without a row is one on a stream without work.
-    Cost: O(n log n), and a few steps of Python for each wait call and communication launch.
+    None in a recording whose rows tell what stream waits wait for: there a wait without a row is one on a stream
+    without work. Cost: O(n log n), and a few steps of Python for each wait call and communication launch.
     """
     syncs = linked.trace.syncs
     told = bool(((syncs.kind == SyncKind.STREAM_WAIT) & syncs.record_known).any())
@@ -109,7 +113,9 @@ class _Works(msgspec.Struct):
         self.open[row] = stream
 
     def taken(self, works: deque[int], until: int) -> int:
-        """Remove works, oldest first, up to ``until``, the one that is waited for: a wait for it implies those before it."""
+        """Remove works, oldest first, up to ``until``, the one that is waited for: a wait for it implies those before
+        it.
+        """
         while True:
             work = works.popleft()
             del self.open[work]
@@ -117,7 +123,9 @@ class _Works(msgspec.Struct):
                 return work
 
     def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
-        """Return (works, sure) that a wait is for: those of the only stream; of several of that of the thread's last launch, not surely."""
+        """Return (works, sure) that a wait is for: those of the only stream; of several of that of the thread's last
+        launch, not surely.
+        """
         open_ = [works for works in self.of_stream.values() if works]
         self.surplus += not open_
         if len(open_) == 1:
@@ -127,7 +135,8 @@ class _Works(msgspec.Struct):
 
 
 def _around(call: I64, asked: I64, tid: I64, rank: I64) -> tuple[I64, I64]:
-    """Return (before, after): of the rows ``call`` those that come next to each of ``asked`` on its thread, NOWHERE where there is none.
+    """Return (before, after): of the rows ``call`` those that come next to each of ``asked`` on its thread, NOWHERE
+    where there is none.
 
     ``rank``: of each call, its place in the order in which they began.
     """
@@ -136,11 +145,13 @@ def _around(call: I64, asked: I64, tid: I64, rank: I64) -> tuple[I64, I64]:
 
 
 class _WaitCall(msgspec.Struct, frozen=True):
-    """A cudaStreamWaitEvent in its place. Streams are those of the thread's launches before and after it, communication aside.
+    """A cudaStreamWaitEvent in its place. Streams are those of the thread's launches before and after it, communication
+    aside.
 
-    ``launch``: the communication op launched next, by the op that makes the wait, else NOWHERE; ``behind``: NCCL's own, after the launch.
-    ``at``: the call that recorded for it; ``held``: what the stream before (else after) held then. ``next``: the first op enqueued on the
-    stream after from here on. ``last``: the op that the thread launched last. ``steady``: the thread computes on one stream only.
+    ``launch``: the communication op launched next, by the op that makes the wait, else NOWHERE; ``behind``: NCCL's own,
+    after the launch. ``at``: the call that recorded for it; ``held``: what the stream before (else after) held then.
+    ``next``: the first op enqueued on the stream after from here on. ``last``: the op that the thread launched last.
+    ``steady``: the thread computes on one stream only.
     """
 
     call: int
@@ -163,7 +174,9 @@ class _CallReader:
     def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
         calls, device = linked.trace.calls, linked.trace.device
         self.linked, self.rank = linked, call_order(linked)
-        (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
+        (_, number), (streams, stream) = (
+            np.unique(column, return_inverse=True) for column in (device.device, device.stream)
+        )
         self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
         self.first_op: I64 = spread(len(calls.start_ns), linked.device_call[rows], rows)
@@ -176,11 +189,15 @@ class _CallReader:
         numbered = np.flatnonzero(~comm.ops.on_host & (comm.ops.seq != NOWHERE))
         number, first, uses = np.unique(comm.ops.seq[numbered], return_index=True, return_counts=True)
         rows = comm.ops.row[numbered[first]].tolist()
-        self.numbered = {n: row for n, row, count in zip(number.tolist(), rows, uses.tolist(), strict=True) if count == 1}
+        self.numbered = {
+            n: row for n, row, count in zip(number.tolist(), rows, uses.tolist(), strict=True) if count == 1
+        }
         self.several = set(number[uses > 1].tolist())  # several communicators use it, or P2P does
         self.awaited = comm.awaited if len(number) else {}
         wait = np.flatnonzero(role == Role.STREAM_WAIT)
-        self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
+        self.waits = self._in_place(
+            wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD)
+        )
 
     def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
         linked, tid = self.linked, self.linked.trace.calls.tid
@@ -191,7 +208,11 @@ class _CallReader:
         before, after = (self._stream_of(c) for c in _around(compute, wait, tid, self.rank))
         recorded, _ = _around(record, wait, tid, self.rank)
         # older recordings leave records out
-        at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
+        at = np.where(
+            (recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])),
+            recorded,
+            wait,
+        )
         used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
         threads, one = np.unique(used // (len(self.stream) + 1), return_counts=True)
         op, names, strings = linked.call_op, linked.trace.host.name, linked.trace.strings
@@ -222,11 +243,18 @@ class _CallReader:
         return np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
-        """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither count nor show."""
+        """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither
+        count nor show.
+        """
         works, out, seen = _Works(), list[StreamWait](), set[int]()
         communicating = np.flatnonzero(self.communicates)
         launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
-        launches = iter([*zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True), (len(self.rank), NOWHERE)])
+        launches = iter(
+            [
+                *zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True),
+                (len(self.rank), NOWHERE),
+            ]
+        )
         rank, op = next(launches)
         for wait, wait_rank in zip(self.waits, self.rank[[w.call for w in self.waits]].tolist(), strict=True):
             while rank < wait_rank:
@@ -248,7 +276,13 @@ class _CallReader:
             return None
         sure = wait.name.startswith(_LIBRARY) and (wait.steady or wait.before == wait.after)
         streams = (int(self.stream[wait.held]), wait.after, int(self.stream[wait.launch]))
-        return StreamWait(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
+        return StreamWait(
+            wait.at,
+            wait.held,
+            wait.launch,
+            True,
+            ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN),
+        )
 
     def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> StreamWait | None:
         named = NOWHERE if wait.number is None else self.numbered.get(wait.number, NOWHERE)
@@ -289,12 +323,16 @@ class _CallReader:
         free_ns = np.where(before == NOWHERE, launched_ns, device.end_ns[before])
         ended_ns, slack_ns = device.end_ns[source], rounding_ns(self.linked.trace)
         contradicted = ended_ns > device.start_ns[target] + slack_ns
-        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that blocked nothing the times show nothing
+        held = ~contradicted & (
+            ended_ns > np.maximum(launched_ns, free_ns)
+        )  # of waits that blocked nothing the times show nothing
         after = held & (device.start_ns[target] - ended_ns <= RIGHT_AFTER_NS)
         shown: dict[_Group, list[int]] = {}
         for r, *of_it in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):
             shown[r.group] = [a + b for a, b in zip(shown.get(r.group, [0, 0, 0]), of_it, strict=True)]
         doubtful = _Trust.IF_SHOWN if even else _Trust.IF_EVEN
         return {
-            group for group, (no, yes, right) in shown.items() if no * SHOWN_FOR_ONE > yes or (group[-1] >= doubtful and right < BORNE_OUT)
+            group
+            for group, (no, yes, right) in shown.items()
+            if no * SHOWN_FOR_ONE > yes or (group[-1] >= doubtful and right < BORNE_OUT)
         }

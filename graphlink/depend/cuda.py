@@ -1,9 +1,9 @@
 """The device work that every synchronisation waited for, by CUDA's own semantics.
 
-A state machine over streams, events and calls. All calls of all threads are walked in order of their start (ties, as in integer us:
-by correlation id, which CUPTI gives out as calls begin). The state is the last op enqueued on each (device, stream), the ops that a
-stream's next op has to wait for, and what each awaited cudaEventRecord stood for when it was made. The rules are those of the CUDA
-programming guide, "Streams" and "Events"; docs/edges.md lists them one by one.
+A state machine over streams, events and calls. All calls of all threads are walked in order of their start (ties, as in
+integer us: by correlation id, which CUPTI gives out as calls begin). The state is the last op enqueued on each (device,
+stream), the ops that a stream's next op has to wait for, and what each awaited cudaEventRecord stood for when it was
+made. The rules are those of the CUDA programming guide, "Streams" and "Events"; docs/edges.md lists them one by one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, T
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, marked
 
-# At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
-# recorded, the one that waits is the first that is blocked.
+# At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
+# part of what is recorded, the one that waits is the first that is blocked.
 _RECORD, _WAIT, _READ, _LAUNCH, _SYNC, _BARE = range(6)
 
 # stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.
@@ -35,7 +35,8 @@ Sources = dict[int, tuple[int, int]]
 class CudaWaits:
     """The waits that were found, and which of them are certain.
 
-    ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k waited for.
+    ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k
+    waited for.
     """
 
     waits: Waits
@@ -48,7 +49,9 @@ class CudaWaits:
 
 
 def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
-    """Return (key, index): the dense number of each device row's stream, and that of every (device, stream) of any row."""
+    """Return (key, index): the dense number of each device row's stream, and that of every (device, stream) of
+    any row.
+    """
     pairs, key = numbered_pairs(trace.device.device, trace.device.stream)
     index = {pair: i for i, pair in enumerate(pairs)}
     syncs = trace.syncs
@@ -67,10 +70,12 @@ def waits_of(found: Sequence[tuple[int, int, int, int]]) -> Waits:
 
 
 def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
-    """Find every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
+    """Find every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from
+    the order of calls.
 
-    Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for all of
-    it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred, as does ``read``.
+    Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for
+    all of it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred,
+    as does ``read``.
 
     Cost: O(rows log rows) to order them, then O(1) a row and stream.
     """
@@ -114,9 +119,9 @@ class _Walk:
     def _record_streams(self, device_of: dict[int, int]) -> dict[int, tuple[tuple[int, ...], int]]:
         """Return {correlation of an awaited record: (possible stream keys, likeliest first; FoundBy bits)}
 
-        A row gives the stream of the record but not its device, and stream numbers repeat on every device. An event belongs to one
-        device: that of its Event Sync rows, or the only one that has the stream, or as ``device_of`` says. Else it may be any, the
-        row's own first, as kineto looks events up by context.
+        A row gives the stream of the record but not its device, and stream numbers repeat on every device. An event
+        belongs to one device: that of its Event Sync rows, or the only one that has the stream, or as ``device_of``
+        says. Else it may be any, the row's own first, as kineto looks events up by context.
         """
         s, index = self.trace.syncs, self.index
         by_stream: dict[int, list[int]] = {}
@@ -142,7 +147,9 @@ class _Walk:
         return out
 
     def _agenda(self) -> tuple[list[int], list[int]]:
-        """Return (code, row) of all that happens, in order; a row is a call, a sync row for ``_WAIT`` and ``_SYNC``, or one of ``read``."""
+        """Return (code, row) of all that happens, in order; a row is a call, a sync row for ``_WAIT`` and ``_SYNC``, or
+        one of ``read``.
+        """
         calls, syncs = self.trace.calls, self.trace.syncs
         launching = np.flatnonzero(np.diff(np.asarray(self.first_op)) > 0)
         awaited = np.fromiter(self.record_streams, np.int64, len(self.record_streams))
@@ -182,10 +189,12 @@ class _Walk:
                 act[code](row)
 
     def _copied(self, op: int, call: int) -> Sources:
-        """Return what a copying call waits for: the copy, unless it is one from the host that was only staged; then what stands before it.
+        """Return what a copying call waits for: the copy, unless it is one from the host that was only staged; then
+        what stands before it.
 
-        "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated. The function
-        will return once the pageable buffer has been copied to the staging memory" (CUDA driver API, "API synchronization behavior").
+        "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is
+        initiated. The function will return once the pageable buffer has been copied to the staging memory" (CUDA driver
+        API, "API synchronization behavior").
         """
         key, device = self.key[op], self.trace.device
         staged = self.from_host[device.name[op]] and device.end_ns[op] > self.trace.calls.end_ns[call] + NOISE_NS
@@ -243,7 +252,9 @@ class _Walk:
         return next(possible, candidates[0])
 
     def likeliest_devices(self) -> dict[int, int]:
-        """Return {event: device} of events whose device no row tells: the only one for which every wait could be true."""
+        """Return {event: device} of events whose device no row tells: the only one for which every wait could
+        be true.
+        """
         possible: dict[int, list[int]] = {}
         for (event, device), impossible in self.doubtful.items():
             possible.setdefault(event, []).extend([] if impossible else [device])
@@ -278,7 +289,9 @@ class _Walk:
     def launches(self) -> tuple[I64, Neighbours]:
         """Return the device rows that calls launched, and their neighbours by stream and start of the call."""
         launched = np.flatnonzero(self.linked.device_call != NOWHERE)
-        return launched, Neighbours.of(self.stream_of[launched], self.trace.calls.start_ns[self.linked.device_call[launched]])
+        return launched, Neighbours.of(
+            self.stream_of[launched], self.trace.calls.start_ns[self.linked.device_call[launched]]
+        )
 
     def _sync(self, row: int) -> None:
         syncs, call = self.trace.syncs, int(self.call_of_row[row])

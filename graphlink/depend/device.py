@@ -17,8 +17,9 @@ from graphlink.tables import concat, spread, take
 class DeviceSide(msgspec.Struct, frozen=True):
     """``events``: waits of device ops, the recorded ones, then those inferred from late starts.
 
-    ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching host node it begins
-    at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that it would begin later than recorded.
+    ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching
+    host node it begins at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that
+    it would begin later than recorded.
     """
 
     order: StreamOrder
@@ -28,7 +29,9 @@ class DeviceSide(msgspec.Struct, frozen=True):
     events: Waits
 
 
-def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
+def device_side(
+    linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None
+) -> DeviceSide:
     """Put device ops in order and explain when they start. Cost: O(n log n).
 
     ``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none.
@@ -47,15 +50,17 @@ def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int
     busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), events, before_ns)
     returned_ns = _returned_ns(linked, host)
     from_node_ns = launch_latency_ns(device, returned_ns, busy_until_ns)
-    from_node_ns += np.where(returned_ns != NOWHERE, returned_ns - launched_ns, 0)  # a node may carry a short rest behind its call
+    from_node_ns += np.where(
+        returned_ns != NOWHERE, returned_ns - launched_ns, 0
+    )  # a node may carry a short rest behind its call
     latency_ns = np.clip(from_node_ns, 0, np.maximum(device.start_ns - launched_ns, 0))
     delay_latency_ns = np.where(late.heads, np.clip(from_node_ns[late.row], 0, late.end_ns - launched_ns[late.row]), 0)
     return DeviceSide(order, late, latency_ns, delay_latency_ns, events)
 
 
 def _returned_ns(linked: Linked, host: HostSide) -> I64:
-    """Return when the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked on after the
-    launch: what launching takes there is in its node."""
+    """Return when the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked
+    on after the launch: what launching takes there is in its node."""
     end_ns = linked.trace.calls.end_ns
     op = np.flatnonzero(host.launcher != NOWHERE)
     op = op[host.launched_ns[linked.device_call[op]] == end_ns[linked.device_call[op]]]
@@ -63,8 +68,8 @@ def _returned_ns(linked: Linked, host: HostSide) -> I64:
 
 
 def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
-    """Attribute all stream time: every ns of a stream, from the start of the rank to its last op's end, is idle for what an op waited for,
-    a start delay, or work: of each op in this order from the end of the one before."""
+    """Attribute all stream time: every ns of a stream, from the start of the rank to its last op's end, is idle for
+    what an op waited for, a start delay, or work: of each op in this order from the end of the one before."""
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
     assert (np.minimum(ready, device.start_ns) >= before_ns).all(), "an op is ready before its stream is free"
@@ -72,7 +77,9 @@ def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) ->
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
-    """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
+    """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do
+    not order them.
+    """
     device = linked.trace.device
     ops = take(comm.ops, ~comm.ops.on_host & (comm.ops.kind == CommKind.COLLECTIVE) & (comm.ops.group != NOWHERE))
     row, group = ops.row, ops.group

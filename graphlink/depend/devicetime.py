@@ -1,8 +1,9 @@
 """Device time: stream order, overlaps, and why ops start later than what they depend on (CONTRACT, "Device time").
 
-An op that starts later than its launch, its stream and its events explain has a start delay. Above 20 us it is first explained by an
-op of another stream of the device, enqueued earlier, that ended at most 30 us before: an event wait without a row. What then remains
-is ``start_delay_ns`` of the op up to ``gap_ns``, else a ``device delay`` node before it. Delay nodes never overlap in time.
+An op that starts later than its launch, its stream and its events explain has a start delay. Above 20 us it is first
+explained by an op of another stream of the device, enqueued earlier, that ended at most 30 us before: an event wait
+without a row. What then remains is ``start_delay_ns`` of the op up to ``gap_ns``, else a ``device delay`` node before
+it. Delay nodes never overlap in time.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ EVENT_NS = 30_000
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
 
-_Piece = tuple[int, int, int, int, int]  # of a delay: op, start, end, piece before, whether it begins with the op's dependencies
+_Piece = tuple[
+    int, int, int, int, int
+]  # of a delay: op, start, end, piece before, whether it begins with the op's dependencies
 
 
 class StreamOrder(msgspec.Struct, frozen=True):
-    """Stream order. ``before``: the op before each on its stream, NOWHERE for the first. ``end_ns``: recorded end less overlap."""
+    """Stream order. ``before``: the op before each on its stream, NOWHERE for the first. ``end_ns``: recorded end less
+    overlap.
+    """
 
     before: I32
     end_ns: I64
@@ -35,10 +40,11 @@ class StreamOrder(msgspec.Struct, frozen=True):
 
 
 class DelayNodes(msgspec.Struct, frozen=True):
-    """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before it, if they touch.
+    """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before
+    it, if they touch.
 
-    ``releases``: for each device row the delay that ends where it starts, NOWHERE without one. ``heads``: the delay begins with the
-    dependencies of its own row. ``start_delay_ns``: for each device row what costs with the op.
+    ``releases``: for each device row the delay that ends where it starts, NOWHERE without one. ``heads``: the delay
+    begins with the dependencies of its own row. ``start_delay_ns``: for each device row what costs with the op.
     """
 
     row: I32
@@ -61,7 +67,9 @@ def stream_order(device: DeviceRows) -> StreamOrder:
 
 
 def ready_ns(order: StreamOrder, launched_ns: I64, events: Waits, rank_start_ns: int) -> I64:
-    """Return when all that each op depends on has ended. ``launched_ns``: end of the launching host node; of orphans, rank start."""
+    """Return when all that each op depends on has ended. ``launched_ns``: end of the launching host node; of orphans,
+    rank start.
+    """
     out = np.maximum(launched_ns, rank_start_ns)
     has = order.before != NOWHERE
     out[has] = np.maximum(out[has], order.end_ns[order.before[has]])
@@ -72,10 +80,10 @@ def ready_ns(order: StreamOrder, launched_ns: I64, events: Waits, rank_start_ns:
 def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
     """Infer waits of device ops for events, which show by their effect only.
 
-    Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
-    across devices as well. An op that ended in the very us of the start, where the recording lost its ns, may have ended after it: it
-    explains it only where most late starts of the recording come at once. Cost: O(n log n + late ops x ops that end
-    within 30 us).
+    Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains
+    it: waits go across devices as well. An op that ended in the very us of the start, where the recording lost its ns,
+    may have ended after it: it explains it only where most late starts of the recording come at once. Cost: O(n log n +
+    late ops x ops that end within 30 us).
     """
     device, rounding = linked.trace.device, rounding_ns(linked.trace)
     late = np.flatnonzero(device.start_ns - ready > LATE_NS)
@@ -102,12 +110,17 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
                 found.append((source, op))
                 break
     if AT_ONCE_TIMES <= len(at_once) >= len(found):
-        found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
+        found = [
+            *((source, op) for op, source in at_once.items()),
+            *((source, op) for source, op in found if op not in at_once),
+        ]
     return waits_of([(source, NOWHERE, op, FoundBy.INFERRED) for source, op in found])
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> DelayNodes:
-    """Find start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
+    """Find start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log
+    late).
+    """
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
     begins_ns = np.sort(np.where(late_ns > gap_ns, device.start_ns, device.start_ns - late_ns))
@@ -131,10 +144,11 @@ def delays(device: DeviceRows, ready: I64, gap_ns: int) -> DelayNodes:
 
 
 def _cover(region: list[int], start_ns: I64, ready: I64, begins_ns: I64, pieces: list[_Piece]) -> None:
-    """Cut overlapping delays, of late ops in order of ``ready``, into touching pieces, each owned by the op that was late first.
+    """Cut overlapping delays, of late ops in order of ``ready``, into touching pieces, each owned by the op that was
+    late first.
 
-    Where an op of another stream begins (``begins_ns``) there is a cut, too: a machine with one GPU slot can run it then, as the device
-    did.
+    Where an op of another stream begins (``begins_ns``) there is a cut, too: a machine with one GPU slot can run it
+    then, as the device did.
     """
     at, until = int(ready[region[0]]), int(start_ns[region].max())
     first, last = np.searchsorted(begins_ns, [at + 1, until])

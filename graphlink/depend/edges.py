@@ -1,4 +1,6 @@
-"""Collects edges between provisional nodes, and numbers the nodes so that every edge runs from a lower to a higher one; cycles."""
+"""Collects edges between provisional nodes, and numbers the nodes so that every edge runs from a lower to a higher one;
+cycles.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Edges:
 
     @staticmethod
     def join(parts: list[Edges]) -> Edges:
-        """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
+        """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is
+        kept.
+        """
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
         order = np.lexsort((kind, source, target))
@@ -48,11 +52,13 @@ QUICK_ROUNDS = 64
 
 
 def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_ROUNDS) -> tuple[I64, I64]:
-    """Return (order, starts): provisional nodes in id order, and the start of each, moved up where rounding crossed an edge.
+    """Return (order, starts): provisional nodes in id order, and the start of each, moved up where rounding crossed an
+    edge.
 
     Ids go by start; nodes that start together by their edges, then by ``rank``. Raises Unordered on a cycle.
 
-    Few edges join nodes that start together, so a few rounds over those settle it; where they do not, one walk in topological order.
+    Few edges join nodes that start together, so a few rounds over those settle it; where they do not, one walk in
+    topological order.
     """
     source, target = edges.source, edges.target
     starts, level = start_ns.copy(), np.zeros(len(start_ns), np.int64)
@@ -82,7 +88,8 @@ def _walk(start_ns: I64, edges: Edges) -> tuple[I64, I64]:
 
 
 def topological(source: I64 | I32, target: I64, wish: I64) -> I64:
-    """Return nodes in an order in which every edge runs forward; where there is a cycle, without what is in it or behind it.
+    """Return nodes in an order in which every edge runs forward; where there is a cycle, without what is in it or
+    behind it.
 
     Linear; at once where the order ``wish`` (a permutation of the nodes: by id) will do. Does not recurse.
     """
@@ -108,7 +115,9 @@ def successors(source: I64 | I32, target: I64, count: int) -> tuple[I64, I64]:
 
 
 def cycle(source: I64 | I32, target: I64, order: I64, count: int) -> list[int]:
-    """Return one cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
+    """Return one cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the
+    first. Linear.
+    """
     stuck = ~marked(count, order)
     inside = stuck[source] & stuck[target]
     before = spread(count, target[inside], source[inside])

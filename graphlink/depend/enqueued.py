@@ -12,10 +12,12 @@ from graphlink.tables import spread, successive
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """Places in the order of calls (``CudaWaits.call_rank``): of each device row's launch, of the next launch on its stream, and of the
-    cudaEventRecord and cudaStreamWaitEvent calls, ascending. Without any record in the recording, records may be anywhere.
+    """Places in the order of calls (``CudaWaits.call_rank``): of each device row's launch, of the next launch on its
+    stream, and of the cudaEventRecord and cudaStreamWaitEvent calls, ascending. Without any record in the recording,
+    records may be anywhere.
 
-    ``hidden_rank``: of the wait calls that no row tells of; ``rows_tell``: there are rows. ``in_graph``: device rows of a graph launch.
+    ``hidden_rank``: of the wait calls that no row tells of; ``rows_tell``: there are rows. ``in_graph``: device rows of
+    a graph launch.
     """
 
     launch_rank: I64
@@ -30,7 +32,9 @@ class Enqueued(msgspec.Struct, frozen=True):
     def of(linked: Linked, cuda: CudaWaits) -> Enqueued:
         """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
         trace, device = linked.trace, linked.trace.device
-        row, following = successive(np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream)
+        row, following = successive(
+            np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream
+        )
         told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
         waits = cuda.role == Role.STREAM_WAIT
         hidden = waits & ~np.isin(trace.calls.correlation, told)
@@ -48,8 +52,8 @@ class Enqueued(msgspec.Struct, frozen=True):
     def may_wait(self, row: int, op: int) -> bool:
         """Tell whether ``op`` may have been made to wait for ``row`` by a wait that no row tells of.
 
-        Everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has none. Ops of one graph launch order themselves
-        inside the graph, and what was launched before the recording did so unseen.
+        Everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has none. Ops of one graph
+        launch order themselves inside the graph, and what was launched before the recording did so unseen.
         """
         if self.launch_rank[op] < 0 or self.in_graph[op]:
             return bool(self.launch_rank[row] <= self.launch_rank[op])
@@ -63,7 +67,9 @@ class Enqueued(msgspec.Struct, frozen=True):
         return at >= 0 and bool(self.hidden_rank[at] > self.launch_rank[row])
 
     def last_of_stream(self, row: int, rank: int) -> bool:
-        """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation of its stream."""
+        """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation
+        of its stream.
+        """
         return bool(self.launch_rank[row] < rank <= self.next_rank[row])
 
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
@@ -80,7 +86,9 @@ class Enqueued(msgspec.Struct, frozen=True):
         return at < len(self.wait_rank) and bool(self.wait_rank[at] < rank)
 
     def first_record(self, row: int, rank: int) -> int | None:
-        """Return where an event can first have been recorded behind it, before the next op of its stream and before a call."""
+        """Return where an event can first have been recorded behind it, before the next op of its stream and before a
+        call.
+        """
         launched = int(self.launch_rank[row])
         if not len(self.record_rank):
             return launched

@@ -26,8 +26,8 @@ _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 class HostSide(msgspec.Struct, frozen=True):
-    """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all done, and behind
-    which its op launches, the node that opens where the call ended; NOWHERE of other calls.
+    """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all
+    done, and behind which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
     ``autograd``: (forward, backward) host rows.
@@ -106,7 +106,9 @@ def _places(tour: EulerTour, tid: I64, time_ns: I64) -> I64:
 
 
 def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
-    """Return the position from which each of the ``blocking`` calls was blocked: one that launches, from when it had launched."""
+    """Return the position from which each of the ``blocking`` calls was blocked: one that launches, from when it had
+    launched.
+    """
     calls = linked.trace.calls
     launches = np.isin(blocking, linked.device_call)
     from_ns = np.where(launches, np.minimum(launched_ns, wait_ns)[blocking], calls.start_ns[blocking])
@@ -117,7 +119,9 @@ def _launch_cuts(linked: Linked, el: Elements, tour: EulerTour, launched_ns: I64
     """Return where each launching call had launched: a cut in any case where that was before it blocked or returned."""
     calls, axis = linked.trace.calls, tour.axis
     launching = distinct(linked.device_call[linked.device_call != NOWHERE])
-    returned_ns = np.clip(np.where(blocked, calls.start_ns, calls.end_ns)[launching], axis.origin_ns, axis.origin_ns + axis.span_ns - 1)
+    returned_ns = np.clip(
+        np.where(blocked, calls.start_ns, calls.end_ns)[launching], axis.origin_ns, axis.origin_ns + axis.span_ns - 1
+    )
     at_ns = _places(tour, calls.tid[launching], launched_ns[launching])
     return Cuts(at_ns, el.of_call[launching], launched_ns[launching] >= returned_ns)
 
@@ -131,9 +135,11 @@ def _launchers(linked: Linked, el: Elements, nodes: HostNodes, launched_ns: I64)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:
-    """Find the calls that found their device work done, and behind which their thread launches before its next operator begins.
+    """Find the calls that found their device work done, and behind which their thread launches before its next operator
+    begins.
 
-    What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut behind them.
+    What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut
+    behind them.
     """
     calls, rows = linked.trace.calls, linked.trace.host
     call = distinct(found.host.call)
@@ -150,9 +156,10 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
 def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     """Return the time up to which each call had launched: its end, with two exceptions.
 
-    A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
-    launch. A call that runs on in parallel with what it launched (copies from pageable memory, staged by the host for milliseconds) had
-    launched it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
+    A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls
+    take to launch. A call that runs on in parallel with what it launched (copies from pageable memory, staged by the
+    host for milliseconds) had launched it by then; counted at the end of the call, the op would begin later than it
+    did, a copy when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
@@ -169,9 +176,9 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
 def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
     """Estimate how long each call takes to launch what it then waits for, no longer than until that began.
 
-    It shows where the stream was idle; behind other work it is hidden, and taken to be the median of those: at another speed of the
-    device it shows. Where no such call of the recording shows it, the median of all launches that show it; 0 where none does. What
-    took more than 20 us waited for something else.
+    It shows where the stream was idle; behind other work it is hidden, and taken to be the median of those: at another
+    speed of the device it shows. Where no such call of the recording shows it, the median of all launches that show it;
+    0 where none does. What took more than 20 us waited for something else.
     """
     device, calls = linked.trace.device, linked.trace.calls
     before = stream_order(device).before
@@ -194,16 +201,18 @@ def _span(linked: Linked, el: Elements) -> tuple[int, int]:
 
 
 def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> I64:
-    """Estimate what each call takes only because it had to wait: from ``wait_ns``, when the last awaited op ended, it wakes up and returns.
+    """Estimate what each call takes only because it had to wait: from ``wait_ns``, when the last awaited op ended, it
+    wakes up and returns.
 
-    A call that finds all done returns without that (in real traces: 5 to 95 % of stream and event synchronisations take 2 to 9 us then, of
-    device synchronisations 7 to 14). So with a faster device, as soon as nothing is left to wait for, the rest of the call is shorter: by
-    the time from ``wait_ns`` to the return, less what the call takes if it finds all done.
+    A call that finds all done returns without that (in real traces: 5 to 95 % of stream and event synchronisations take
+    2 to 9 us then, of device synchronisations 7 to 14). So with a faster device, as soon as nothing is left to wait
+    for, the rest of the call is shorter: by the time from ``wait_ns`` to the return, less what the call takes if it
+    finds all done.
 
-    The latter is the median of the calls of its name in the recording that did not block; one of more than 20 us waited for something
-    that the recording does not show. Where there are none it is 14 us, the most that such calls usually take: so it shows on machines
-    that wake up slowly. 0 for copies, which never find their own work done, and never below 0.
-    Cost: O(calls) for each name.
+    The latter is the median of the calls of its name in the recording that did not block; one of more than 20 us waited
+    for something that the recording does not show. Where there are none it is 14 us, the most that such calls usually
+    take: so it shows on machines that wake up slowly. 0 for copies, which never find their own work done, and never
+    below 0. Cost: O(calls) for each name.
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns

@@ -1,4 +1,6 @@
-"""Host nodes: every ns of a thread in exactly one place - the own time of an op, a wait, a gap, or asleep (CONTRACT, "Host time")."""
+"""Host nodes: every ns of a thread in exactly one place - the own time of an op, a wait, a gap, or asleep (CONTRACT,
+"Host time").
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from graphlink.tables import spread
 class HostNodes(msgspec.Struct, frozen=True):
     """Host nodes in chain order, thread by thread.
 
-    A node carries one unbroken stretch of its thread, from ``start_ns`` to ``until_ns``. ``element``: whose node or part it is, NOWHERE
-    for gaps. ``sleep``: the row of ``Sleeps`` that ends where the node opens, else NOWHERE. ``first``: an element's own node.
+    A node carries one unbroken stretch of its thread, from ``start_ns`` to ``until_ns``. ``element``: whose node or
+    part it is, NOWHERE for gaps. ``sleep``: the row of ``Sleeps`` that ends where the node opens, else NOWHERE.
+    ``first``: an element's own node.
     """
 
     kind: U8
@@ -34,7 +37,9 @@ class HostNodes(msgspec.Struct, frozen=True):
     at_ns: I64  # start_ns on the axis
 
     def carrying(self, at_ns: I64, element: I32) -> I32:
-        """Return the node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
+        """Return the node that carries the time just before each position, not before ``element``'s own (NOWHERE: any).
+        O(log n) each.
+        """
         found = np.searchsorted(self.at_ns, at_ns, side="left") - 1
         found = np.maximum(found, np.searchsorted(self.at_ns, self.axis.thread(at_ns) * self.axis.span_ns, side="left"))
         known = element != NOWHERE
@@ -42,7 +47,9 @@ class HostNodes(msgspec.Struct, frozen=True):
         return found.astype(np.int32)
 
     def opening(self, at_ns: I64) -> I32:
-        """Return the first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
+        """Return the first node that opens exactly at each position: the part behind a cut, even where the next op
+        begins at once.
+        """
         found = np.searchsorted(self.at_ns, at_ns, side="left")
         assert (self.at_ns[found] == at_ns).all(), "a cut without a node"
         return found.astype(np.int32)
@@ -56,7 +63,9 @@ def host_nodes(el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sle
     spent = following - p.at_ns
     own = np.where(asleep, 0, spent - blocked.between(p.at_ns, following))
     at = np.flatnonzero(p.opens)
-    node = np.maximum(np.cumsum(p.opens) - 1, 0)  # of each point; a thread that sleeps first has no time before its first node
+    node = np.maximum(
+        np.cumsum(p.opens) - 1, 0
+    )  # of each point; a thread that sleeps first has no time before its first node
     n = len(at)
     element = p.owner[at]
     is_own = p.begins[at]
@@ -72,7 +81,9 @@ def host_nodes(el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sle
     asleep_ns = int(spent[asleep].sum())
     spans_ns = int((marks.at_ns[marks.bounds[1:] - 1] % marks.axis.span_ns).sum())
     spent_ns = int(duration_ns.sum() + wait_ns.sum()) + asleep_ns
-    assert spent_ns == spans_ns, f"host time is not conserved: {spent_ns} ns in nodes, waits and sleep, {spans_ns} ns recorded"
+    assert spent_ns == spans_ns, (
+        f"host time is not conserved: {spent_ns} ns in nodes, waits and sleep, {spans_ns} ns recorded"
+    )
     return HostNodes(
         kind=kind,
         element=element,
@@ -98,7 +109,9 @@ def _asleep(p: Points) -> Bool:
 
 
 def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32) -> I64:
-    """Return the time inside the op itself: what another node carries of it (a folded rest) counts for the op's own node."""
+    """Return the time inside the op itself: what another node carries of it (a folded rest) counts for the op's own
+    node.
+    """
     whose = np.where((kind[node] == NodeKind.HOST_GAP) | (p.owner == element[node]), node, first[p.owner])
     # A gap's time is its own; time between ops that was folded into the op before is nobody's.
     counts = (p.owner != NOWHERE) | (kind[node] == NodeKind.HOST_GAP)
@@ -106,7 +119,9 @@ def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32)
 
 
 def _wait_ns(blocked: Blocked, first: I32, at_ns: I64) -> I64:
-    """Return the waits, at the node of the op that waited; between ops (host-side communication) at the node that carries the time."""
+    """Return the waits, at the node of the op that waited; between ops (host-side communication) at the node that
+    carries the time.
+    """
     carrying = np.searchsorted(at_ns, blocked.from_ns, side="right") - 1
     node = np.where(blocked.element == NOWHERE, carrying, first[blocked.element]) if len(first) else carrying
     return np.bincount(node, blocked.until_ns - blocked.from_ns, len(at_ns)).astype(np.int64)

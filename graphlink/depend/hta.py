@@ -1,12 +1,12 @@
 """Synchronisation edges as HTA finds them (package ``hta``: HolisticTraceAnalysis 0.5.0 or traceinsight 0.6.1).
 
-HTA's critical path analysis runs in memory on our own rows (``graphlink.depend.hta_feed``), of its graph construction only the nodes
-and the kernel loop: no file, no call stacks, no validation, no longest path. All its SYNC_DEPENDENCY edges are taken, not only those
-on a critical path. They are findings as HTA makes them: where it is known to be wrong (several threads, event queries), a later stage
-checks them against causality and the rows.
+HTA's critical path analysis runs in memory on our own rows (``graphlink.depend.hta_feed``), of its graph construction
+only the nodes and the kernel loop: no file, no call stacks, no validation, no longest path. All its SYNC_DEPENDENCY
+edges are taken, not only those on a critical path. They are findings as HTA makes them: where it is known to be wrong
+(several threads, event queries), a later stage checks them against causality and the rows.
 
-The only module that imports ``hta`` and ``pandas``. While HTA runs, four of its attributes are replaced, its logger is silenced and
-the garbage collector is off, process-wide: one rank per process, never in threads.
+The only module that imports ``hta`` and ``pandas``. While HTA runs, four of its attributes are replaced, its logger is
+silenced and the garbage collector is off, process-wide: one rank per process, never in threads.
 """
 
 from __future__ import annotations
@@ -23,26 +23,34 @@ import numpy as np
 from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
 
-WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
+WINDOW_ROWS = (
+    500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
+)
 NO_ROWS = (
     "HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
 )
 
 
-def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> tuple[Waits, list[str]]:
-    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row; and warnings.
+def hta_waits(
+    trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS
+) -> tuple[Waits, list[str]]:
+    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row; and
+    warnings.
 
-    ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more than
-    ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole ProfilerSteps; a window with more
-    than ``limit_events`` device rows and calls is skipped. The waits are unique and sorted by target, then source.
+    ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more
+    than ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole
+    ProfilerSteps; a window with more than ``limit_events`` device rows and calls is skipped. The waits are unique and
+    sorted by target, then source.
 
     Never raises for what HTA does: an exception in it, None and an empty result are three different warnings.
     """
     if not len(trace.syncs.kind):
         return _waits([]), [NO_ROWS]
     call, record = sync_calls(trace)
-    placed = (call != NOWHERE) & (trace.syncs.stream_known | np.isin(trace.syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT)))
+    placed = (call != NOWHERE) & (
+        trace.syncs.stream_known | np.isin(trace.syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT))
+    )
     lone = int((call == NOWHERE).sum())
     left_out = {
         "cuda_sync row without its call": lone,
@@ -71,7 +79,10 @@ def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, win
     said = [*_skipped(skipped, len(cut), limit_events), *_failed(failures, len(cut))]
     if not len(waits.source) and (edges or not said):
         without = f", {lone:,} of them without their call" if lone else ""
-        said.append(f"HTA found no synchronisation edges where it ran; the trace has {len(trace.syncs.kind):,} cuda_sync rows{without}")
+        said.append(
+            f"HTA found no synchronisation edges where it ran; the trace has {len(trace.syncs.kind):,} cuda_sync "
+            f"rows{without}"
+        )
     return waits, [*said, *(f"HTA was not given {n} rows: {reason}" for reason, n in left_out.items() if n)]
 
 
@@ -93,7 +104,9 @@ def _failed(failures: dict[str, list[tuple[str, int]]], of: int) -> Iterator[str
 
 def _waits(edges: list[Waits]) -> Waits:
     """Return each wait once, by target (calls first), then source."""
-    found = np.concatenate([np.empty((0, 3), np.int32), *(np.column_stack([e.device_op, e.call, e.source]) for e in edges)])
+    found = np.concatenate(
+        [np.empty((0, 3), np.int32), *(np.column_stack([e.device_op, e.call, e.source]) for e in edges)]
+    )
     device_op, call, source = np.unique(found, axis=0).astype(np.int32).T
     return Waits(source, call, device_op, np.full(len(source), FoundBy.HTA, np.uint8))
 
@@ -135,7 +148,8 @@ def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
             return None
         graph = found[0]
         sync, event = cpa.CPEdgeType.SYNC_DEPENDENCY, [node.ev_idx for node in graph.node_list]
-        # adjacency() and not edges: networkx caches the latter in the graph, a cycle that would keep every window's graph alive
+        # adjacency() and not edges: networkx caches the latter in the graph, a cycle that would keep every window's
+        # graph alive
         edges = (data["object"] for _, targets in graph.adjacency() for data in targets.values())
         pairs = [(event[edge.begin], event[edge.end]) for edge in edges if edge.type is sync]
     return np.array(pairs, np.int64).reshape(-1, 2)
@@ -143,7 +157,9 @@ def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
 
 @contextmanager
 def _alone(cpa: Any, pd: Any) -> Iterator[None]:
-    """Reduce HTA to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
+    """Reduce HTA to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the
+    end.
+    """
 
     def construct(graph: Any) -> None:
         graph._create_event_nodes()
@@ -152,7 +168,8 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
     find_waits = cpa.CPGraph._get_cuda_stream_wait_event_df
 
     def narrow_waits(graph: Any) -> Any:
-        # the kernel loop takes a row of this frame for each wait, ten times slower where columns of several types are in it
+        # the kernel loop takes a row of this frame for each wait, ten times slower where columns of several types are
+        # in it
         waits = find_waits(graph)
         return None if waits is None else waits[["index_next_launch"]]
 

@@ -2,27 +2,31 @@
 
 What is repaired, and why (HTA 0.5.0 and 0.6.1 behave alike; tests/depend/test_hta.py has a case for each)
   every device row has a launch row of its own, named cudaLaunchKernel   HTA knows eleven launch names: graph and cooperative launches,
-                                                                         2D, peer and driver copies are invisible to it otherwise
+                                                                         2D, peer and driver copies are invisible to it
+                                                                         otherwise
   partners are joined by row, through ``device_call``                    HTA's own join by correlation keeps one kernel of a graph launch
   sync rows without their call are left out                              HTA draws their edge to event 0, or dies with KeyError
   a record has one stream, and its call the name cudaEventRecord         a second stream ends HTA with MergeError
   device rows and sync rows of one device only                           HTA keys its streams without the device
   times are ranks                                                        below
 
-HTA only compares times: launches, records and wait calls by start, device rows by start with sync rows by end. Its sorts are
-unstable, so equal times (integer-us traces) would fall differently from machine to machine. It is therefore given ranks in which ties
-stand as launch, record, sync call, end of sync row, device row; nothing rounds to a duration of 0, which HTA drops.
+HTA only compares times: launches, records and wait calls by start, device rows by start with sync rows by end. Its
+sorts are unstable, so equal times (integer-us traces) would fall differently from machine to machine. It is therefore
+given ranks in which ties stand as launch, record, sync call, end of sync row, device row; nothing rounds to a duration
+of 0, which HTA drops.
 
 What is fed
-  Every sync row with its call, every record that one names, and of the device rows those that HTA can pick for one of these sync rows:
-  it takes the row of a stream that started last before the end of a sync row, the last launch on a stream before a record, and the
-  first launch by a thread on a stream after a wait. All these are there and nothing nearer is, so the edges are those of the whole
-  trace (the tests compare with all rows fed), at a cost that grows with the sync rows: HTA needs 40 us and 4 kB a device row.
+  Every sync row with its call, every record that one names, and of the device rows those that HTA can pick for one of
+  these sync rows: it takes the row of a stream that started last before the end of a sync row, the last launch on a
+  stream before a record, and the first launch by a thread on a stream after a wait. All these are there and nothing
+  nearer is, so the edges are those of the whole trace (the tests compare with all rows fed), at a cost that grows with
+  the sync rows: HTA needs 40 us and 4 kB a device row.
 
 Windows
-  A sync row is fed in the window in which it ends, a Stream Wait Event in that of the device row that comes next, as HTA keeps one wait
-  a device row, the last. What it waits for comes along, however early. So no edge across a mark is lost, and each is found once.
-"""
+  A sync row is fed in the window in which it ends, a Stream Wait Event in that of the device row that comes next, as
+  HTA keeps one wait a device row, the last. What it waits for comes along, however early. So no edge across a mark is
+  lost, and each is found once.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -48,7 +52,9 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class TraceWindow(msgspec.Struct, frozen=True):
-    """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that start in it."""
+    """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that
+    start in it.
+    """
 
     name: str
     start_ns: int
@@ -58,7 +64,8 @@ class TraceWindow(msgspec.Struct, frozen=True):
 def windows(trace: Trace, size: int) -> tuple[TraceWindow, ...]:
     """Cut a trace of more than ``size`` device, call and sync rows at ProfilerStep starts; a smaller one stays whole.
 
-    As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks * log rows).
+    As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks *
+    log rows).
     """
     device, calls, syncs, host = trace.device, trace.calls, trace.syncs, trace.host
     whole = TraceWindow("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
@@ -79,14 +86,16 @@ def windows(trace: Trace, size: int) -> tuple[TraceWindow, ...]:
         if rows[i + 1] - rows[cuts[-1]] > size and rows[i] > rows[cuts[-1]]:
             cuts.append(i)
     cuts.append(len(rows) - 1)
-    return tuple(TraceWindow(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
+    return tuple(
+        TraceWindow(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts)
+    )
 
 
 def sync_calls(trace: Trace) -> tuple[I32, I32]:
     """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n).
 
-    Returns (call, record) of each sync row: the call that made it and the cudaEventRecord that it waits for, rows of ``trace.calls`` or
-    ``NOWHERE``.
+    Returns (call, record) of each sync row: the call that made it and the cudaEventRecord that it waits for, rows of
+    ``trace.calls`` or ``NOWHERE``.
     """
     calls, syncs = trace.calls, trace.syncs
     recorders = [i for i, text in enumerate(trace.strings) if "EventRecord" in text]
@@ -97,8 +106,8 @@ def sync_calls(trace: Trace) -> tuple[I32, I32]:
 
 
 class DeviceFeed(msgspec.Struct, frozen=True):
-    """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over all five rank
-    columns."""
+    """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over
+    all five rank columns."""
 
     op: I32  # rows of trace.device, by start
     op_ns: I64
@@ -119,7 +128,9 @@ class DeviceFeed(msgspec.Struct, frozen=True):
 
 
 def device_feed(trace: Trace, device_call: I32, device: int, sync: I64, call: I32, record: I32) -> DeviceFeed:
-    """Gather the device rows with a call and the sync rows ``sync`` of one device; ``call``, ``record``: theirs. O(n log n)."""
+    """Gather the device rows with a call and the sync rows ``sync`` of one device; ``call``, ``record``: theirs. O(n
+    log n).
+    """
     calls, syncs = trace.calls, trace.syncs
     op = np.flatnonzero((trace.device.device == device) & (device_call != NOWHERE))
     launch = device_call[op]
@@ -133,7 +144,9 @@ def device_feed(trace: Trace, device_call: I32, device: int, sync: I64, call: I3
     streams = _dense(trace.device.stream[op], syncs.stream[sync], syncs.record_stream[sync[telling[first]]])
     threads = _dense(calls.tid[launch], calls.tid[call])
     sync_ns = syncs.end_ns[sync]
-    ranks = _ranks(calls.start_ns[launch], calls.start_ns[records], calls.start_ns[call], sync_ns, trace.device.start_ns[op])
+    ranks = _ranks(
+        calls.start_ns[launch], calls.start_ns[records], calls.start_ns[call], sync_ns, trace.device.start_ns[op]
+    )
     return DeviceFeed(
         op=op.astype(np.int32),
         op_ns=trace.device.start_ns[op],
@@ -200,7 +213,9 @@ def choices(feed: DeviceFeed, cut: tuple[TraceWindow, ...]) -> Iterator[Choice]:
 
 
 def _next_op(feed: DeviceFeed) -> I64:
-    """Return, for each wait of a stream, the next device row that its thread launches on that stream; ``NOWHERE`` for other sync rows."""
+    """Return, for each wait of a stream, the next device row that its thread launches on that stream; ``NOWHERE`` for
+    other sync rows.
+    """
     columns = (feed.op_stream, feed.sync_stream, feed.record_stream)
     base = 1 + max((int(column.max()) for column in columns if len(column)), default=0)
     by_thread = Neighbours.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
@@ -237,8 +252,8 @@ def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
 class HtaFrame(NamedTuple):
     """Rows as HTA takes them: ``symbols`` by number, and ``columns`` of int64.
 
-    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing"; it is row ``device_op[p]`` of
-    ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
+    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing"; it is row
+    ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
     """
 
     symbols: list[str]
@@ -264,7 +279,9 @@ def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
     position = [np.arange(end - size + 1, end + 1) for end, size in zip(ends, blocks, strict=True)]
 
     def column(*parts: I64 | I32 | int) -> I64:
-        return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, blocks, strict=True)]).astype(np.int64)
+        return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, blocks, strict=True)]).astype(
+            np.int64
+        )
 
     record_at = feed.sync_record[sync]
     awaited = record_at >= 0

@@ -1,23 +1,24 @@
 """Waits of the host that no row tells of, inferred from their effect: when the call returned.
 
-The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A synchronisation call
-that took more than 3 us waited for the device op, enqueued before it, that ended last inside it, as long before it returned as waking
-takes on that machine: that is the mode of the recording's own lags, by name of call (``depend.modes``). Seldom waking takes longer, up
-to 2.5 times the most of the mode.
+The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A
+synchronisation call that took more than 3 us waited for the device op, enqueued before it, that ended last inside it,
+as long before it returned as waking takes on that machine: that is the mode of the recording's own lags, by name of
+call (``depend.modes``). Seldom waking takes longer, up to 2.5 times the most of the mode.
 
-Where the recording shows no mode, the default is 3 to 12 us, seldom up to 30 (213 calls of real traces). What ended later than 3 us
-before the return gives way to what ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls
-take 2 to 9 us). Where waking takes longer the default would take what happens to end just before the return (on random programs with
-a lag of 20 to 200 us 3 % false), so there it does not hold.
+Where the recording shows no mode, the default is 3 to 12 us, seldom up to 30 (213 calls of real traces). What ended
+later than 3 us before the return gives way to what ended in that time, and explains no call of up to 12 us (without
+anything to wait for, such calls take 2 to 9 us). Where waking takes longer the default would take what happens to end
+just before the return (on random programs with a lag of 20 to 200 us 3 % false), so there it does not hold.
 
-What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
-the call began (unless a stream may have been made to wait for it: such a one only where no other ended in the mode), for an event
-synchronisation one behind which no event was recorded; for any what ended in the first 3 us of the call, as that takes so long
-anyway, unless the thread launched it last.
+What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of
+its stream when the call began (unless a stream may have been made to wait for it: such a one only where no other ended
+in the mode), for an event synchronisation one behind which no event was recorded; for any what ended in the first 3 us
+of the call, as that takes so long anyway, unless the thread launched it last.
 
-Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended within
-3 us of that one, either may be it. Then it is the one that the calling thread launched, if that is one alone, else there is no edge. In a
-mode that is wider than usual there is none wherever another ended in the mode, and the thread does not tell.
+Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other)
+ended within 3 us of that one, either may be it. Then it is the one that the calling thread launched, if that is one
+alone, else there is no edge. In a mode that is wider than usual there is none wherever another ended in the mode, and
+the thread does not tell.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
 
     Returns (waits, calls that blocked and of which nothing in the recording says on what).
 
-    A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy; one from pageable host memory blocks until what
-    stood before it on its stream is done. Cost: O(rows log rows + calls x ops that end within the time that waking takes).
+    A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy; one from pageable host memory
+    blocks until what stood before it on its stream is done. Cost: O(rows log rows + calls x ops that end within the
+    time that waking takes).
     """
     trace = linked.trace
     calls, device = trace.calls, trace.device
@@ -84,7 +86,9 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
             launched=op,
             last=at,
         )
-        for call, at, op in zip(asked.tolist(), last.tolist(), _launched_last(linked, cuda, asked).tolist(), strict=True)
+        for call, at, op in zip(
+            asked.tolist(), last.tolist(), _launched_last(linked, cuda, asked).tolist(), strict=True
+        )
     ]
     bands = _bands(linked, cuda, search, asked, asking)
     for call, what in zip(asked.tolist(), asking, strict=True):
@@ -120,7 +124,9 @@ class _OpsByEnd(msgspec.Struct, frozen=True):
     slack_ns: int
 
     def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
-        """Find the op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before."""
+        """Find the op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a
+        while before.
+        """
         if not bands:
             return None
         usual = bands[-1]
@@ -138,8 +144,8 @@ class _OpsByEnd(msgspec.Struct, frozen=True):
         return self._one_of(candidates, call, usual)
 
     def _one_of(self, ended: list[tuple[int, int]], call: _Call, band: Mode) -> int | None:
-        """Choose the last of them; where another may be it as well, the one that the calling thread launched, if waking is as quick as
-        usual."""
+        """Choose the last of them; where another may be it as well, the one that the calling thread launched, if waking
+        is as quick as usual."""
         best, last_ns = ended[0]
         spread_ns = band.most_ns - band.least_ns
         usual = spread_ns <= USUAL.most_ns - USUAL.least_ns
@@ -166,7 +172,9 @@ class _OpsByEnd(msgspec.Struct, frozen=True):
         while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
-            if self.enqueued.launch_rank[row] >= call.rank or (end <= call.start_ns + BLOCKED_NS and row != call.launched):
+            if self.enqueued.launch_rank[row] >= call.rank or (
+                end <= call.start_ns + BLOCKED_NS and row != call.launched
+            ):
                 continue
             if call.role == Role.EVENT_SYNC:
                 if self.enqueued.first_record(row, call.rank) is not None:
@@ -184,12 +192,14 @@ class _OpsByEnd(msgspec.Struct, frozen=True):
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
 
 
-def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
-    """Return {name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the
-    default.
+def _bands(
+    linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]
+) -> dict[int, tuple[Mode, ...]]:
+    """Return {name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie
+    there, else the default.
 
-    A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
-    default allows, it is not that of this machine, and nothing explains such calls.
+    A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer
+    than the default allows, it is not that of this machine, and nothing explains such calls.
     """
     calls = linked.trace.calls
     name, lag_ns, chance = _lags(linked, cuda, search, asked, asking)
@@ -199,18 +209,26 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, askin
         mine = name == which
         own = lag_ns[mine]
         mode = mode_of(own, chance[mine])
-        if mode is None and common and 2 * np.count_nonzero((own >= common.least_ns) & (own <= common.most_ns)) >= len(own):
+        if (
+            mode is None
+            and common
+            and 2 * np.count_nonzero((own >= common.least_ns) & (own <= common.most_ns)) >= len(own)
+        ):
             mode = common
         if mode:
             out[which] = (mode,) if mode.least_ns > USUAL.most_ns else (mode, USUAL)
         else:
-            out[which] = () if len(own) >= 3 and 2 * np.count_nonzero(own <= USUAL.most_ns * LATE) < len(own) else (USUAL,)
+            out[which] = (
+                () if len(own) >= 3 and 2 * np.count_nonzero(own <= USUAL.most_ns * LATE) < len(own) else (USUAL,)
+            )
     return out
 
 
-def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
-    """Return (name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been blocked, from what
-    blocked them, of the others from the last op that may have."""
+def _lags(
+    linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]
+) -> tuple[I64, I64, NDArray[np.float64]]:
+    """Return (name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have
+    been blocked, from what blocked them, of the others from the last op that may have."""
     calls = linked.trace.calls
     told, told_ns = _told_lags(linked, cuda)
     seen: list[tuple[int, int, float]] = []
@@ -234,8 +252,8 @@ def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
 
 
 def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
-    """Return (call, lag) of the synchronisation calls that are known to have been blocked, and returned after what blocked them had
-    ended."""
+    """Return (call, lag) of the synchronisation calls that are known to have been blocked, and returned after what
+    blocked them had ended."""
     calls, waits = linked.trace.calls, cuda.waits
     host = waits.call != NOWHERE
     ended_ns = np.zeros(len(calls.start_ns), np.int64)
@@ -246,11 +264,12 @@ def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
 
 
 def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
-    """Return (copy, call) of asynchronous copies to pageable host memory that blocked their call: by CUDA it returns when they are done.
+    """Return (copy, call) of asynchronous copies to pageable host memory that blocked their call: by CUDA it returns
+    when they are done.
 
-    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms). One that
-    began less than ``UNSURE_NS`` before the return may have begun after it (in real traces they do 7 us and more before), and where
-    a call of that name returned long before its copy ended, such calls do not wait.
+    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to
+    1.3 ms). One that began less than ``UNSURE_NS`` before the return may have begun after it (in real traces they do 7
+    us and more before), and where a call of that name returned long before its copy ended, such calls do not wait.
     """
     trace = linked.trace
     pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
@@ -266,11 +285,13 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
 
 
 def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
-    """Return (op before it on its stream, call) of asynchronous copies from pageable host memory that began inside their call.
+    """Return (op before it on its stream, call) of asynchronous copies from pageable host memory that began inside
+    their call.
 
-    Such a copy (of more than 64 KiB; smaller ones are taken into the call's arguments) first waits for its stream, then the host stages
-    what the device copies (CUDA, "API synchronization behavior"). In one recording all 15 that found their stream busy began 2 to 9 us
-    after the op before them ended, and their calls returned 13 to 23 ms later; none of 44 small ones in others began inside its call.
+    Such a copy (of more than 64 KiB; smaller ones are taken into the call's arguments) first waits for its stream, then
+    the host stages what the device copies (CUDA, "API synchronization behavior"). In one recording all 15 that found
+    their stream busy began 2 to 9 us after the op before them ended, and their calls returned 13 to 23 ms later; none
+    of 44 small ones in others began inside its call.
     """
     trace, device = linked.trace, linked.trace.device
     staged = np.array(["HtoD" in s and "Pageable" in s for s in trace.strings], np.bool_)

@@ -1,8 +1,9 @@
 """The time that waking takes on the machine of a recording: the mode of its lags, where it shows one.
 
-A lag runs from the end of what was waited for to where the waiting ended. What it is depends on the machine and on how it waits
-(in real recordings 3 to 12 us where a call spins, 117 to 160 us where it blocks), so no constant holds. A wrong source shows as lags
-spread over the time between two ends of device ops; the right one, time and again, as a narrow band of lags.
+A lag runs from the end of what was waited for to where the waiting ended. What it is depends on the machine and on how
+it waits (in real recordings 3 to 12 us where a call spins, 117 to 160 us where it blocks), so no constant holds. A
+wrong source shows as lags spread over the time between two ends of device ops; the right one, time and again, as a
+narrow band of lags.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BY_CHANCE: Final = 1e-3  # and so many would by chance in less than this part of
 class Mode(msgspec.Struct, frozen=True):
     """Lags lie in [``least_ns``, ``most_ns``], and none in it is likelier than another.
 
-    Taking the last of two ops that ended there was false in 1.3 % of the waits of random programs whose waking takes 20 to 200 us,
-    taking neither in 0.1 %.
+    Taking the last of two ops that ended there was false in 1.3 % of the waits of random programs whose waking takes 20
+    to 200 us, taking neither in 0.1 %.
     """
 
     least_ns: int
@@ -38,8 +39,9 @@ class Mode(msgspec.Struct, frozen=True):
 def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     """Return the band that holds most of the lags; None where no band of 10 or more stands out.
 
-    It must hold a third of all lags, and more than by chance (``_beyond_chance``). ``chance_per_ns``, parallel to ``lag_ns``: the
-    density of ends that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log n).
+    It must hold a third of all lags, and more than by chance (``_beyond_chance``). ``chance_per_ns``, parallel to
+    ``lag_ns``: the density of ends that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log
+    n).
     """
     if len(lag_ns) < LEAST_LAGS:
         return None
@@ -58,8 +60,9 @@ def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
 def _beyond_chance(n: int, of: int, by_chance: float) -> bool:
     """Tell whether ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would anyway.
 
-    Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How seldom n are by
-    chance is Chernoff's bound of the binomial, which holds for lags of unequal chances, too (Hoeffding 1956).
+    Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How
+    seldom n are by chance is Chernoff's bound of the binomial, which holds for lags of unequal chances, too (Hoeffding
+    1956).
     """
     if not 0 < by_chance < n:
         return by_chance == 0

@@ -1,9 +1,9 @@
 """The points at which host nodes open on each thread: at the elements' own marks, and at the cuts.
 
 Cuts (CONTRACT, "Host time")
-  (a) after a launch call, when more than 5 us follow before the thread's next node, or inside it, where its op had begun;
-  (b) where the host was blocked until, in a synchronisation call;
-  (c) after a child, when more than ``gap_ns`` of the op's own time follow; between top-level elements the same, as a gap;
+  (a) after a launch call, when more than 5 us follow before the thread's next node, or inside it, where its op had
+  begun; (b) where the host was blocked until, in a synchronisation call; (c) after a child, when more than ``gap_ns``
+  of the op's own time follow; between top-level elements the same, as a gap;
 and where a sleeping thread wakes, or an idle one has woken another.
 """
 
@@ -48,8 +48,8 @@ class Blocked:
 class Cuts:
     """Positions on the axis where a node may open. ``after``: the element that made the call, NOWHERE without one.
 
-    A node opens in any case where a wait ended, and where an op began while its launch call ran on; where a call had launched
-    (``launch``) only if enough time follows.
+    A node opens in any case where a wait ended, and where an op began while its launch call ran on; where a call had
+    launched (``launch``) only if enough time follows.
     """
 
     at_ns: I64
@@ -65,8 +65,8 @@ class Cuts:
 class Points(msgspec.Struct, frozen=True):
     """Marks and cuts in order. The time from one point to the next belongs to one element (``owner``) and to one node.
 
-    ``opens``: a node opens. ``sleep``: the row of ``Sleeps`` that ends here, else NOWHERE. ``falls``: the thread falls asleep.
-    ``begins``: its owner does. ``last``: the thread's last point.
+    ``opens``: a node opens. ``sleep``: the row of ``Sleeps`` that ends here, else NOWHERE. ``falls``: the thread falls
+    asleep. ``begins``: its owner does. ``last``: the thread's last point.
     """
 
     at_ns: I64
@@ -90,7 +90,9 @@ def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_n
     begins = is_mark & marks.begins[segment]
     early = at_ns < marks.at_ns[segment]
     late = kind == _WAKE
-    late[late] = sleeps.handed[sleep[late]] == 1  # what it did until it went on is not known: it may have waited for a core
+    late[late] = (
+        sleeps.handed[sleep[late]] == 1
+    )  # what it did until it went on is not known: it may have waited for a core
     owner = np.where(early | late, NOWHERE, marks.owner[segment]).astype(np.int32)
     thread = marks.axis.thread(at_ns)
     last = np.append(thread[1:] != thread[:-1], True)
@@ -114,7 +116,9 @@ def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[U8, I64, I64
     behind = marks.behind(fall, before=False)
     cut = (sleeps.cut == 1) & ~np.isin(axis.of(sleeps.by_tid, sleeps.release_ns), fall)
     released = axis.of(sleeps.by_tid[cut], sleeps.release_ns[cut])
-    released = released[released < marks.at_ns[marks.bounds[axis.thread(released) + 1] - 1]]  # behind its last mark a thread is over
+    released = released[
+        released < marks.at_ns[marks.bounds[axis.thread(released) + 1] - 1]
+    ]  # behind its last mark a thread is over
     behind_cut = marks.behind(cuts.at_ns, before=True)
     known = cuts.after != NOWHERE
     behind_cut[known] = np.maximum(behind_cut[known], marks.start_of[cuts.after[known]])
@@ -158,8 +162,8 @@ def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: 
 
 
 def _pass_on(opens: Bool, sleep: I32, at_ns: I64, thread: I64) -> None:
-    """Pass releases on: a thread that wakes right into its next element needs no node in between: that element's node is the one
-    released."""
+    """Pass releases on: a thread that wakes right into its next element needs no node in between: that element's node
+    is the one released."""
     wake = np.flatnonzero(sleep[:-1] != NOWHERE)
     into = wake[opens[wake + 1] & (at_ns[wake + 1] == at_ns[wake]) & (thread[wake + 1] == thread[wake])]
     sleep[into + 1] = sleep[into]

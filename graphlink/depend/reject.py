@@ -27,8 +27,9 @@ from graphlink.tables import begins, concat, spread, take
 class Dependencies(msgspec.Struct, frozen=True):
     """The dependencies that remain. All columns of a group are parallel.
 
-    ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``, ``sync_target``: the
-    edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
+    ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``,
+    ``sync_target``: the edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that
+    by the recorded times cannot be true.
     """
 
     host: Waits
@@ -77,7 +78,12 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
 
 _IMPOSSIBLE, _CONTRADICTED, _STREAM_ORDER, _IMPLIED, _DUPLICATE, _NO_TARGET = range(1, 7)
 _REASONS = ("", "impossible", "contradicted", "stream order", "implied", "duplicate", "no_target")
-_SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id", FoundBy.EVENT_ID), ("inferred", FoundBy.INFERRED))
+_SOURCES = (
+    ("hta", FoundBy.HTA),
+    ("cuda_sync", FoundBy.CUDA_SYNC),
+    ("event_id", FoundBy.EVENT_ID),
+    ("inferred", FoundBy.INFERRED),
+)
 
 
 def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
@@ -106,15 +112,17 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
 def next_operator(linked: Linked, call: I32) -> I32:
     """Return the next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
 
-    The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
-    (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
+    The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of
+    the call (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
     """
     calls = linked.trace.calls
     return operator_after(linked, calls.tid[call], calls.end_ns[call])
 
 
 def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
-    """Return the first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
+    """Return the first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there
+    is none.
+    """
     rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
@@ -129,7 +137,11 @@ def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I
     source = pairs.source[at]
     order = at[np.lexsort((source, device.stream[source], device.device[source], target[at]))]
     s, t = pairs.source[order], target[order]
-    same = (t[1:] == t[:-1]) & (device.device[s[1:]] == device.device[s[:-1]]) & (device.stream[s[1:]] == device.stream[s[:-1]])
+    same = (
+        (t[1:] == t[:-1])
+        & (device.device[s[1:]] == device.device[s[:-1]])
+        & (device.stream[s[1:]] == device.stream[s[:-1]])
+    )
     older: I64 = order[:-1][same & (s[1:] != s[:-1])]
     return older
 
@@ -138,13 +150,16 @@ def _counts(pairs: Waits, reason: U8) -> Sync:
     return Sync(
         found=len(reason),
         kept=int(np.count_nonzero(reason == 0)),
-        rejected={_REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()},
+        rejected={
+            _REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()
+        },
         by_source={name: int(np.count_nonzero(pairs.found_by & bit)) for name, bit in _SOURCES},
     )
 
 
 def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
-    """Return for each call when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
+    """Return for each call when the last awaited device op ended, where the host was blocked in it until then; else the
+    call's start.
 
     A query never blocks. Never beyond the end of the call.
     """

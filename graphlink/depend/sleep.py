@@ -1,21 +1,23 @@
 """Idle threads that were asleep, and what on another thread woke them (CONTRACT, "Host time").
 
-A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it woke, and that
-one then sleeps, or slept when this one fell asleep. (20 us would invent edges, 500 us would miss some.)
+A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it
+woke, and that one then sleeps, or slept when this one fell asleep. (20 us would invent edges, 500 us would miss some.)
 
-"Until it woke" allows for the time that waking takes, 2 ms unless the recording shows that this thread takes longer to be woken by that
-one: in nine real traces a handed-over thread ran 15 to 500 us after the other's last activity (a cold autograd thread about 200 us, a
-new one 1.2 and 2.3 ms), and what lay 17 ms and more apart was no hand-over.
+"Until it woke" allows for the time that waking takes, 2 ms unless the recording shows that this thread takes longer to
+be woken by that one: in nine real traces a handed-over thread ran 15 to 500 us after the other's last activity (a cold
+autograd thread about 200 us, a new one 1.2 and 2.3 ms), and what lay 17 ms and more apart was no hand-over.
 
-Autograd says itself who wakes whom, whatever it takes: the main thread waits in backward() while the autograd thread works. So a thread
-that goes on with backward work was woken by the thread of its forward work, or by another one that does backward work, which may run on
-as it has only put a node into a queue; and the thread of the forward work is released when that work is done.
+Autograd says itself who wakes whom, whatever it takes: the main thread waits in backward() while the autograd thread
+works. So a thread that goes on with backward work was woken by the thread of its forward work, or by another one that
+does backward work, which may run on as it has only put a node into a queue; and the thread of the forward work is
+released when that work is done.
 
 A thread inside a row of a data loader is in the loader, whatever ran on others meanwhile: it is not asleep.
 
-Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that goes on with an op
-that reads what another thread made meanwhile was handed it, so it slept at least until that was made, however late it then went on. (On
-a machine that has fewer cores than threads that want to run, a thread that was woken waits for one: tens of ms.)
+Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that
+goes on with an op that reads what another thread made meanwhile was handed it, so it slept at least until that was
+made, however late it then went on. (On a machine that has fewer cores than threads that want to run, a thread that was
+woken waits for one: tens of ms.)
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 
 @dataclass(frozen=True, slots=True)
 class Sleeps:
-    """One entry per sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
+    """One entry per sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until
+    ``release_ns``.
 
-    ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at ``release_ns``.
-    ``first``: the thread's first row had not begun yet. ``handed``: only the tensor that it went on with tells who released it.
+    ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at
+    ``release_ns``. ``first``: the thread's first row had not begun yet. ``handed``: only the tensor that it went on
+    with tells who released it.
     """
 
     tid: I64
@@ -87,10 +91,14 @@ class _Thread(msgspec.Struct, frozen=True):
         return at < len(self.engine) and self.engine[at] < until_ns
 
 
-_Release = tuple[int, int, int, bool]  # what may have ended a sleep: when, on which thread, ``cut``, whether autograd says so
+_Release = tuple[
+    int, int, int, bool
+]  # what may have ended a sleep: when, on which thread, ``cut``, whether autograd says so
 
 
-def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Handed, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
+def sleeps(
+    linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Handed, rank_start_ns: int, rank_end_ns: int
+) -> Sleeps:
     """Find sleeps of all threads; ``autograd``: (forward, backward) rows; ``handed``: see ``threads.handed_over``.
 
     Cost: O(n log n + idle intervals x threads x log n).
@@ -105,12 +113,28 @@ def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Hand
                 continue
             made_ns, maker = handed.get((tid, idle_until), (idle_from, tid))
             at_ns, by, cut, says = _woken_by(threads, tid, idle_from, idle_until, next_ns) or (idle_from, tid, 0, False)
-            found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), 0, int(says), maker, made_ns))
+            found.append(
+                (
+                    tid,
+                    idle_from,
+                    idle_until,
+                    by,
+                    at_ns,
+                    cut,
+                    int(idle_until == a.busy_from[0]),
+                    0,
+                    int(says),
+                    maker,
+                    made_ns,
+                )
+            )
     table = np.array(found, np.int64).reshape(-1, 11)
     every = Sleeps(*(table[:, k].copy() for k in range(8)))
     told, maker_tid, ready_ns = table[:, 8] == 1, table[:, 9], table[:, 10]
     known = (every.by_tid != every.tid) & (told | _soon(every))
-    by_tensor = (ready_ns > every.from_ns) & (~known | (every.release_ns < ready_ns) | (~told & (every.by_tid != maker_tid)))
+    by_tensor = (ready_ns > every.from_ns) & (
+        ~known | (every.release_ns < ready_ns) | (~told & (every.by_tid != maker_tid))
+    )
     every = replace(
         every,
         by_tid=np.where(by_tensor, maker_tid, every.by_tid),
@@ -122,7 +146,9 @@ def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Hand
 
 
 def _soon(s: Sleeps) -> Bool:
-    """Return which sleeps ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
+    """Return which sleeps ended as soon after their release as waking takes, by the thread that woke and the one that
+    woke it.
+    """
     waking_ns = s.until_ns - s.release_ns
     out: Bool = waking_ns <= WAKING_NS
     possible = (waking_ns <= LATEST_NS) & (s.by_tid != s.tid)
@@ -136,8 +162,8 @@ def _soon(s: Sleeps) -> Bool:
 
 
 def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until: int, next_ns: int) -> _Release | None:
-    """Find the thread that woke each idle one: of those that may have woken one that was idle over [idle_from, idle_until) the last active;
-    idle again at ``next_ns``."""
+    """Find the thread that woke each idle one: of those that may have woken one that was idle over [idle_from,
+    idle_until) the last active; idle again at ``next_ns``."""
     best: _Release | None = None
     engine, forward = threads[tid].in_engine(idle_until, idle_until + 1), threads[tid].forward_of(idle_until, next_ns)
     for other, b in threads.items():
@@ -161,15 +187,20 @@ def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until:
 
 
 def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
-    """Tell whether b is idle at this time; ``falling``: or has just woken, when another falls asleep as it hands over."""
+    """Tell whether b is idle at this time; ``falling``: or has just woken, when another falls asleep as it
+    hands over.
+    """
     at = bisect_right(b.idle_from, time_ns) - 1
     return at >= 0 and (b.idle_until[at] > time_ns or (falling and b.idle_until[at] == time_ns))
 
 
-def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> dict[int, _Thread]:
+def _threads(
+    linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int
+) -> dict[int, _Thread]:
     """Return active and idle intervals of each thread that has elements.
 
-    Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends with its nodes.
+    Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends
+    with its nodes.
     """
     calls, annotation = linked.trace.calls, linked.trace.host.annotation
     called = np.flatnonzero(np.isin(calls.tid, el.tid) & ~behind_rows(linked))
@@ -204,7 +235,11 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
         loads = loading[host.tid[loading] == thread]
         loaded = host.start_ns[loads].tolist(), host.end_ns[loads].tolist()
         out[thread] = _Thread(
-            *_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns), begins, last_ns, *told, *loaded
+            *_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns),
+            begins,
+            last_ns,
+            *told,
+            *loaded,
         )
     return out
 

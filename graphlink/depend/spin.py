@@ -1,13 +1,15 @@
-"""Waits of the host without a call: it polls memory that a kernel writes (DeepEP's ``dispatch`` waits like this for counts of tokens).
+"""Waits of the host without a call: it polls memory that a kernel writes (DeepEP's ``dispatch`` waits like this for
+counts of tokens).
 
-All that shows is silence: inside an op no child and no call for 100 us or more, behind the launch of a device op that then runs, and the
-silence ends close to that op's end. Once this is a coincidence. It is a wait where it happens again and again, for the same name of op
-and of device op: at least twice, hardly ever otherwise, and by chance less than 1 in 1000 (each time with the share that 100 us before
-to 100 us after the end have in the silence).
+All that shows is silence: inside an op no child and no call for 100 us or more, behind the launch of a device op that
+then runs, and the silence ends close to that op's end. Once this is a coincidence. It is a wait where it happens again
+and again, for the same name of op and of device op: at least twice, hardly ever otherwise, and by chance less than 1 in
+1000 (each time with the share that 100 us before to 100 us after the end have in the silence).
 
-A host that goes on before the op ends (it sees what the kernel wrote while that cleans up) waited for a moment inside it, which is no
-node's end. Then the host from the op's end on depends on the op; what it did before, for 100 us at most, on what the op itself had to
-wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing confirms are not reported.
+A host that goes on before the op ends (it sees what the kernel wrote while that cleans up) waited for a moment inside
+it, which is no node's end. Then the host from the op's end on depends on the op; what it did before, for 100 us at
+most, on what the op itself had to wait for. A replay runs that little work early, and is exact again where the op ends.
+Coincidences that nothing confirms are not reported.
 """
 
 from __future__ import annotations
@@ -31,15 +33,17 @@ NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
 TIMES: Final = 2
 SUPPORT_FOR_ONE: Final = 10
-_LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer than what counts as close is not worth a word
+_LEAST_CHANCE: Final = (
+    0.2  # a coincidence in a silence that is not much longer than what counts as close is not worth a word
+)
 
 
 class Spins(msgspec.Struct, frozen=True):
-    """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the axis of the marks.
+    """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the
+    axis of the marks.
 
-    ``before``: what ``source`` itself had to wait for longest, where that blocked the host, and the wait was over before ``source`` ended;
-    else NOWHERE.
-    ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
+    ``before``: what ``source`` itself had to wait for longest, where that blocked the host, and the wait was over
+    before ``source`` ended; else NOWHERE. ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """
 
     blocked: Blocked
@@ -88,7 +92,11 @@ def _silences(linked: Linked, marks: EulerTour, slept: Sleeps) -> Blocked:
     """Find stretches of 100 us and more inside an op, without any mark or call and not asleep."""
     calls, axis = linked.trace.calls, marks.axis
     n = len(marks.at_ns)
-    at = np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE)) if n else np.zeros(0, np.int64)
+    at = (
+        np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE))
+        if n
+        else np.zeros(0, np.int64)
+    )
     at = at[axis.thread(marks.at_ns[at]) == axis.thread(marks.at_ns[at + 1])]
     from_ns, until_ns = marks.at_ns[at], marks.at_ns[at + 1]
     call = np.flatnonzero(axis.has(calls.tid)) if len(at) else np.zeros(0, np.int64)
@@ -100,12 +108,16 @@ def _silences(linked: Linked, marks: EulerTour, slept: Sleeps) -> Blocked:
     starts, ends = np.sort(np.concatenate([from_ns, end])), np.sort(np.concatenate([begin, until_ns]))
     long = ends - starts >= ASLEEP_NS
     starts, ends = starts[long], ends[long]
-    owner = marks.owner[at][np.searchsorted(from_ns, starts, side="right") - 1] if len(starts) else np.zeros(0, np.int32)
+    owner = (
+        marks.owner[at][np.searchsorted(from_ns, starts, side="right") - 1] if len(starts) else np.zeros(0, np.int32)
+    )
     return take(Blocked(owner, starts, ends), _awake(axis, slept, starts, ends))
 
 
 def _behind_launches(linked: Linked, el: Elements, marks: EulerTour, silent: Blocked) -> tuple[Blocked, I32]:
-    """Return (silences, the device op that the thread launched last before each); those without one inside the silent op are left out."""
+    """Return (silences, the device op that the thread launched last before each); those without one inside the silent
+    op are left out.
+    """
     calls, axis = linked.trace.calls, marks.axis
     row = np.flatnonzero(linked.device_call != NOWHERE)
     row = row[axis.has(calls.tid[linked.device_call[row]])]
@@ -116,7 +128,9 @@ def _behind_launches(linked: Linked, el: Elements, marks: EulerTour, silent: Blo
     return take(silent, real), row[last[real]].astype(np.int32)
 
 
-def _again(linked: Linked, el: Elements, element: I32, op: I32, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:
+def _again(
+    linked: Linked, el: Elements, element: I32, op: I32, near: Bool, against: Bool, chance: NDArray[np.float64]
+) -> Bool:
     """Mark the silences that belong to an (element, device op) by name that is silent like this again and again."""
     rows, device = linked.trace.host, linked.trace.device
     row = el.row[element]

@@ -1,5 +1,5 @@
-"""Order between CPU threads that the recording names: forward op -> backward op; op that made a tensor -> op of another thread that reads
-it."""
+"""Order between CPU threads that the recording names: forward op -> backward op; op that made a tensor -> op of another
+thread that reads it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Handed: TypeAlias = dict[tuple[int, int], tuple[int, int]]
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
     """Return (forward, backward) host rows on different threads, each backward row once.
 
-    From ``fwdbwd`` flows (a flow starts and ends at the start of an op), else from sequence numbers: the forward op of a backward op
-    is the last-starting forward row with its number on another thread (890 of 890 flows of five real files agree). A backward op on
-    its forward op's own thread needs no edge. Cost: O(n log n).
+    From ``fwdbwd`` flows (a flow starts and ends at the start of an op), else from sequence numbers: the forward op of
+    a backward op is the last-starting forward row with its number on another thread (890 of 890 flows of five real
+    files agree). A backward op on its forward op's own thread needs no edge. Cost: O(n log n).
     """
     flow = _from_flows(linked)
     number = _from_numbers(linked)
@@ -33,16 +33,19 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
 
 
 def handed_over(linked: Linked, el: Elements) -> Handed:
-    """Return {(thread, when it goes on): (when, thread)}: where a thread goes on with an op that reads what an op of another thread made.
+    """Return {(thread, when it goes on): (when, thread)}: where a thread goes on with an op that reads what an op of
+    another thread made.
 
-    ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of several tensors
-    the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose first child it is.
-    Cost: O(n log n) for n host rows.
+    ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of
+    several tensors the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose
+    first child it is. Cost: O(n log n) for n host rows.
     """
     et, rows = linked.et, linked.trace.host
     if et is None or not et.made_by.any():
         return {}
-    row_of = spread(len(et.id) + 1, linked.match.et[linked.match.et != NOWHERE], np.flatnonzero(linked.match.et != NOWHERE))
+    row_of = spread(
+        len(et.id) + 1, linked.match.et[linked.match.et != NOWHERE], np.flatnonzero(linked.match.et != NOWHERE)
+    )
     reads = np.flatnonzero(et.made_by)
     reader, maker = row_of[reads], row_of[lookup(et.id, et.made_by[reads])]
     real = (reader != NOWHERE) & (maker != NOWHERE)
@@ -97,7 +100,9 @@ def _from_numbers(linked: Linked) -> tuple[I32, I32]:
     if et is not None:
         bare = (seq < 0) & (linked.match.et != NOWHERE)
         seq[bare], fw_tid[bare] = et.seq_id[linked.match.et[bare]], et.fw_tid[linked.match.et[bare]]
-    engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in linked.trace.strings], np.bool_)[rows.name]
+    engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in linked.trace.strings], np.bool_)[
+        rows.name
+    ]
     numbered = (seq >= 0) & ~rows.annotation
     forward = np.flatnonzero(numbered & (fw_tid == 0))
     backward = np.flatnonzero(numbered & (fw_tid > 0) & ~engine)

@@ -1,8 +1,9 @@
-"""The time of every thread as one sequence of marks: where ops begin and end, and to whom the time after each mark belongs.
+"""The time of every thread as one sequence of marks: where ops begin and end, and to whom the time after each mark
+belongs.
 
-Elements are the host rows that nest, and the launch and synchronisation calls outside any row. Walking a thread, each element has a
-mark where it begins and one where it ends (an Euler tour of the nesting), so the time between two marks belongs to exactly one
-element, or to none.
+Elements are the host rows that nest, and the launch and synchronisation calls outside any row. Walking a thread, each
+element has a mark where it begins and one where it ends (an Euler tour of the nesting), so the time between two marks
+belongs to exactly one element, or to none.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Elements(msgspec.Struct, frozen=True):
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each at full span."""
+    """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each
+    at full span.
+    """
 
     tids: I64  # ascending
     origin_ns: int
@@ -65,14 +68,18 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 def covered_before(from_ns: I64, until_ns: I64, at_ns: I64) -> I64:
-    """Return how much of some stretches, disjoint and ascending positions from 0, lies before each place; a place of -1 is before all."""
+    """Return how much of some stretches, disjoint and ascending positions from 0, lies before each place; a place of -1
+    is before all.
+    """
     k = np.searchsorted(from_ns, at_ns, side="right")
     beyond_ns = np.maximum(np.append(-1, until_ns)[k] - at_ns, 0)
     return np.append(0, np.cumsum(until_ns - from_ns))[k] - beyond_ns
 
 
 class Neighbours(msgspec.Struct, frozen=True):
-    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a thread."""
+    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a
+    thread.
+    """
 
     axis: Axis
     at_ns: I64  # ascending
@@ -103,10 +110,11 @@ class Neighbours(msgspec.Struct, frozen=True):
 
 
 class EulerTour(msgspec.Struct, frozen=True):
-    """The Euler tour, two marks per element, positions on ``axis`` ascending: what rounding put out of order is moved up.
+    """The Euler tour, two marks per element, positions on ``axis`` ascending: what rounding put out of order is moved
+    up.
 
-    ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's
-    first mark is. ``bounds``: thread i has marks ``bounds[i]`` to ``bounds[i + 1]``.
+    ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where
+    each element's first mark is. ``bounds``: thread i has marks ``bounds[i]`` to ``bounds[i + 1]``.
     """
 
     axis: Axis
@@ -117,11 +125,15 @@ class EulerTour(msgspec.Struct, frozen=True):
     bounds: I64
 
     def within(self, at_ns: I64) -> I64:
-        """Return positions no later than their thread's last mark: behind it a thread is over, though a call may end later than its op."""
+        """Return positions no later than their thread's last mark: behind it a thread is over, though a call may end
+        later than its op.
+        """
         return np.minimum(at_ns, self.at_ns[self.bounds[self.axis.thread(at_ns) + 1] - 1])
 
     def behind(self, at_ns: I64, *, before: bool) -> I64:
-        """Find the mark behind which each position lies: the last at or (``before``) strictly before it; else its thread's first."""
+        """Find the mark behind which each position lies: the last at or (``before``) strictly before it; else its
+        thread's first.
+        """
         found = np.searchsorted(self.at_ns, at_ns, side="left" if before else "right") - 1
         return np.maximum(found, self.bounds[self.axis.thread(at_ns)])
 
@@ -129,8 +141,8 @@ class EulerTour(msgspec.Struct, frozen=True):
 def elements(linked: Linked, role: U8) -> Elements:
     """Find all that has a host node of its own. Cost: O(n log n).
 
-    A cudaEventQuery outside any row is no element: it waits for nothing, and a thread that only polls (NCCL's watchdog) would take part
-    in the run with nothing but its sleep.
+    A cudaEventQuery outside any row is no element: it waits for nothing, and a thread that only polls (NCCL's watchdog)
+    would take part in the run with nothing but its sleep.
     """
     rows, calls = linked.trace.host, linked.trace.calls
     row = np.flatnonzero(~linked.crossing)
@@ -141,7 +153,8 @@ def elements(linked: Linked, role: U8) -> Elements:
     start_ns = np.concatenate([rows.start_ns[row], calls.start_ns[call]])
     end_ns = np.concatenate([rows.end_ns[row], calls.end_ns[call]])
     is_call = np.repeat([0, 1], [len(row), len(call)])
-    # Rows come parents first from the reader, which their numbers keep for equal intervals. Calls hold nothing: the shortest first.
+    # Rows come parents first from the reader, which their numbers keep for equal intervals. Calls hold nothing: the
+    # shortest first.
     order = np.lexsort((np.concatenate([row, call]), np.where(is_call == 1, end_ns, -end_ns), is_call, start_ns, tid))
     which = np.concatenate([row, call])[order].astype(np.int32)
     called = is_call[order] == 1
@@ -162,17 +175,23 @@ def elements(linked: Linked, role: U8) -> Elements:
 
 
 def in_loader(linked: Linked) -> I64:
-    """Find the rows of PyTorch's data loaders, in order of their starts: what they wait for is a worker, which is a process of its own."""
-    named = np.fromiter((text.startswith(NEXT_BATCH) for text in linked.trace.strings), np.bool_, len(linked.trace.strings))
+    """Find the rows of PyTorch's data loaders, in order of their starts: what they wait for is a worker, which is a
+    process of its own.
+    """
+    named = np.fromiter(
+        (text.startswith(NEXT_BATCH) for text in linked.trace.strings), np.bool_, len(linked.trace.strings)
+    )
     return np.flatnonzero(named[linked.trace.host.name])
 
 
 def behind_rows(linked: Linked) -> Bool:
-    """Find calls that are the profiler's own, where ops are recorded: those that begin after the last row, and its last synchronisation.
+    """Find calls that are the profiler's own, where ops are recorded: those that begin after the last row, and its last
+    synchronisation.
 
-    Nothing in the graph comes after them, and they would stretch the run by the time that profiling took to end (in real traces up to
-    1.6 s of 16 s). ``torch.profiler`` synchronises the device as it stops: on its thread, outside any row and behind all that the thread
-    ran. Whether device work or the row of another thread then goes on differs by rank, so neither decides.
+    Nothing in the graph comes after them, and they would stretch the run by the time that profiling took to end (in
+    real traces up to 1.6 s of 16 s). ``torch.profiler`` synchronises the device as it stops: on its thread, outside any
+    row and behind all that the thread ran. Whether device work or the row of another thread then goes on differs by
+    rank, so neither decides.
     """
     rows, device, calls = linked.trace.host, linked.trace.device, linked.trace.calls
     out = np.zeros(len(calls.start_ns), np.bool_)
@@ -189,8 +208,8 @@ def behind_rows(linked: Linked) -> Bool:
 
 
 def _last_synchronisation(linked: Linked) -> int:
-    """Find the last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by
-    any."""
+    """Find the last call that waits for a device, if it is outside any row and nothing begins after it on its thread,
+    nor is launched by any."""
     rows, calls = linked.trace.host, linked.trace.calls
     outside = np.flatnonzero((roles(calls, linked.trace.strings) == Role.DEVICE_SYNC) & (linked.call_op == NOWHERE))
     if not len(outside):

@@ -1,1 +1,3 @@
-"""Two runs compared: whether they compare, whether the second is better, where the time went, and what was changed (docs/diff.md)."""
+"""Two runs compared: whether they compare, whether the second is better, where the time went, and what was changed
+(docs/diff.md).
+"""

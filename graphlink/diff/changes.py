@@ -1,4 +1,6 @@
-"""The list of changes: of all ranks, what is of one cause once, causes before effects and the larger before the smaller."""
+"""The list of changes: of all ranks, what is of one cause once, causes before effects and the larger before the
+smaller.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,18 @@ def changes(both: Both, found: Verdict, groups: Sequence[GroupChange], pipeline:
 
 
 def _causes(found: Sequence[Change], *, together: bool) -> list[Change]:
-    """Return the changes that are no effects: what has a cause of its own first, then what may follow from it, then what is small."""
+    """Return the changes that are no effects: what has a cause of its own first, then what may follow from it, then
+    what is small.
+    """
     structure = {tuple(one.path) for one in found if one.tier == "structure"}
     follow = [one for one in found if one.kind == "host" and tuple(one.path) in structure]
     largest_ns = max((abs(one.change_ns or 0) for one in found if one not in follow), default=0)
     first = [one for one in found if one not in follow and is_own(one, together)]
-    first = [one for one in first if one.change_ns is None or abs(one.change_ns) >= _SMALL * largest_ns or one.kind in _ALWAYS]
+    first = [
+        one
+        for one in first
+        if one.change_ns is None or abs(one.change_ns) >= _SMALL * largest_ns or one.kind in _ALWAYS
+    ]
     rest = [one for one in found if one not in first]
     return [*_by_size(first), *_by_size(rest)]
 
@@ -106,7 +114,11 @@ def _of_ranks(of: dict[int, Change], count: int) -> Change:
     else:
         what = f"ranks {names}: {first.what}"
     return msgspec.structs.replace(
-        first, what=what, ranks=list(of), change_ns=mean_ns, evidence=_over(first, of, f"mean of {counted(len(of), 'rank')}")
+        first,
+        what=what,
+        ranks=list(of),
+        change_ns=mean_ns,
+        evidence=_over(first, of, f"mean of {counted(len(of), 'rank')}"),
     )
 
 

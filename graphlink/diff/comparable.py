@@ -17,7 +17,9 @@ _CHANGES_FIGURES: Final = ("step", "gap_us", "comm_time", "host")
 
 
 def comparable(before: RunFacts, after: RunFacts, matched: Matched, basis: Basis) -> Comparable:
-    """Estimate how far two runs compare, as a score: 100 x the share of their work that is alike, less points for other differences."""
+    """Estimate how far two runs compare, as a score: 100 x the share of their work that is alike, less points for other
+    differences.
+    """
     alike = 100 * matched.alike
     reasons = [
         _reason("work", *matched.has, matched.alike > 0.95, 100 - alike),

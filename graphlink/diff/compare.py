@@ -35,7 +35,9 @@ def compare(before: Path, after: Path, *, anyway: bool = False, limit_pct: float
     pairs = facts.rank_pairs(one, other)
     if not pairs:
         raise InputError(
-            f"has no rank that {before} has: {_some(one)} before, {_some(other)} after", path=after, todo="link the same ranks of both runs"
+            f"has no rank that {before} has: {_some(one)} before, {_some(other)} after",
+            path=after,
+            todo="link the same ranks of both runs",
         )
     basis = facts.basis(one, other)
     by_name = one.gpus == other.gpus or not one.gpus or not other.gpus
@@ -90,7 +92,12 @@ def _rank(pair: RankPair, both: Both) -> RankChange:
     for run, rank in ((both.before, pair.before), (both.after, pair.after)):
         steps = len(rank.entry.steps) if basis.per != "run" else 1
         waits.append(
-            sum(wait.wait_ns for wait in (run.summary.run.waits if run.summary.run else ()) if wait.rank == rank.entry.rank) / steps
+            sum(
+                wait.wait_ns
+                for wait in (run.summary.run.waits if run.summary.run else ())
+                if wait.rank == rank.entry.rank
+            )
+            / steps
         )
     return RankChange(
         rank=pair.rank,
@@ -131,12 +138,18 @@ def _operations(both: Both) -> list[OperationChange]:
             )
     return sorted(
         out,
-        key=lambda one: (-abs(one.device_after_ns - one.device_before_ns), -abs(one.host_after_ns - one.host_before_ns), one.path),
+        key=lambda one: (
+            -abs(one.device_after_ns - one.device_before_ns),
+            -abs(one.host_after_ns - one.host_before_ns),
+            one.path,
+        ),
     )
 
 
 def _of_side(pairs: Sequence[RankPair], side: str, matched: Matched) -> list[tuple[tuple[str, ...], Operation, int]]:
-    """Return the operations of all ranks of a side by the path they are matched at, with the number of steps of the rank."""
+    """Return the operations of all ranks of a side by the path they are matched at, with the number of steps of the
+    rank.
+    """
     return [
         (matched.path(tuple(one.path), one.kind == "launch"), one, len(getattr(pair, side).entry.steps))
         for pair in pairs
@@ -200,7 +213,9 @@ def _notes(both: Both) -> list[str]:
         of = f"{len(pairs):,} of {len(one.ranks):,} and {len(other.ranks):,} ranks"
         out.append(f"{of} are in both runs; the others are in no figure but the steps")
     if any(pair.rank != pair.after.entry.rank for pair in pairs):
-        out.append(f"rank {pairs[0].rank} is compared with rank {pairs[0].after.entry.rank}: each run has only this one")
+        out.append(
+            f"rank {pairs[0].rank} is compared with rank {pairs[0].after.entry.rank}: each run has only this one"
+        )
     if not all(run.has_device for run in (one, other)):
         out.append("device ops are not recorded on both sides: host time alone is compared")
     return out

@@ -32,7 +32,14 @@ def rank_effects(pair: RankPair, parts: Sequence[Pair], basis: Basis, noise: Noi
     for part in parts:
         if part.of == "waiting_call" and all(part.counts) and noise.part_differs(part):
             where = f" in {place(part.path)}" if part.path else ""
-            yield _effect("wait", f"the host waits for the GPU in {part.name}{where}", part.before_ns, part.after_ns, per, path=part.path)
+            yield _effect(
+                "wait",
+                f"the host waits for the GPU in {part.name}{where}",
+                part.before_ns,
+                part.after_ns,
+                per,
+                path=part.path,
+            )
 
 
 def _sums(rank: RankFacts, basis: Basis, count: int, what: str) -> F64:
@@ -40,11 +47,16 @@ def _sums(rank: RankFacts, basis: Basis, count: int, what: str) -> F64:
     devices = [rank.entry.gpu] if basis.per == "run" else [step.gpu for step in rank.entry.steps]
     if basis.per != "run":
         devices = devices[1 : count + 1] if basis.per == "step" else devices[:1]
-    ns = [sum(getattr(one, what) if what.endswith("_ns") else one.idle_by_cause_ns.get(what, 0) for one in each) for each in devices]
+    ns = [
+        sum(getattr(one, what) if what.endswith("_ns") else one.idle_by_cause_ns.get(what, 0) for one in each)
+        for each in devices
+    ]
     return np.array(ns, np.float64)
 
 
-def _effect(kind: str, what: str, before: F64, after: F64, per: str, evidence: str = "", path: Sequence[str] = ()) -> Change:
+def _effect(
+    kind: str, what: str, before: F64, after: F64, per: str, evidence: str = "", path: Sequence[str] = ()
+) -> Change:
     one, other = float(before.mean()), float(after.mean())
     more = "more" if other > one else "less"
     return Change(
@@ -64,7 +76,9 @@ def _effect(kind: str, what: str, before: F64, after: F64, per: str, evidence: s
     )
 
 
-def run_effects(both: Both, found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str) -> Iterator[Change]:
+def run_effects(
+    both: Both, found: Sequence[GroupChange], pipeline: PipelineChange | None, noise: Noise, per: str
+) -> Iterator[Change]:
     """Yield the effects on the run: waiting for late ranks, and bubbles."""
     before = sum(one.wait_before_ns for one in found) / max(len(both.before.ranks), 1)
     after = sum(one.wait_after_ns for one in found) / max(len(both.after.ranks), 1)

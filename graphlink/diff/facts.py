@@ -42,8 +42,13 @@ class RunFacts:
 
     @property
     def steps_ns(self) -> list[int]:
-        """Return the time of each step of the run, of several ranks the longest; as many as every rank has, with the same key."""
-        if not self.ranks or len({one.entry.iterations.key if one.entry.iterations else "" for one in self.ranks.values()}) > 1:
+        """Return the time of each step of the run, of several ranks the longest; as many as every rank has, with the
+        same key.
+        """
+        if (
+            not self.ranks
+            or len({one.entry.iterations.key if one.entry.iterations else "" for one in self.ranks.values()}) > 1
+        ):
             return []
         return [max(took) for took in zip(*(one.took_ns for one in self.ranks.values()), strict=False)]
 
@@ -78,23 +83,32 @@ def load(folder: Path) -> RunFacts:
         InputError: a file is missing or none of this version of graphlink, or the run has no graphs.
     """
     whole = summary.load(folder / summary.NAME)
-    ranks = {one.rank: RankFacts(one, operations_file.load(folder / output_names.operations(one.rank))) for one in whole.ranks}
+    ranks = {
+        one.rank: RankFacts(one, operations_file.load(folder / output_names.operations(one.rank)))
+        for one in whole.ranks
+    }
     for rank, one in ranks.items():
         if one.file.operations and not one.file.parts:
             name = folder / output_names.operations(rank)
             raise InputError(
-                "was written by a graphlink that did not compare runs", path=name, todo="link the recording again with --force"
+                "was written by a graphlink that did not compare runs",
+                path=name,
+                todo="link the recording again with --force",
             )
     if not ranks:
         raise InputError(
-            "has no graphs to compare: logs of Paddle hold bubbles only", path=folder, todo="name folders of linked recordings"
+            "has no graphs to compare: logs of Paddle hold bubbles only",
+            path=folder,
+            todo="name folders of linked recordings",
         )
     return RunFacts(str(folder), whole, dict(sorted(ranks.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Which steps count. ``per``: ``step`` (all but the first), ``first step`` (one run has no other), or ``run``: everything recorded."""
+    """Which steps count. ``per``: ``step`` (all but the first), ``first step`` (one run has no other), or ``run``:
+    everything recorded.
+    """
 
     per: Per
     before: int  # how many steps count
@@ -130,7 +144,9 @@ def _recorded_ns(run: RunFacts | RankFacts) -> int:
 def basis(before: RunFacts, after: RunFacts) -> Basis:
     """Choose what is compared: steps, where both runs have such that were found in the same way."""
     sides = before.side(), after.side()
-    found = {side.step_key if side.found_by == "repeated" else "" for side in sides}  # else a step is an iteration, whatever tells
+    found = {
+        side.step_key if side.found_by == "repeated" else "" for side in sides
+    }  # else a step is an iteration, whatever tells
     counts = [len(side.steps_ns) for side in sides]
     if len(found) > 1 or not min(counts):
         return Basis("run", 1, 1)

@@ -21,7 +21,9 @@ _SPREAD_OF_HOST: Final = 0.3  # the same of the host, where only a part of an op
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts with one thing in common: a path, the op that launched them or else the last of the path (``op``), or a name."""
+    """Parts with one thing in common: a path, the op that launched them or else the last of the path (``op``), or a
+    name.
+    """
 
     by: str
     path: Path
@@ -67,14 +69,17 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     near = np.array([id(pair) in of_changed for pair in known]) & (np.abs(ratio / middle - 1) <= spread)
     near &= (ratio > 1) == (middle > 1)
     counts = weight >= _COUNTS * weight.sum()
-    if weight[near].sum() < (_UNIFORM_HOST if "host" in of else _UNIFORM) * weight.sum() or near[counts].sum() <= counts.sum() / 2:
+    if (
+        weight[near].sum() < (_UNIFORM_HOST if "host" in of else _UNIFORM) * weight.sum()
+        or near[counts].sum() <= counts.sum() / 2
+    ):
         return None
     return middle
 
 
 def grouped(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
-    """Put changed parts together by path, else by the last op of their paths, else by name: as many as possible, where nearly all that has
-    this in common changed the same way. Linear in parts x groups."""
+    """Put changed parts together by path, else by the last op of their paths, else by name: as many as possible, where
+    nearly all that has this in common changed the same way. Linear in parts x groups."""
     left = list(changed)
     out: list[Group] = []
     kinds: tuple[tuple[str, Callable[[Pair], object]], ...] = (
@@ -96,7 +101,9 @@ def grouped(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
             best = abs(left[0].change_ns), "path", [left[0]]
         _, by, mine = best
         names = {pair.name for pair in mine}
-        out.append(Group(by, _common([pair.path for pair in mine]), names.pop() if len(names) == 1 else "", tuple(mine)))
+        out.append(
+            Group(by, _common([pair.path for pair in mine]), names.pop() if len(names) == 1 else "", tuple(mine))
+        )
         gone = {id(pair) for pair in mine}
         left = [pair for pair in left if id(pair) not in gone]
     return out

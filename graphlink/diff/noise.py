@@ -1,4 +1,6 @@
-"""What is beyond noise: by the spread of steps where there are enough, else by how much most parts differ that nothing was done to."""
+"""What is beyond noise: by the spread of steps where there are enough, else by how much most parts differ that nothing
+was done to.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _MANY: Final = 4  # parts, from which a usual difference is told
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """By how much parts differ from the most common change (relative, the median). ``exact``: most of them by nothing, so that there is no
-    noise, as in a simulation."""
+    """By how much parts differ from the most common change (relative, the median). ``exact``: most of them by nothing,
+    so that there is no noise, as in a simulation."""
 
     relative: float
     exact: bool
@@ -54,7 +56,9 @@ class Noise:
         return self.device.exact and self.host.exact and self.calls.exact
 
     def part_differs(self, pair: Pair, tests: int | None = None) -> bool:
-        """Tell whether the time of a part changed; ``tests``: one of how many that are asked, all parts where it is not given."""
+        """Tell whether the time of a part changed; ``tests``: one of how many that are asked, all parts where it is not
+        given.
+        """
         usual = self.device if pair.of in DEVICE else self.calls if pair.of == "call" else self.host
         return self._differs(pair.before_ns, pair.after_ns, usual, tests or self.tests)
 
@@ -90,7 +94,9 @@ class Noise:
         return relative > least and change > UNTESTED_SHARE * self.step_ns
 
     def counts_differ(self, before: F64, after: F64, repeats: float) -> bool:
-        """Tell whether something is done more or less often, a step; ``repeats``: how many times as often most is done after."""
+        """Tell whether something is done more or less often, a step; ``repeats``: how many times as often most is done
+        after.
+        """
         return self._count_differs(before, after) and (repeats == 1.0 or self._count_differs(before * repeats, after))
 
     def _count_differs(self, one: F64, other: F64) -> bool:
@@ -103,7 +109,9 @@ class Noise:
 
     @staticmethod
     def _chance(before: F64, after: F64) -> float:
-        """Return the least chance of three tests: of means, and where the steps are as many, of differences and of ratios; times three."""
+        """Return the least chance of three tests: of means, and where the steps are as many, of differences and of
+        ratios; times three.
+        """
         found = [welch(before, after).p]
         if len(before) == len(after):
             found.append(paired(before, after).p)

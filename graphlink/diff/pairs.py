@@ -36,7 +36,8 @@ _VERSION: Final = re.compile(r"(?:_v\d+|_ptsz|_ptds|_spt)+$")
 
 @dataclass(slots=True)
 class Pair:
-    """A part of both runs: its count and time (ns), one entry a step that counts on each side; a run without it has zeros.
+    """A part of both runs: its count and time (ns), one entry a step that counts on each side; a run without it has
+    zeros.
 
     ``streams``: (device, stream) of its device ops before and after.
     """
@@ -67,10 +68,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """How parts are matched: at which level, whether kernels are matched by name, and how much of both runs' work is then alike (0 to 1).
+    """How parts are matched: at which level, whether kernels are matched by name, and how much of both runs' work is
+    then alike (0 to 1).
 
-    ``repeats``: how many times as often most calls are made after. ``has``: in words, what each run has of what is matched, and of what is
-    least alike.
+    ``repeats``: how many times as often most calls are made after. ``has``: in words, what each run has of what is
+    matched, and of what is least alike.
     """
 
     level: Level
@@ -80,7 +82,9 @@ class Matched:
     has: tuple[str, str] = ("", "")
 
     def path(self, path: Path, bare: bool) -> Path:
-        """Return the path as it is matched. ``bare``: of what is launched outside any op, by a call that is in the path."""
+        """Return the path as it is matched. ``bare``: of what is launched outside any op, by a call that is in the
+        path.
+        """
         loader = next((k for k, name in enumerate(path) if LOADER.fullmatch(name)), None)
         if loader is not None:  # what it does inside depends on its kind and its workers
             return (path[loader].partition("#")[0],)
@@ -124,7 +128,9 @@ def loads(path: Path) -> bool:
 
 
 def in_loader(matched: Path, path: Path) -> bool:
-    """Tell whether an op is inside a data loader. Its path as it is ``matched`` is then that of the loader, but it is no call of it."""
+    """Tell whether an op is inside a data loader. Its path as it is ``matched`` is then that of the loader, but it is
+    no call of it.
+    """
     return loads(matched) and not LOADER.fullmatch(path[-1])
 
 
@@ -166,7 +172,9 @@ def matching(pairs: Sequence[RankPair], basis: Basis, by_name: bool) -> Matched:
 
 
 def _overlap(trial: Matched, pairs: Sequence[RankPair], basis: Basis, device: bool) -> Matched:
-    """Measure how much is alike: the share of time of what both runs have, each times how alike its number of calls is."""
+    """Measure how much is alike: the share of time of what both runs have, each times how alike its number of
+    calls is.
+    """
     sides = [_work(trial, [getattr(pair, side) for pair in pairs], basis, device) for side in ("before", "after")]
     whole = [sum(ns for ns, _ in side.values()) or 1.0 for side in sides]
     both = [key for key in sides[0] if key in sides[1] and sides[0][key][1] and sides[1][key][1]]
@@ -189,7 +197,9 @@ def _has(side: Mapping[object, tuple[float, float]], least: object | None, level
     many = counted(len(side), "kernel name" if level == "kernel" else "operation")
     if least is None:
         return many
-    bare = isinstance(least, tuple) and len(least) > 0 and isinstance(least[0], tuple)  # of what is launched outside any op
+    bare = (
+        isinstance(least, tuple) and len(least) > 0 and isinstance(least[0], tuple)
+    )  # of what is launched outside any op
     path = least[0] if bare and isinstance(least, tuple) else least
     name = short_path(path) if isinstance(path, tuple) else str(path)
     calls = side[least][1] if least in side else 0.0
@@ -197,7 +207,9 @@ def _has(side: Mapping[object, tuple[float, float]], least: object | None, level
 
 
 def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) -> float:
-    """Return the ratio that most of the weight has, 1 where that is less than half of it or of the keys, or of few keys."""
+    """Return the ratio that most of the weight has, 1 where that is less than half of it or of the keys, or of few
+    keys.
+    """
     by: dict[float, list[float]] = defaultdict(list)
     for key, value in ratio.items():
         by[round(value, 4)].append(weight[key])

@@ -18,7 +18,9 @@ Level = Literal["path", "path without numbers", "ops of the path", "op", "kernel
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs. ``steps_ns``: the time of each step of the run, the first included (of several ranks the longest over ranks)."""
+    """One of the two runs. ``steps_ns``: the time of each step of the run, the first included (of several ranks the
+    longest over ranks).
+    """
 
     folder: str
     ranks: list[int]
@@ -41,9 +43,11 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparable(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the runs compare. ``score``: 0 to 100, refused below ``least``; ``alike_pct``: how much of their work is the same.
+    """Whether the runs compare. ``score``: 0 to 100, refused below ``least``; ``alike_pct``: how much of their work is
+    the same.
 
-    ``matched_by``: how operations of the two runs were matched. ``other_hardware``: then their kernels are not compared by name.
+    ``matched_by``: how operations of the two runs were matched. ``other_hardware``: then their kernels are not compared
+    by name.
     """
 
     score: int
@@ -55,10 +59,12 @@ class Comparable(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Whether B is better than A. Times are of a ``per``: mean over steps without the first, the first step, or the complete run.
+    """Whether B is better than A. Times are of a ``per``: mean over steps without the first, the first step, or the
+    complete run.
 
-    ``low_pct`` to ``high_pct``: where the change lies with ``level``; ``p``: the chance of so much or more if there is no change. All None
-    where there are too few steps for a test. ``test``: "Welch", "paired" (steps of one place are alike) or "".
+    ``low_pct`` to ``high_pct``: where the change lies with ``level``; ``p``: the chance of so much or more if there is
+    no change. All None where there are too few steps for a test. ``test``: "Welch", "paired" (steps of one place are
+    alike) or "".
     """
 
     answer: Answer
@@ -88,7 +94,9 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The time of a step by what its GPU did: of one device of a rank, or (``rank`` None) the mean over ranks of their busiest devices."""
+    """The time of a step by what its GPU did: of one device of a rank, or (``rank`` None) the mean over ranks of their
+    busiest devices.
+    """
 
     rank: int | None
     device: int | None
@@ -101,9 +109,10 @@ class Split(Short, msgspec.Struct, frozen=True, kw_only=True):
 class Change(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is other in B, the cause before what follows from it.
 
-    ``tier``: ``structure`` (calls, kernels, waits, ranks, microbatches that came or went), ``work`` (the same calls take another time) or
-    ``effect`` (idle time, waits). ``ranks``: empty where it is of the run or of all ranks alike. ``before``, ``after``: in ``unit``.
-    ``change_ns``: of device or host time a step, mean over ``ranks``; None where it has no time of its own. ``factor``: after / before.
+    ``tier``: ``structure`` (calls, kernels, waits, ranks, microbatches that came or went), ``work`` (the same calls
+    take another time) or ``effect`` (idle time, waits). ``ranks``: empty where it is of the run or of all ranks alike.
+    ``before``, ``after``: in ``unit``. ``change_ns``: of device or host time a step, mean over ``ranks``; None where it
+    has no time of its own. ``factor``: after / before.
     """
 
     tier: Tier
@@ -122,8 +131,8 @@ class Change(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """An operation in both runs, mean over ranks, a step; what a run lacks is 0 there. ``gain_before_ns``: how much earlier the rank would
-    end without it, None where it is none of the largest."""
+    """An operation in both runs, mean over ranks, a step; what a run lacks is 0 there. ``gain_before_ns``: how much
+    earlier the rank would end without it, None where it is none of the largest."""
 
     path: list[str]
     calls_before: float
@@ -137,7 +146,9 @@ class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel, copy or GPU call of an operation that came, went or is called more or less often; a step, mean over ranks."""
+    """A kernel, copy or GPU call of an operation that came, went or is called more or less often; a step, mean over
+    ranks.
+    """
 
     path: list[str]
     name: str
@@ -148,8 +159,8 @@ class NameChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of a communicator, over all its ranks, a step: how often, bytes of one rank, transfer (once a meeting), and waiting
-    (summed over ranks)."""
+    """One function of a communicator, over all its ranks, a step: how often, bytes of one rank, transfer (once a
+    meeting), and waiting (summed over ranks)."""
 
     group: str
     ranks: int
@@ -182,7 +193,9 @@ class PipelineChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankChange(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that both runs have, ``rank`` in A and ``rank_after`` in B. ``path_..._ns``: what its critical path goes to."""
+    """A rank that both runs have, ``rank`` in A and ``rank_after`` in B. ``path_..._ns``: what its critical path goes
+    to.
+    """
 
     rank: int
     rank_after: int
@@ -205,7 +218,8 @@ class FailOn(msgspec.Struct, frozen=True, kw_only=True):
 class DiffReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     """All that ``graphlink diff`` finds: ``changes`` with causes first, then the figures behind them.
 
-    ``path_..._ns``: the critical path over all ranks, or of the only one. ``straggler_...``: evidence, "" where no rank stands out.
+    ``path_..._ns``: the critical path over all ranks, or of the only one. ``straggler_...``: evidence, "" where no rank
+    stands out.
     """
 
     graphlink: str = __version__

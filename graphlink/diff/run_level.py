@@ -1,4 +1,6 @@
-"""What changed of the run as a whole: hardware, ranks, schedule, shapes and types, how often all is done; communication between ranks."""
+"""What changed of the run as a whole: hardware, ranks, schedule, shapes and types, how often all is done; communication
+between ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,22 @@ def run_changes(both: Both) -> Iterator[Change]:
     """Yield the changes that all others may follow from."""
     before, after, repeats = both.before, both.after, both.matched.repeats
     if not both.matched.by_name:
-        yield change("hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name")
-    world, recorded = ((one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks)))
+        yield change(
+            "hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name"
+        )
+    world, recorded = (
+        (one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks))
+    )
     if world[0] != world[1]:
         yield change("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", "ranks", world)
     elif recorded[0] != recorded[1]:
         yield change("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", "ranks", recorded)
     yield from _pipeline(before, after)
     if repeats != 1.0 and not _microbatches_explain(before, after):
-        what = f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more was recorded"
+        what = (
+            f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more "
+            "was recorded"
+        )
         yield change("repeats", what, "times", (1.0, repeats))
     yield from _inputs(both.ranks)
 
@@ -97,7 +106,10 @@ def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
     one, other = before.summary.pipeline, after.summary.pipeline
     if not one and not other:
         return None
-    rate = [None if side is None or side.bubble_rate_makespan is UNSET else side.bubble_rate_makespan for side in (one, other)]
+    rate = [
+        None if side is None or side.bubble_rate_makespan is UNSET else side.bubble_rate_makespan
+        for side in (one, other)
+    ]
     return PipelineChange(
         schedule_before=one.schedule if one else None,
         schedule_after=other.schedule if other else None,
@@ -115,9 +127,14 @@ def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
 
 
 def _inputs(pairs: Sequence[RankPair]) -> Iterator[Change]:
-    """Yield other shapes and other types of inputs, where most of the device time has them; of the first ranks, as all run one program."""
+    """Yield other shapes and other types of inputs, where most of the device time has them; of the first ranks, as all
+    run one program.
+    """
     for pair in pairs[:1]:
-        one, other = ({tuple(operation.path): operation for operation in rank.file.operations} for rank in (pair.before, pair.after))
+        one, other = (
+            {tuple(operation.path): operation for operation in rank.file.operations}
+            for rank in (pair.before, pair.after)
+        )
         both = [(mine, other[path]) for path, mine in one.items() if path in other]
         shaped = [(mine, its) for mine, its in both if mine.shapes and its.shapes]
         reshaped = [(mine, its) for mine, its in shaped if mine.shapes[0] != its.shapes[0]]
@@ -147,8 +164,17 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
     such = f"such as {short_path(mine.path)}: {mine.shapes[0]} -> {its.shapes[0]}"
     if one and other and one != other and weights[one, other] >= _MOST * sum(weights.values()):
         size = "smaller" if other < one else "larger"
-        return change("batch", f"{size} inputs: first dimension {one:,} -> {other:,}", "first dimension", (one, other), mine.path, such)
-    return change("shapes", f"other shapes of inputs in {counted(len(both), 'operation')}", path=mine.path, evidence=such)
+        return change(
+            "batch",
+            f"{size} inputs: first dimension {one:,} -> {other:,}",
+            "first dimension",
+            (one, other),
+            mine.path,
+            such,
+        )
+    return change(
+        "shapes", f"other shapes of inputs in {counted(len(both), 'operation')}", path=mine.path, evidence=such
+    )
 
 
 def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[GroupChange]:
@@ -182,7 +208,9 @@ def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[Group
 
 
 def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collectives]:
-    """Return functions by the ranks of the group, which of several groups of these ranks it is, and type: names may differ between runs."""
+    """Return functions by the ranks of the group, which of several groups of these ranks it is, and type: names may
+    differ between runs.
+    """
     out: dict[tuple[tuple[int, ...], int, str], Collectives] = {}
     if run.summary.run is None:
         return out
@@ -196,8 +224,8 @@ def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collec
 
 
 def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: float, per: str) -> Iterator[Change]:
-    """Yield what changed in communication of ranks that are matched: how often and how much of it, how long a transfer takes; the same
-    type of several groups together."""
+    """Yield what changed in communication of ranks that are matched: how often and how much of it, how long a transfer
+    takes; the same type of several groups together."""
     by_type: dict[str, list[GroupChange]] = defaultdict(list)
     for one in found:
         by_type[one.type].append(one)

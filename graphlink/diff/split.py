@@ -20,7 +20,9 @@ Parts = dict[str, Fraction]
 
 
 def run_split(before: RunFacts, after: RunFacts, pairs: Sequence[RankPair], basis: Basis) -> Split:
-    """Return the split of the run: the mean over ranks of each one's busiest device, and what the slowest rank takes longer than that."""
+    """Return the split of the run: the mean over ranks of each one's busiest device, and what the slowest rank takes
+    longer than that.
+    """
     sides = []
     for run, ranks, count in (
         (before, [pair.before for pair in pairs], basis.before),
@@ -55,7 +57,9 @@ def _busiest(rank: RankFacts) -> int | None:
 
 
 def _rank(rank: RankFacts, basis: Basis, count: int, place: int | None) -> Parts:
-    """Return the parts of a step of a device of a rank, a mean over the steps that count; without device ops all is the host's."""
+    """Return the parts of a step of a device of a rank, a mean over the steps that count; without device ops all is the
+    host's.
+    """
     if basis.per == "run":
         took, times = [rank.entry.replay.measured_ns], [] if place is None else [rank.entry.gpu[place]]
     else:
@@ -90,10 +94,13 @@ def _split(rank: int | None, device: int | None, before: Parts, after: Parts) ->
     names = [name for name in (*BUSY, *IDLE, HOST, CLOCK, AROUND, UNEVEN) if before.get(name) or after.get(name)]
     columns = [_rounded([side.get(name, Fraction(0)) for name in names]) for side in (before, after)]
     amounts = [
-        Amount(what=name, before_ns=one, after_ns=other, change_ns=other - one) for name, one, other in zip(names, *columns, strict=True)
+        Amount(what=name, before_ns=one, after_ns=other, change_ns=other - one)
+        for name, one, other in zip(names, *columns, strict=True)
     ]
     sums = [sum(column) for column in columns]
-    return Split(rank=rank, device=device, before_ns=sums[0], after_ns=sums[1], change_ns=sums[1] - sums[0], parts=amounts)
+    return Split(
+        rank=rank, device=device, before_ns=sums[0], after_ns=sums[1], change_ns=sums[1] - sums[0], parts=amounts
+    )
 
 
 def _rounded(values: Sequence[Fraction]) -> list[int]:

@@ -1,4 +1,6 @@
-"""What came, went, or is done more or less often: operations, kernels, waits, GPU calls; and work that moved to another stream."""
+"""What came, went, or is done more or less often: operations, kernels, waits, GPU calls; and work that moved to another
+stream.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _NAME: Final = 40  # characters of a name in a sentence
 
 
 def place(path: Path) -> str:
-    """Return what a sentence has room for of a path: the op, and the modules or ranges that it is in, or else the op around it."""
+    """Return what a sentence has room for of a path: the op, and the modules or ranges that it is in, or else the op
+    around it.
+    """
     inside = [name for name in path if "::" not in name][-2:]
     ops = [name for name in path if "::" in name][-1 if inside else -2 :]
     kept = [*inside, *ops]
@@ -28,8 +32,8 @@ def place(path: Path) -> str:
 
 
 def structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -> Iterator[Change]:
-    """Yield what changed in the calls of a rank; of an operation that is called more or less often not what is inside it, of one with other
-    kernels not the calls that launch them."""
+    """Yield what changed in the calls of a rank; of an operation that is called more or less often not what is inside
+    it, of one with other kernels not the calls that launch them."""
     for one in _structure(pairs, noise, matched, per):
         if noise.exact or one.kind == "synchronisation" or abs(one.change_ns or 0) >= LEAST_SHARE * noise.step_ns:
             yield one
@@ -40,7 +44,11 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     by_path: dict[Path, list[Pair]] = defaultdict(list)
     for pair in pairs:
         by_path[pair.path].append(pair)
-    other = {path: mine for path, mine in by_path.items() if path != (PYTHON,) and not loads(path) and _rows_differ(mine, noise, repeats)}
+    other = {
+        path: mine
+        for path, mine in by_path.items()
+        if path != (PYTHON,) and not loads(path) and _rows_differ(mine, noise, repeats)
+    }
     tops = {path: next((path[:k] for k in range(1, len(path)) if path[:k] in other), path) for path in other}
     inside: dict[Path, list[Pair]] = defaultdict(list)
     for path, mine in other.items():
@@ -70,7 +78,9 @@ def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
         times, path = _times(mine, "call"), mine[0].path if len(mine) == 1 else ()
         where = f" in {place(path)}" if path else ""
         took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
-        yield _change("call", f"{name}{where} {_often(*counts, per)}", path, name, _Sums(counts, f"calls {per}", times), took)
+        yield _change(
+            "call", f"{name}{where} {_often(*counts, per)}", path, name, _Sums(counts, f"calls {per}", times), took
+        )
 
 
 def _rows_differ(mine: Sequence[Pair], noise: Noise, repeats: float) -> bool:
@@ -85,8 +95,8 @@ def _times(pairs: Sequence[Pair], *of: str) -> tuple[float, float]:
 
 
 def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Change:
-    """Return the change of an operation, with all inside it, that is called more or less often: its waits if it waits, else its device
-    time, else its host time."""
+    """Return the change of an operation, with all inside it, that is called more or less often: its waits if it waits,
+    else its device time, else its host time."""
     rows = next(pair for pair in mine if pair.of == "host" and pair.path == path)
     before, after = rows.counts
     waits, device, host = _times(mine, "waiting_call"), _times(mine, *DEVICE), _times(mine, "host", "call")
@@ -98,7 +108,12 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
     kind = "synchronisation" if syncs else "operation"
     took = f"{ms(times[0])} -> {ms(times[1])} ms of {sort} time {per}"
     return _change(
-        kind, f"{place(path)} {_often(before, after, per)}{waited}", path, name, _Sums((before, after), f"calls {per}", times), took
+        kind,
+        f"{place(path)} {_often(before, after, per)}{waited}",
+        path,
+        name,
+        _Sums((before, after), f"calls {per}", times),
+        took,
     )
 
 
@@ -147,7 +162,9 @@ def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iter
         if pair.of == "waiting_call":
             took = f"{ms(pair.mean_ns[0])} -> {ms(pair.mean_ns[1])} ms in the call {per}"
             what = f"waiting for the GPU by {pair.name}{where} {_often(*pair.counts, per)}"
-            yield _change("synchronisation", what, path, pair.name, _Sums(pair.counts, f"calls {per}", pair.mean_ns), took)
+            yield _change(
+                "synchronisation", what, path, pair.name, _Sums(pair.counts, f"calls {per}", pair.mean_ns), took
+            )
 
 
 def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where: str) -> Iterator[Change]:
@@ -165,7 +182,10 @@ def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where:
         return
     for mine in (came, went):
         if mine:
-            times, counts = _times(mine, *DEVICE), (sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine))
+            times, counts = (
+                _times(mine, *DEVICE),
+                (sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)),
+            )
             first = max(mine, key=lambda pair: abs(pair.change_ns))
             what = f"{_short(first.name)}{', ...' if len(mine) > 1 else ''}{where} {_often(*counts, per)}"
             took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}"
@@ -177,8 +197,14 @@ def _short(name: str) -> str:
 
 
 def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
-    """Yield work that ran on another stream than most of what was on its stream before. Numbers of streams may all differ."""
-    both = [pair for pair in pairs if pair.of in DEVICE and all(pair.mean_ns) and all(len(side) == 1 for side in pair.streams)]
+    """Yield work that ran on another stream than most of what was on its stream before. Numbers of streams may all
+    differ.
+    """
+    both = [
+        pair
+        for pair in pairs
+        if pair.of in DEVICE and all(pair.mean_ns) and all(len(side) == 1 for side in pair.streams)
+    ]
     went: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
     came: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
     for pair in both:
@@ -202,4 +228,6 @@ def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
         what = f"{place(first.path)}{', ...' if len(mine) > 1 else ''} runs on stream {other[1]}, not {one[1]}"
         behind = ", behind the work that is there" if shared else ", a stream of its own"
         sums = _Sums(count, f"device ops {per}", (0.0, times[1]))
-        yield _change("stream", what + behind, first.path, first.name, sums, f"{ms(times[1])} ms of device time {per} moved")
+        yield _change(
+            "stream", what + behind, first.path, first.name, sums, f"{ms(times[1])} ms of device time {per} moved"
+        )

@@ -10,8 +10,17 @@ from graphlink.diff.records import Change, DiffReport, Side, Split, Verdict
 from graphlink.operations.table import short_path
 from graphlink.records import Table, counted, ms, percent, share_word, shortened
 
-PER: Final = {"step": "mean of the steps without the first", "first step": "the first step", "run": "all that was recorded"}
-_ANSWER: Final = {"better": "B is better", "worse": "B is worse", "the same": "B is the same as A", "cannot tell": "Cannot tell"}
+PER: Final = {
+    "step": "mean of the steps without the first",
+    "first step": "the first step",
+    "run": "all that was recorded",
+}
+_ANSWER: Final = {
+    "better": "B is better",
+    "worse": "B is worse",
+    "the same": "B is the same as A",
+    "cannot tell": "Cannot tell",
+}
 NOTHING_LEFT: Final = -100.0  # per cent
 _FEW: Final = 3
 
@@ -25,7 +34,8 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     ]
     if report.fail_on:
         out.append(
-            f"--fail-on {report.fail_on.limit_pct:g}%: {'exceeded' if report.fail_on.exceeded else 'not exceeded'}: {report.fail_on.why}"
+            f"--fail-on {report.fail_on.limit_pct:g}%: {'exceeded' if report.fail_on.exceeded else 'not exceeded'}: "
+            f"{report.fail_on.why}"
         )
     if not found.identical:
         out += ["", *_changes(report.changes, top)]
@@ -33,7 +43,12 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     if len(report.ranks) > 1 or len(report.splits) > 1:
         out += ["", *_ranks(report, top)]
     if not found.identical:
-        out += [part for block in (_operations(report, top), _path(report), _pipeline(report)) for part in ("", *block) if block]
+        out += [
+            part
+            for block in (_operations(report, top), _path(report), _pipeline(report))
+            for part in ("", *block)
+            if block
+        ]
     return [*out, *([""] if report.notes else []), *(f"note: {text}" for text in report.notes)]
 
 
@@ -57,7 +72,9 @@ def _margin(found: Verdict) -> list[tuple[str, str]]:
     if found.low_pct is None or found.high_pct is None or found.identical:
         return [("margin", found.why)]
     # a change below -100 % there is none: a margin that reaches it has one end
-    span = one_end(found.high_pct) if found.low_pct <= NOTHING_LEFT else f"{found.low_pct:+.1f} to {found.high_pct:+.1f} %"
+    span = (
+        one_end(found.high_pct) if found.low_pct <= NOTHING_LEFT else f"{found.low_pct:+.1f} to {found.high_pct:+.1f} %"
+    )
     return [
         ("margin", f"{span} at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]})"),
         ("sure", found.why),
@@ -128,8 +145,20 @@ def _ranks(report: DiffReport, top: int) -> list[str | Table]:
         parts = sorted(busy[one.rank].parts, key=lambda part: -abs(part.change_ns))[:_FEW] if one.rank in busy else []
         most = ", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in parts if part.change_ns)
         waits = f"{ms(one.wait_before_ns)} -> {ms(one.wait_after_ns)}"
-        rows.append((str(one.rank), ms(one.before_ns), ms(one.after_ns), f"{(one.after_ns - one.before_ns) / 1e6:+,.3f}", waits, most))
-    out: list[str | Table] = ["ranks", Table(rows, ("rank", "A ms", "B ms", "change", "waits for late ranks", "most by"), ">>>>><")]
+        rows.append(
+            (
+                str(one.rank),
+                ms(one.before_ns),
+                ms(one.after_ns),
+                f"{(one.after_ns - one.before_ns) / 1e6:+,.3f}",
+                waits,
+                most,
+            )
+        )
+    out: list[str | Table] = [
+        "ranks",
+        Table(rows, ("rank", "A ms", "B ms", "change", "waits for late ranks", "most by"), ">>>>><"),
+    ]
     for name, evidence in (("A", report.straggler_before), ("B", report.straggler_after)):
         if evidence:
             out.append(f"  straggler in {name}: {evidence}")
@@ -137,13 +166,21 @@ def _ranks(report: DiffReport, top: int) -> list[str | Table]:
 
 
 def _operations(report: DiffReport, top: int) -> list[str | Table]:
-    changed = [one for one in report.operations if one.device_before_ns != one.device_after_ns or one.host_before_ns != one.host_after_ns]
+    changed = [
+        one
+        for one in report.operations
+        if one.device_before_ns != one.device_after_ns or one.host_before_ns != one.host_after_ns
+    ]
     if not changed:
         return []
     device = any(one.device_before_ns or one.device_after_ns for one in report.operations)
     rows: list[tuple[str, ...]] = [
         (
-            *(_times(one.device_before_ns, one.device_after_ns) if device else _times(one.host_before_ns, one.host_after_ns)),
+            *(
+                _times(one.device_before_ns, one.device_after_ns)
+                if device
+                else _times(one.host_before_ns, one.host_after_ns)
+            ),
             f"{(one.host_after_ns - one.host_before_ns) / 1e6:+,.3f}",
             _calls(one.calls_before, one.calls_after),
             short_path(one.path),
@@ -153,7 +190,10 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     rows = rows if device else [(*row[:3], *row[4:]) for row in rows]
     what, host = ("device", ("host change",)) if device else ("host", ())
     head = (f"{what} A ms", "B ms", "change", *host, "calls", "operation")
-    out: list[str | Table] = [f"operations, largest change of {what} time first", Table(rows, head, ">" * (len(head) - 1) + "<")]
+    out: list[str | Table] = [
+        f"operations, largest change of {what} time first",
+        Table(rows, head, ">" * (len(head) - 1) + "<"),
+    ]
     gone = [
         one
         for one in report.operations
@@ -192,7 +232,10 @@ def _pipeline(report: DiffReport) -> list[str | Table]:
     if found is None:
         return []
     rows = [
-        (name, *("" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in values))
+        (
+            name,
+            *("" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in values),
+        )
         for name, *values in (
             ("schedule", found.schedule_before, found.schedule_after),
             ("stages", found.stages_before, found.stages_after),

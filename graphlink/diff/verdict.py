@@ -15,7 +15,9 @@ SAME_WITHIN: Final = 5.0  # per cent: a margin that is wider cannot tell that no
 
 
 def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
-    """Compare the times of the steps that count: by Welch's test, and where steps of one place are alike, pair by pair."""
+    """Compare the times of the steps that count: by Welch's test, and where steps of one place are alike, pair
+    by pair.
+    """
     steps = basis.steps(before), basis.steps(after)
     identical = _identical(before, after)
     means = [float(sample.mean()) for sample in steps]
@@ -43,7 +45,9 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
 
 
 def _tested(before: F64, after: F64, *, enough: bool) -> tuple[Compared | None, str]:
-    """Return a test of the steps, and its name; None where they are too few. Two on each side can tell no more than that runs differ."""
+    """Return a test of the steps, and its name; None where they are too few. Two on each side can tell no more than
+    that runs differ.
+    """
     if not enough:
         few = welch(before, after) if min(len(before), len(after)) > 1 else None
         return (few, "Welch") if few is not None and few.p < 1 - LEVEL else (None, "")
@@ -52,7 +56,9 @@ def _tested(before: F64, after: F64, *, enough: bool) -> tuple[Compared | None, 
     return welch(before, after), "Welch"
 
 
-def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: float | None, identical: bool) -> tuple[Answer, str]:
+def _answer(
+    basis: Basis, found: Compared | None, change_pct: float, margin: float | None, identical: bool
+) -> tuple[Answer, str]:
     if identical:
         return "the same", "the recordings are identical: every step and every operation takes the same time to the ns"
     if found is None or margin is None:
@@ -63,12 +69,18 @@ def _answer(basis: Basis, found: Compared | None, change_pct: float, margin: flo
         )
         return "cannot tell", f"too few steps: {few}; 'the same' needs {ENOUGH} on each side"
     if found.p < 1 - LEVEL:
-        return ("worse" if change_pct > 0 else "better"), f"chance alone makes such a difference in {_percent(found.p)} of cases"
+        return (
+            "worse" if change_pct > 0 else "better"
+        ), f"chance alone makes such a difference in {_percent(found.p)} of cases"
     if margin <= SAME_WITHIN:
-        return "the same", f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out"
+        return (
+            "the same",
+            f"the difference is within what the steps vary; more than {abs(change_pct) + margin:.1f} % is ruled out",
+        )
     return (
         "cannot tell",
-        f"the steps vary too much: the margin reaches {margin:.1f} % to each side; 'the same' needs {SAME_WITHIN:g} % or less",
+        f"the steps vary too much: the margin reaches {margin:.1f} % to each side; 'the same' needs {SAME_WITHIN:g} % "
+        "or less",
     )
 
 
@@ -77,7 +89,9 @@ def _percent(p: float) -> str:
 
 
 def _identical(before: RunFacts, after: RunFacts) -> bool:
-    """Tell whether all steps, and all operations, of both runs take the same time to the ns: two recordings never do."""
+    """Tell whether all steps, and all operations, of both runs take the same time to the ns: two recordings
+    never do.
+    """
     if len(before.ranks) != len(after.ranks):
         return False
     for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True):
@@ -89,13 +103,23 @@ def _identical(before: RunFacts, after: RunFacts) -> bool:
 
 
 def fail_on(found: Verdict, limit_pct: float) -> FailOn:
-    """Decide whether B is slower than A by more than ``limit_pct``: the difference is, and the test tells that B is slower; where there are
-    too few steps for a test, the difference alone decides. Identical recordings never are."""
+    """Decide whether B is slower than A by more than ``limit_pct``: the difference is, and the test tells that B is
+    slower; where there are too few steps for a test, the difference alone decides. Identical recordings never are."""
     beyond = not found.identical and found.change_pct > limit_pct
     if not beyond:
-        return FailOn(limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} % is not more than {limit_pct:g} %")
+        return FailOn(
+            limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} % is not more than {limit_pct:g} %"
+        )
     if found.p is None:
-        return FailOn(limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, by the difference alone: {found.why}")
+        return FailOn(
+            limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, by the difference alone: {found.why}"
+        )
     if found.answer == "worse":
-        return FailOn(limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, and the test tells that B is slower")
-    return FailOn(limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} %, but the test does not tell that B is slower")
+        return FailOn(
+            limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, and the test tells that B is slower"
+        )
+    return FailOn(
+        limit_pct=limit_pct,
+        exceeded=False,
+        why=f"{found.change_pct:+.2f} %, but the test does not tell that B is slower",
+    )

@@ -1,4 +1,6 @@
-"""What takes longer or shorter although it is done as often: device time, host time, GPU calls, time between ops, late starts."""
+"""What takes longer or shorter although it is done as often: device time, host time, GPU calls, time between ops, late
+starts.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ _MEMORY: Final = ("Malloc", "Free")
 
 
 def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, together: bool) -> Iterator[Change]:
-    """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so communication is compared
-    by its transfer, not by its kernels, which wait for late ranks."""
+    """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so
+    communication is compared by its transfer, not by its kernels, which wait for late ranks."""
     between = [pair for pair in pairs if pair.of == "host" and pair.path == (PYTHON,)] if repeats == 1.0 else []
     same = [pair for pair in pairs if pair.path != (PYTHON,) and _as_often(pair, noise, repeats)]
     scaled = [*between, *(_scaled(pair, repeats) for pair in same)]
     changed = [pair for pair in scaled if noise.part_differs(pair)]
-    for of, whole in (("kernel", "the device"), ("copy", "copying"), *(() if together else (("communication", "communication"),))):
+    for of, whole in (
+        ("kernel", "the device"),
+        ("copy", "copying"),
+        *(() if together else (("communication", "communication"),)),
+    ):
         yield from _of(of, scaled, changed, per, noise, whole)
     python = [pair for pair in changed if pair.of == "host" and pair.path == (PYTHON,)]
     host = [pair for pair in scaled if pair.of == "host"]
@@ -67,7 +73,9 @@ def _factor_of(every: Sequence[Pair], changed: Sequence[Pair], noise: Noise) -> 
     return uniform(every, changed) or (uniform(every, every) if not noise.exact else None)
 
 
-def _of(of: str, every: Sequence[Pair], changed: Sequence[Pair], per: str, noise: Noise, whole: str) -> Iterator[Change]:
+def _of(
+    of: str, every: Sequence[Pair], changed: Sequence[Pair], per: str, noise: Noise, whole: str
+) -> Iterator[Change]:
     all_of, mine = ([pair for pair in pairs if pair.of == of] for pairs in (every, changed))
     factor = _factor_of(all_of, mine, noise) if whole else None
     if factor is not None:
@@ -99,7 +107,12 @@ def _change(kind: str, what: str, group: Group, per: str, evidence: str = "") ->
 def _whole(of: str, whole: str, factor: float, pairs: Sequence[Pair], per: str) -> Change:
     """Return that nearly all of a device or host changed by one factor, the median by time."""
     group = Group("all", (), "", tuple(pairs))
-    kind = {"kernel": "device_speed", "copy": "copy_speed", "communication": "communication_speed", "host": "host_speed"}[of]
+    kind = {
+        "kernel": "device_speed",
+        "copy": "copy_speed",
+        "communication": "communication_speed",
+        "host": "host_speed",
+    }[of]
     made = _change(kind, f"{whole} takes {times(factor)} as long in nearly all it does", group, per)
     return msgspec.structs.replace(made, factor=round(factor, 6))
 
@@ -112,12 +125,19 @@ def _group(of: str, group: Group, per: str) -> Change:
     took = f"{ms(group.before_ns)} -> {ms(group.after_ns)} ms"
     if of == "host":
         loading = loads(group.path)
-        what = f"{'loading data' if loading else 'the host'} takes {_factor(group)} as long in {place(group.path) or 'several ops'}"
+        what = (
+            f"{'loading data' if loading else 'the host'} takes {_factor(group)} as long in "
+            f"{place(group.path) or 'several ops'}"
+        )
         return _change("data_loading" if loading else "host", what, group, per, f"{took} of host time {per}")
     kind = {"kernel": "operation", "copy": "copy", "communication": "collective"}[of]
     note = "; what it waits for late ranks is in it" if of == "communication" else ""
     return _change(
-        kind, f"{_subject(of, group)} takes {_factor(group)} as long on the device", group, per, f"{took} of device time {per}{note}"
+        kind,
+        f"{_subject(of, group)} takes {_factor(group)} as long on the device",
+        group,
+        per,
+        f"{took} of device time {per}{note}",
     )
 
 
@@ -137,27 +157,49 @@ def _python(pair: Pair, per: str) -> Change:
     group, more = Group("path", pair.path, pair.name, (pair,)), "more" if pair.change_ns > 0 else "less"
     if pair.name == OTHER_THREADS:
         return _change(
-            "other_threads", f"other threads do nothing {ms(abs(pair.change_ns))} ms {more} {per}, and nothing wakes them", group, per
+            "other_threads",
+            f"other threads do nothing {ms(abs(pair.change_ns))} ms {more} {per}, and nothing wakes them",
+            group,
+            per,
         )
-    return _change("python", f"the host takes {ms(abs(pair.change_ns))} ms {more} between ops {per} (Python)", group, per)
+    return _change(
+        "python", f"the host takes {ms(abs(pair.change_ns))} ms {more} between ops {per} (Python)", group, per
+    )
 
 
 def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator[Change]:
-    """Yield GPU calls that take another time, by name; launches of all names together where most of them changed the same way."""
+    """Yield GPU calls that take another time, by name; launches of all names together where most of them changed the
+    same way.
+    """
     names = {pair.name for pair in changed if pair.of == "call"}
-    made = [Group("name", (), name, tuple(pair for pair in every if pair.of == "call" and pair.name == name)) for name in sorted(names)]
+    made = [
+        Group("name", (), name, tuple(pair for pair in every if pair.of == "call" and pair.name == name))
+        for name in sorted(names)
+    ]
     longer = [group for group in made if group.change_ns > 0]
     for groups in (longer, [group for group in made if group.change_ns <= 0]):
         rest = [group for group in groups if any(word in group.name for word in _MEMORY) or "Memcpy" in group.name]
         launching = [group for group in groups if group not in rest]
         if launching:
-            group = Group("name", (), launching[0].name if len(launching) == 1 else "", tuple(p for one in launching for p in one.pairs))
+            group = Group(
+                "name",
+                (),
+                launching[0].name if len(launching) == 1 else "",
+                tuple(p for one in launching for p in one.pairs),
+            )
             calls = sum(pair.counts[1] for pair in group.pairs)
             each = group.change_ns / calls if calls else 0.0
             subject = group.name or "GPU calls that do not wait"
-            what = f"{subject} cost{'s' * bool(group.name)} the host {_factor(group)} as much: {each / 1000:+,.2f} us a call"
+            what = (
+                f"{subject} cost{'s' * bool(group.name)} the host {_factor(group)} as much: {each / 1000:+,.2f} us "
+                "a call"
+            )
             yield _change(
-                "launch_cost", what, group, per, f"{calls:,.4g} calls, {ms(group.before_ns)} -> {ms(group.after_ns)} ms of host time {per}"
+                "launch_cost",
+                what,
+                group,
+                per,
+                f"{calls:,.4g} calls, {ms(group.before_ns)} -> {ms(group.after_ns)} ms of host time {per}",
             )
         for group in rest:
             kind = "copy_call" if "Memcpy" in group.name else "memory"  # the former may wait for the GPU
@@ -172,7 +214,9 @@ def _late(pairs: Sequence[Pair], per: str) -> Change:
 
 
 def is_own(change: Change, together: bool) -> bool:
-    """Tell whether a change of work is a cause by itself: communication of a rank alone may be late ranks, late starts may follow."""
+    """Tell whether a change of work is a cause by itself: communication of a rank alone may be late ranks, late starts
+    may follow.
+    """
     return change.kind not in ("late_starts", "copy_call", "other_threads") and (
         together or change.kind not in ("collective", "communication_speed")
     )

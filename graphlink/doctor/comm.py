@@ -17,12 +17,18 @@ def communication_lacking(comm: Communication) -> Iterator[Finding]:
     yield from if_any("comm-doubtful", {"doubtful": sum(doubtful.values()), "time_ns": time_ns}, parts=doubtful)
     if comm.unlisted:
         calls = sum(comm.unlisted.values())
-        yield Finding("groups-unknown", calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted)
-    yield from if_any("groups-assumed", {"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed))
+        yield Finding(
+            "groups-unknown", calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted
+        )
+    yield from if_any(
+        "groups-assumed", {"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed)
+    )
 
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:
-    """Report what a rank lacks. ``distributed``: other ranks were recorded, or the header of the recording shows that there were some."""
+    """Report what a rank lacks. ``distributed``: other ranks were recorded, or the header of the recording shows that
+    there were some.
+    """
     if trace.rank is None and (distributed or len(comm.ops.row) or trace.process_groups):
         yield Finding("no-rank")
     odd = tuple(text for text in trace.warnings if text.startswith("distributedInfo: "))

@@ -31,7 +31,9 @@ from graphlink.run.state import RankRows
 
 
 class Examined(NamedTuple):
-    """A rank and its findings. ``rows``: what joining ranks reads of its communication, None where there is no graph."""
+    """A rank and its findings. ``rows``: what joining ranks reads of its communication, None where there is no
+    graph.
+    """
 
     rank: int
     findings: list[Finding]
@@ -47,7 +49,10 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
         InputError: a file cannot be read, or two recordings are of one rank.
     """
     inputs = given.ranks
-    estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
+    estimates = [
+        estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None))
+        for one in inputs
+    ]
     outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
     examined: list[Examined] = []
     for outcome in outcomes:
@@ -121,7 +126,9 @@ def examine(inputs: Inputs) -> Examined:
     return Examined(rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows)
 
 
-def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool) -> tuple[list[Finding], RankRows]:
+def _graph_lacking(
+    read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool
+) -> tuple[list[Finding], RankRows]:
     linked, comm, options = read.linked, read.comm, BuildOptions(sync="cuda")
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)

@@ -1,4 +1,6 @@
-"""Gaps that a recording made here would have: by PyTorch, by what is installed, by environment variables. Nothing is started."""
+"""Gaps that a recording made here would have: by PyTorch, by what is installed, by environment variables. Nothing is
+started.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,15 @@ def environment_lacking(support: Support, environ: Mapping[str, str]) -> Iterato
         ("env-nccl-proxy-steps", plugin and not masked and not (mask & _PROXY_OP and mask & _PROXY_STEP)),
         ("env-nccl-dump-file", plugin and not environ.get("NCCL_PROFILE_DUMP_FILE")),
         ("env-inspector-verbose", inspector and environ.get("NCCL_INSPECTOR_DUMP_VERBOSE", "0") != "1"),
-        ("env-inspector-min-size", inspector and _number(environ, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", INSPECTOR_BYTES) > 0),
+        (
+            "env-inspector-min-size",
+            inspector and _number(environ, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", INSPECTOR_BYTES) > 0,
+        ),
         ("env-inspector-kernel-timing", inspector and _number(environ, "NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING", 1) != 0),
-        ("env-inspector-interval", inspector and _number(environ, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1) < 0),
+        (
+            "env-inspector-interval",
+            inspector and _number(environ, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1) < 0,
+        ),
         ("env-flight-timing", support.has("device") and support.has("flight_recorder") and not timed),
     ):
         if lacking:

@@ -35,13 +35,17 @@ def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[F
     if said:
         yield Finding("et-differs", told=said)
     names = common_names(linked.trace, et)
-    in_kineto, in_et = ({names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[et.rf_id > 0]))
+    in_kineto, in_et = (
+        {names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[et.rf_id > 0])
+    )
     if not in_et.isdisjoint(match.only_kineto):
         yield Finding("et-partial", 1 - matched / max(rows, 1), {"covered": matched, "rows": rows})
     beyond = sum(match.only_et.values())
     if not in_kineto.isdisjoint(match.only_et):
         yield Finding("et-beyond-window", beyond / max(nodes, 1), {"beyond": beyond, "nodes": nodes})
     if match.misfits:
-        yield Finding("et-names-differ", (rows - matched) / max(rows, 1), {"unmatched": rows - matched}, told=match.misfits)
+        yield Finding(
+            "et-names-differ", (rows - matched) / max(rows, 1), {"unmatched": rows - matched}, told=match.misfits
+        )
     broken = sum(et.left_out.values())
     yield from if_any("et-broken-rows", {"rows": broken}, broken + nodes, et.left_out)

@@ -1,4 +1,6 @@
-"""The recordings that ``graphlink doctor`` is to examine: as the main job finds and pairs them, and what has no partner."""
+"""The recordings that ``graphlink doctor`` is to examine: as the main job finds and pairs them, and what has no
+partner.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ MOST_GONE: Final = 8  # recordings that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The files of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which ``found``
-    were found in folders, not named; ``passed_over``: what pairing had to say."""
+    """The files of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of
+    which ``found`` were found in folders, not named; ``passed_over``: what pairing had to say."""
 
     ranks: tuple[Inputs, ...] = ()
     bare: tuple[Path, ...] = ()
@@ -76,7 +78,8 @@ def given(names: Sequence[str], scratch: Path) -> Given:
 
 
 def _recordings_of(path: Path) -> Sequence[Path]:
-    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie next to the outputs.
+    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie next to
+    the outputs.
 
     Raises:
         InputError: they are gone.

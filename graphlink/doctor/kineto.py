@@ -8,23 +8,34 @@ from typing import Final
 import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
-from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, rounding_ns
+from graphlink.link.launch import (
+    BEFORE_WINDOW,
+    NO_CALL,
+    NO_CORRELATION,
+    STARTS_EARLY,
+    launches_without_ops,
+    rounding_ns,
+)
 from graphlink.model import Linked, Trace
 from graphlink.pipeline.spans import union, within
 from graphlink.read.devices import UNPLACED
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
 BROKEN: Final = frozenset({
-    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread number", "call without thread number",
+    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread "
+                                                                    "number", "call without thread number",
     "device row without stream", "device row without device", "cuda_sync of unknown kind", "cuda_event without stream",
-    "end before start taken as no length", "event record without stream, process or call", "synchronisation row of unknown kind",
+    "end before start taken as no "
+    "length", "event record without stream, process or call", "synchronisation row of unknown kind",
     "NVTX range without thread number",
 })  # fmt: skip
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
 
 
 def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
-    """Report which rows are missing, or not linked to others. ``nsys``: of an export, whose host ops are a matter of its own."""
+    """Report which rows are missing, or not linked to others. ``nsys``: of an export, whose host ops are a matter of
+    its own.
+    """
     trace = linked.trace
     rows, calls, ops = len(trace.host.start_ns), len(trace.calls.start_ns), len(trace.device.start_ns)
     if not rows and not ops:
@@ -33,7 +44,11 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     if not rows and not nsys:
         yield Finding("no-host-rows", figures={"calls": calls, "ops": ops})
     if not ops:
-        yield Finding("no-device-rows", figures={"calls": calls}) if calls else Finding("host-only", figures={"rows": rows})
+        yield (
+            Finding("no-device-rows", figures={"calls": calls})
+            if calls
+            else Finding("host-only", figures={"rows": rows})
+        )
     elif not calls:
         yield Finding("no-calls", figures={"ops": ops})
     else:
@@ -61,7 +76,9 @@ def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:
 
 
 def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
-    """Report what the times do not show, and how much of them the profiler took. ``trace``: as recorded, before its calls were cut."""
+    """Report what the times do not show, and how much of them the profiler took. ``trace``: as recorded, before its
+    calls were cut.
+    """
     tables = (trace.host, trace.calls, trace.device)
     rows = sum(len(t.start_ns) for t in tables)
     if rounding_ns(trace) and rows:
@@ -75,7 +92,9 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
     covered = within(union(overhead.start_ns, overhead.end_ns), from_ns, until_ns)
     took_ns = int((covered.end_ns - covered.start_ns).sum())
     if took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
-        yield from if_any("profiler-overhead", {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))}, until_ns - from_ns)
+        yield from if_any(
+            "profiler-overhead", {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))}, until_ns - from_ns
+        )
 
 
 def bounds(trace: Trace) -> tuple[int, int]:

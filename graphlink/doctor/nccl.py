@@ -21,12 +21,22 @@ _MESSAGES: Final = ("send", "recv")
 
 _MORE: Final[dict[DumpKind, str]] = {
     DumpKind.PLUGIN: ENOUGH_RINGS,
-    DumpKind.INSPECTOR: f"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE={ENOUGH} NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000 "
+    DumpKind.INSPECTOR: f"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE={ENOUGH} "
+    "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000 "
     "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING=0",
     DumpKind.FLIGHT_RECORDER: "TORCH_NCCL_TRACE_BUFFER_SIZE=20000",
 }
 # Words in the readers' reasons for what is damaged. The others are rows of kinds that no join needs.
-_DAMAGED: Final = ("cut off", "no event", "no object", "longer than", "without a", "neither begin", "end before they begin", "another zero")
+_DAMAGED: Final = (
+    "cut off",
+    "no event",
+    "no object",
+    "longer than",
+    "without a",
+    "neither begin",
+    "end before they begin",
+    "another zero",
+)
 
 
 def dump_lacking(dump: Dump) -> Iterator[Finding]:
@@ -53,7 +63,9 @@ def _found(dump: Dump) -> Iterator[Finding]:
         yield Finding("flight-no-timing")
     if plugin:
         yield from if_any(
-            "nccl-no-gpu-stop", {"without": int(np.count_nonzero(dump.kernels.gpu_end_ns == 0)), "channels": channels}, channels
+            "nccl-no-gpu-stop",
+            {"without": int(np.count_nonzero(dump.kernels.gpu_end_ns == 0)), "channels": channels},
+            channels,
         )
     if dump.kind is not DumpKind.PROXY:
         for kind, absent in (("nccl-no-seq", calls.seq == NOWHERE), ("nccl-no-times", calls.start_ns == 0)):
@@ -65,7 +77,9 @@ def _found(dump: Dump) -> Iterator[Finding]:
 
 
 def join_lacking(files: SideFiles) -> Iterator[Finding]:
-    """Report which communication of a rank its side files lack. The join table of ``summary.json`` has the same numbers."""
+    """Report which communication of a rank its side files lack. The join table of ``summary.json`` has the same
+    numbers.
+    """
     reasons: Counter[str] = Counter()
     for group in files.groups:
         reasons.update({why: count for why, count in group.ops_left.items() if count})
@@ -75,14 +89,20 @@ def join_lacking(files: SideFiles) -> Iterator[Finding]:
 
 
 def missing_calls(dump: Dump) -> tuple[int, int]:
-    """Count the calls that exist by their numbers and that the dump lacks: all, and those of them between calls that it has.
+    """Count the calls that exist by their numbers and that the dump lacks: all, and those of them between calls that it
+    has.
 
-    Numbers count from 1 at the latest, by communicator and rank, in all but a Flight Recorder by function too. Messages share numbers.
+    Numbers count from 1 at the latest, by communicator and rank, in all but a Flight Recorder by function too. Messages
+    share numbers.
     """
     calls = dump.calls
     message = np.isin(calls.function, [k for k, text in enumerate(dump.strings) if text in _MESSAGES])
     numbered = np.flatnonzero((calls.seq != NOWHERE) & ~message)
-    series: list[Positions] = [calls.communicator, calls.rank, *([] if dump.kind is DumpKind.FLIGHT_RECORDER else [calls.function])]
+    series: list[Positions] = [
+        calls.communicator,
+        calls.rank,
+        *([] if dump.kind is DumpKind.FLIGHT_RECORDER else [calls.function]),
+    ]
     order = numbered[np.lexsort([calls.seq[numbered], *(column[numbered] for column in series)])]
     earlier, later = successive(order, *series)
     between = int(np.maximum(calls.seq[later] - calls.seq[earlier] - 1, 0).sum())

@@ -41,7 +41,11 @@ def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
     ops = sum(left.count for left in matching.unmatched)
     ranks = tuple(sorted({left.rank for left in matching.unmatched}))
     yield from if_any("unmatched-communication", {"ops": ops}, sum(len(r.comms.start_ns) for r in rows), ranks=ranks)
-    yield from if_any("collectives-differ", {"conflicts": len(matching.conflicts)}, told=tuple(run.summary.matched.conflicts[:_LISTED]))
+    yield from if_any(
+        "collectives-differ",
+        {"conflicts": len(matching.conflicts)},
+        told=tuple(run.summary.matched.conflicts[:_LISTED]),
+    )
     yield from _clocks(run, rows)
     apart, late = (int(np.count_nonzero(run.figures.apart == why)) for why in (Apart.BEGAN_APART, Apart.FIRST))
     if apart:
@@ -51,7 +55,11 @@ def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
 
 def _spread(run: JoinedRanks, rows: Sequence[RankRows]) -> int:
     """Return the time between the first and the last rank's first row, on the run's clock."""
-    began = [int(clock.of(np.array([row.comms.began_ns]))[0]) for row, clock in zip(rows, run.clocks.clocks, strict=True) if clock.known]
+    began = [
+        int(clock.of(np.array([row.comms.began_ns]))[0])
+        for row, clock in zip(rows, run.clocks.clocks, strict=True)
+        if clock.known
+    ]
     return max(began) - min(began)
 
 
@@ -59,7 +67,9 @@ def _clocks(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
     lost = tuple(clock.rank for clock in run.clocks.clocks if not clock.known)
     any_comm = any(len(row.comms.start_ns) for row in rows)
     if lost and any_comm:
-        yield Finding("clocks-untied", len(lost) / len(rows), {"ranks": len(lost)}, told=run.clocks.warnings, ranks=lost)
+        yield Finding(
+            "clocks-untied", len(lost) / len(rows), {"ranks": len(lost)}, told=run.clocks.warnings, ranks=lost
+        )
     elif run.clocks.warnings:
         yield Finding("clocks-doubtful", 0.0, told=run.clocks.warnings)
 
@@ -68,6 +78,8 @@ def _pipeline(pipeline: RunPipeline, rows: Sequence[RankRows]) -> Iterator[Findi
     guessed = [run for run in pipeline.runs if RULE in run.ranges.rules]
     if guessed:
         ranges = sum(len(run.ranges.rule) for run in guessed)
-        yield Finding("no-pipeline-ranges", len(guessed) / len(rows), {"ranges": ranges}, ranks=tuple(run.rank for run in guessed))
+        yield Finding(
+            "no-pipeline-ranges", len(guessed) / len(rows), {"ranges": ranges}, ranks=tuple(run.rank for run in guessed)
+        )
     if pipeline.warnings:
         yield Finding("pipeline-doubts", 0.0, told=pipeline.warnings)

@@ -1,7 +1,7 @@
 """A finding of the doctor, and how equal findings of several ranks become one.
 
-Figures are counts and times (``_ns``) of one recording that add up over ranks; the texts of a ``Kind`` name them in braces, times as
-``_ms``. So the text of a finding over eight ranks tells their sums.
+Figures are counts and times (``_ns``) of one recording that add up over ranks; the texts of a ``Kind`` name them in
+braces, times as ``_ms``. So the text of a finding over eight ranks tells their sums.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _FIGURE: Final = re.compile(r"\{(\w+)\}")
 class Finding:
     """One thing that recordings lack. ``kind``: its name in ``KINDS``.
 
-    ``share``: of what it could befall in a recording (calls, rows, time), how much it did, 0 to 1. ``parts``: of the first figure how
-    much each name has. ``told``: what else was reported of it, as the main job reports it. ``ranks`` and ``files`` that lack it, ascending.
+    ``share``: of what it could befall in a recording (calls, rows, time), how much it did, 0 to 1. ``parts``: of the
+    first figure how much each name has. ``told``: what else was reported of it, as the main job reports it. ``ranks``
+    and ``files`` that lack it, ascending.
     """
 
     kind: str
@@ -57,7 +58,9 @@ def merged(findings: Iterable[Finding]) -> list[Told]:
     for finding in findings:
         of_kind.setdefault(finding.kind, []).append(finding)
     worst = get_args(Level).index
-    order = sorted(of_kind.values(), key=lambda same: (worst(KINDS[same[0].kind].level), -max(f.share for f in same), same[0].kind))
+    order = sorted(
+        of_kind.values(), key=lambda same: (worst(KINDS[same[0].kind].level), -max(f.share for f in same), same[0].kind)
+    )
     return list(map(_one, order))
 
 

@@ -1,4 +1,6 @@
-"""Gaps of a recording in its waits: which are inferred, and which nothing explains. The numbers are those of ``summary.json``."""
+"""Gaps of a recording in its waits: which are inferred, and which nothing explains. The numbers are those of
+``summary.json``.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,25 @@ from graphlink.standstill.standstill import stood_still
 
 EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported
 AGAIN: Final = (
-    "again on a machine that does nothing else (others take the cores from its threads), with stacks=True (graphlink.capture) or "
+    "again on a machine that does nothing else (others take the cores from its threads), with stacks=True "
+    "(graphlink.capture) or "
     "with_stack=True, which shows when Python ran; and what is said of each piece"
 )
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *, nsys: bool) -> Iterator[Finding]:
-    """Report what is missing to explain waits. ``comms``: host-side communication ops; ``nsys``: of an export, else of a Kineto trace."""
+    """Report what is missing to explain waits. ``comms``: host-side communication ops; ``nsys``: of an export, else of
+    a Kineto trace.
+    """
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
     from_ns, until_ns = bounds(trace)
     if comms and (built.untold.comms or WAIT_RANGE not in trace.strings):
         late, late_ns = built.untold.comms, built.untold.comms_ns
-        yield Finding("host-comm", _share(late_ns, until_ns - from_ns), {"comms": comms, "late": late, "late_ns": late_ns})
+        yield Finding(
+            "host-comm", _share(late_ns, until_ns - from_ns), {"comms": comms, "late": late, "late_ns": late_ns}
+        )
     if not len(trace.device.start_ns):
         return
     blocking = np.isin(role, _BLOCKING)
@@ -53,7 +60,9 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     if not len(syncs.kind):
         yield Finding(_no_rows(linked, nsys=nsys), share, figures, parts=_names(linked, blocking))
         return
-    yield from if_any("cuda-sync-without-calls", {"lone": found.cuda.rows_without_call, "rows": len(syncs.kind)}, len(syncs.kind))
+    yield from if_any(
+        "cuda-sync-without-calls", {"lone": found.cuda.rows_without_call, "rows": len(syncs.kind)}, len(syncs.kind)
+    )
     of_event = np.isin(syncs.kind, (SyncKind.EVENT, SyncKind.STREAM_WAIT))
     unnamed = int(np.count_nonzero(of_event & ~syncs.record_known))
     if unnamed:
@@ -63,11 +72,18 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     without = blocking & ~found.cuda.told_call
     if figures["unexplained"] or (figures["inferred"] and without.any()):
         missing = int(np.count_nonzero(without))
-        yield Finding("cuda-sync-gaps", missing / max(figures["calls"], 1), figures | {"without": missing}, parts=_names(linked, without))
+        yield Finding(
+            "cuda-sync-gaps",
+            missing / max(figures["calls"], 1),
+            figures | {"without": missing},
+            parts=_names(linked, without),
+        )
 
 
 def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Iterator[Finding]:
-    """Report the standstill that ``summary.json`` has, where less than 95 % of that of calls or of threads is explained, or it warns."""
+    """Report the standstill that ``summary.json`` has, where less than 95 % of that of calls or of threads is
+    explained, or it warns.
+    """
     graph = built.graph
     cost = cost_ns(graph)
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
@@ -77,13 +93,20 @@ def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Itera
     rests = {name: part.ns - part.explained_ns for name, part in parts.items()}
     share = max(_share(rests["calls"], found.calls.ns), _share(rests["threads"], found.threads.ns))
     if share > 1 - EXPLAINED_SHARE or stood.warnings:
-        figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {f"{name}_ns": ns for name, ns in rests.items()}
-        pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
-        yield Finding("standstill", share, figures, told=(*stood.warnings, *pieces), record=AGAIN if rests["threads"] else "")
+        figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {
+            f"{name}_ns": ns for name, ns in rests.items()
+        }
+        pieces = tuple(
+            f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest
+        )
+        yield Finding(
+            "standstill", share, figures, told=(*stood.warnings, *pieces), record=AGAIN if rests["threads"] else ""
+        )
 
 
 def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
-    """Report device ops that began late for no reason that was recorded, where that is more than 5 % of the time of the rank.
+    """Report device ops that began late for no reason that was recorded, where that is more than 5 % of the time of the
+    rank.
 
     Ops without a launch of their own (not recorded, or behind that of a graph) are other findings.
     """

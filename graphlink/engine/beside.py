@@ -1,6 +1,7 @@
 """Work of a rank beside its own process, where a core is free: a forked process does it, and sends back what it made.
 
-Only Linux forks safely, and only a process without other threads. What the forked process holds is this one's until either changes it.
+Only Linux forks safely, and only a process without other threads. What the forked process holds is this one's until
+either changes it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _Result = TypeVar("_Result")
 
 
 def may_fork(estimates_bytes: Sequence[int], jobs: int | None) -> bool:
-    """Tell whether a second process can work beside this one. ``estimates_bytes``: memory that each of the two may need; ``jobs``: how many
-    the user allows."""
+    """Tell whether a second process can work beside this one. ``estimates_bytes``: memory that each of the two may
+    need; ``jobs``: how many the user allows."""
     return sys.platform == "linux" and threading.active_count() == 1 and workers(estimates_bytes, jobs) > 1
 
 
@@ -34,7 +35,8 @@ def may_fork(estimates_bytes: Sequence[int], jobs: int | None) -> bool:
 def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[], _Result]]:
     """Do ``work`` in a forked process while the block runs; what is yielded waits for it and returns what it returned.
 
-    Not ``forked``: it is done here, when it is first asked for. Leaving the block without having asked ends the process.
+    Not ``forked``: it is done here, when it is first asked for. Leaving the block without having asked ends the
+    process.
 
     Raises:
         Exception: what ``work`` raised, where it is asked for; MemoryError if its process was killed.

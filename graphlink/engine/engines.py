@@ -51,7 +51,9 @@ def naming_limits(recording: str) -> Iterator[None]:
             todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step",
         ) from None
     except RecursionError:
-        raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
+        raise InputError(
+            "this or its execution trace is nested too deeply", path=recording, todo="record it again"
+        ) from None
 
 
 def run_all(
@@ -82,7 +84,10 @@ def run_all(
         outcomes = run_all_on_ray(attempt, named, runs_on.jobs, done, estimates_bytes)
     else:
         outcomes = pool.run_all(attempt, named, workers(estimates_bytes, runs_on.jobs), done)
-    return [InputError(f"{name}: {one.text}") if isinstance(one, pool.Lost) else one for one, name in zip(outcomes, names, strict=True)]
+    return [
+        InputError(f"{name}: {one.text}") if isinstance(one, pool.Lost) else one
+        for one, name in zip(outcomes, names, strict=True)
+    ]
 
 
 def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:

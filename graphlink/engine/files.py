@@ -1,7 +1,8 @@
 """Files on other file systems, through fsspec: whatever has "://" in its name.
 
-Brought here before they are read and sent after they are written, whole: an unfinished file has another name, or none on object stores,
-where an object appears when its upload is complete. Access keys are taken from where each file system's own tools take them.
+Brought here before they are read and sent after they are written, whole: an unfinished file has another name, or none
+on object stores, where an object appears when its upload is complete. Access keys are taken from where each file
+system's own tools take them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
 PART: Final = ".part"  # ends the name of an unfinished file
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "r2")
 _WEB: Final = ("http", "https")
-_VERSION: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")  # fsspec has no common name for it
+_VERSION: Final = (
+    "ETag",
+    "etag",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)  # fsspec has no common name for it
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when it was looked at. ``version`` changes when the file does: an etag or a time, empty where there is none.
+    """A file as it was when it was looked at. ``version`` changes when the file does: an etag or a time, empty where
+    there is none.
 
     ``name``: its path, or its URL.
     """
@@ -44,7 +54,9 @@ def is_pattern(url: str) -> bool:
 
 
 def fetch(url: str, folder: Path) -> Path:
-    """Copy the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot be read."""
+    """Copy the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot
+    be read.
+    """
     system, path = _place(url)
     local = folder / _name(url)
     part = local.with_name(local.name + PART)
@@ -81,7 +93,8 @@ def remote(url: str) -> FileState:
 
 
 def found(url: str) -> list[FileState]:
-    """List the files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
+    """List the files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be
+    none.
 
     InputError when there is no such folder.
     """
@@ -89,7 +102,9 @@ def found(url: str) -> list[FileState]:
 
 
 def folders(url: str) -> list[str]:
-    """List the URLs of the folders right in a folder, sorted, or of all that match a pattern. InputError when there is no such folder."""
+    """List the URLs of the folders right in a folder, sorted, or of all that match a pattern. InputError when there is
+    no such folder.
+    """
     return [inner.rstrip("/") for inner, info in _entries(url) if info["type"] == "directory"]
 
 
@@ -221,4 +236,6 @@ def _told(url: str, kind: type[GraphlinkError], what: str) -> Iterator[None]:
     except PermissionError as error:
         raise kind(f"access is forbidden ({error})", path=url, todo="check the access keys and permissions") from None
     except Exception as error:
-        raise kind(f"cannot {what} ({type(error).__name__}: {error})", path=url, todo="check the address and the access keys") from error
+        raise kind(
+            f"cannot {what} ({type(error).__name__}: {error})", path=url, todo="check the address and the access keys"
+        ) from error

@@ -1,7 +1,8 @@
-"""The number of jobs that fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
+"""The number of jobs that fit on this machine at once: its cores, its memory, and what a container or a batch system
+leaves of them.
 
-Sources: ``/proc/meminfo`` and ``cgroups(7)``, ``cgroup-v2.rst`` and ``cgroup-v1/memory.rst`` of the Linux kernel; RFC 1952 (gzip) and
-RFC 8878 (zstd) for the size of what is packed.
+Sources: ``/proc/meminfo`` and ``cgroups(7)``, ``cgroup-v2.rst`` and ``cgroup-v1/memory.rst`` of the Linux kernel; RFC
+1952 (gzip) and RFC 8878 (zstd) for the size of what is packed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """Choose how many of the jobs, which need so much memory each, may run at once; at least 1. ``jobs`` is the user's word and holds.
+    """Choose how many of the jobs, which need so much memory each, may run at once; at least 1. ``jobs`` is the user's
+    word and holds.
 
-    As many as there are cores, and as fit in four fifths of the available memory should the largest meet. What cannot be found out
-    limits nothing.
+    As many as there are cores, and as fit in four fifths of the available memory should the largest meet. What cannot
+    be found out limits nothing.
     """
     count = max(len(estimates_bytes), 1)
     if jobs is not None:
@@ -39,16 +41,17 @@ def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC
 def estimate_bytes(unpacked_bytes: int) -> int:
     """Estimate the memory that a rank takes at its peak when its files have ``unpacked_bytes`` together.
 
-    Peak RSS of ``graphlink --kineto X`` on ``benchmarks/synthetic.py``'s traces: 124 MB at 1 MB, 224 MB at 107 MB (223 MB at 90 MB when
-    minified), 472 MB at 357 MB: 123 MB and 0.98 to 1.1 bytes a byte. With ``--et`` it is 0.64 bytes a byte of both files. A process that
-    runs rank after rank does not grow (183 MB after the third as after the eighth of 107 MB each).
+    Peak RSS of ``graphlink --kineto X`` on ``benchmarks/synthetic.py``'s traces: 124 MB at 1 MB, 224 MB at 107 MB (223
+    MB at 90 MB when minified), 472 MB at 357 MB: 123 MB and 0.98 to 1.1 bytes a byte. With ``--et`` it is 0.64 bytes a
+    byte of both files. A process that runs rank after rank does not grow (183 MB after the third as after the eighth of
+    107 MB each).
     """
     return 125_000_000 + unpacked_bytes * 11 // 10
 
 
 def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:
-    """Return the size of a plain, gzip or zstd file once unpacked, without unpacking it. ``whole_bytes``: its size, where ``path`` is only
-    its start.
+    """Return the size of a plain, gzip or zstd file once unpacked, without unpacking it. ``whole_bytes``: its size,
+    where ``path`` is only its start.
 
     0 for what is no regular file or cannot be read: who reads it will say so.
     """
@@ -70,15 +73,17 @@ def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:
 
 
 def _gzip_bytes(trailer: int, packed: int) -> int:
-    """Estimate the size of an unpacked gzip file. gzip writes the size of its last member modulo 4 GiB: of what it may stand for, that
-    which is nearest to the usual packing."""
+    """Estimate the size of an unpacked gzip file. gzip writes the size of its last member modulo 4 GiB: of what it may
+    stand for, that which is nearest to the usual packing."""
     usual = packed * USUAL_PACKING
     size = trailer + max(round((usual - trailer) / 2**32), 0) * 2**32
     return size if packed <= size <= packed * MOST_PACKING else usual
 
 
 def _zstd_bytes(head: bytes, packed: int) -> int:
-    """Return the content size of the frame header, if it has one and it can be that of the file (there may be more frames)."""
+    """Return the content size of the frame header, if it has one and it can be that of the file (there may be more
+    frames).
+    """
     flags = head[4] if len(head) > 4 else 0
     single = flags >> 5 & 1
     width = (1 if single else 0, 2, 4, 8)[flags >> 6]
@@ -88,14 +93,16 @@ def _zstd_bytes(head: bytes, packed: int) -> int:
 
 
 def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that can be had without swapping: what the machine and each cgroup around this process have left. None if
-    unknown."""
+    """Return the memory that can be had without swapping: what the machine and each cgroup around this process have
+    left. None if unknown."""
     told = (_mem_available(proc), *map(_cgroup_rest, _cgroups(proc, cgroup, "memory")))
     return min((max(left, 0) for left in told if left is not None), default=None)
 
 
 def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """Count the CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
+    """Count the CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded
+    up.
+    """
     have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = map(_cpu_quota, _cgroups(proc, cgroup, "cpu"))
     return max(min([have, *(math.ceil(quota) for quota in quotas if quota is not None)]), 1)
@@ -118,7 +125,8 @@ def _sysconf_bytes() -> int | None:
 def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
     """Return the folders of the cgroups that hold this process, inner to outer, of v2 and of v1's ``controller``.
 
-    In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is the container's own.
+    In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is
+    the container's own.
     """
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, inner = line.split(":", 2)
@@ -133,7 +141,9 @@ def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
 
 
 def _cgroup_rest(folder: Path) -> int | None:
-    """Return the limit less the use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
+    """Return the limit less the use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once
+    count as free.
+    """
     for limit_file, use_file, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

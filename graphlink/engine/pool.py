@@ -1,7 +1,8 @@
-"""Jobs in processes of this machine; a process that is killed takes only the task it worked on along, and that one has a second try.
+"""Jobs in processes of this machine; a process that is killed takes only the task it worked on along, and that one has
+a second try.
 
-Each worker has a pipe of its own, so that it is known which task it died over. (``concurrent.futures`` gives up all its workers when one
-dies, and does not say on which task.)
+Each worker has a pipe of its own, so that it is known which task it died over. (``concurrent.futures`` gives up all its
+workers when one dies, and does not say on which task.)
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ class Lost:
     text: str
 
 
-def run_all(work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None]) -> list[_Result | Lost]:
-    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are finished.
+def run_all(
+    work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None]
+) -> list[_Result | Lost]:
+    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are
+    finished.
 
-    A single task runs in this process, several in up to ``at_once`` others, which take one task after the other. A task whose process
-    dies is tried again when all others are finished, alone in a process of its own, and is ``Lost`` if that dies as well. What else ends
-    this call (Ctrl-C, or what ``work`` raises, which is raised here) kills the workers first.
+    A single task runs in this process, several in up to ``at_once`` others, which take one task after the other. A task
+    whose process dies is tried again when all others are finished, alone in a process of its own, and is ``Lost`` if
+    that dies as well. What else ends this call (Ctrl-C, or what ``work`` raises, which is raised here) kills the
+    workers first.
     """
     if len(tasks) == 1:
         only = work(tasks[0])
@@ -76,7 +81,9 @@ class _Worker:
     def give(self, task: int, value: object) -> None:
         data = pickle.dumps((self._work, value), pickle.HIGHEST_PROTOCOL)
         self.task = task
-        with contextlib.suppress(ConnectionError):  # it is dead: its end of the pipe says so to who waits for the result
+        with contextlib.suppress(
+            ConnectionError
+        ):  # it is dead: its end of the pipe says so to who waits for the result
             self.pipe.send_bytes(data)
 
     def stop(self) -> None:
@@ -130,7 +137,9 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _serve(pipe: Connection, parent: int) -> None:
-    """Run a worker: (work, task) come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
+    """Run a worker: (work, task) come and (outcome, error, its traceback) go through ``pipe``, until the other end is
+    closed.
+    """
     die_with_parent(parent)  # or it would finish its task, beside a run that does it again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
@@ -163,9 +172,10 @@ _SCRIPT: Final = threading.Lock()
 def _without_script() -> Iterator[None]:
     """Start processes without ``__main__`` and its arguments.
 
-    A process that is started would run the user's script again, up to the very call that starts it; what it works on is never in it.
-    Thousands of file names do not fit into the pipe (64 KiB) through which ``multiprocessing`` sends it what it starts with: should it die
-    before it reads them, this process, which keeps the reading end open meanwhile, would wait for good.
+    A process that is started would run the user's script again, up to the very call that starts it; what it works on is
+    never in it. Thousands of file names do not fit into the pipe (64 KiB) through which ``multiprocessing`` sends it
+    what it starts with: should it die before it reads them, this process, which keeps the reading end open meanwhile,
+    would wait for good.
     """
     with _SCRIPT:
         main, arguments = sys.modules["__main__"], sys.argv
@@ -181,7 +191,9 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Delay signals until a process is started: before it ignores Ctrl-C it would print a traceback, and half started be lost."""
+    """Delay signals until a process is started: before it ignores Ctrl-C it would print a traceback, and half started
+    be lost.
+    """
     if sys.platform == "win32":
         yield
         return

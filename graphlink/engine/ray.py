@@ -1,6 +1,8 @@
-"""Jobs on a Ray cluster: the one that runs, or one of this machine that is started for them. Same contract as ``pool.run_all``.
+"""Jobs on a Ray cluster: the one that runs, or one of this machine that is started for them. Same contract as
+``pool.run_all``.
 
-The files that jobs read and write must be where all nodes of the cluster see them: on a disk that they share, or behind URLs.
+The files that jobs read and write must be where all nodes of the cluster see them: on a disk that they share, or behind
+URLs.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ def run_all_on_ray(
     done: Callable[[int], None],
     estimates_bytes: Sequence[int],
 ) -> list[_Result | Lost]:
-    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are finished.
+    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are
+    finished.
 
     Each task has a core, and ``estimates_bytes`` of memory (no more than a node has, it would wait for ever). At most
-    ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then it is ``Lost``;
-    what ``work`` raises is raised here. Names of files may be relative to the folder of this process. Ctrl-C and all else that ends this
-    call early cancels what runs. While Ray runs, what is written to standard output is dropped: Ray tells there of workers that died,
-    whatever it is asked.
+    ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then
+    it is ``Lost``; what ``work`` raises is raised here. Names of files may be relative to the folder of this process.
+    Ctrl-C and all else that ends this call early cancels what runs. While Ray runs, what is written to standard output
+    is dropped: Ray tells there of workers that died, whatever it is asked.
 
     Raises:
         UsageError: Ray is not installed.
@@ -66,7 +69,9 @@ def run_all_on_ray(
             while waiting or running:
                 while waiting and (at_once is None or len(running) < at_once):
                     task = waiting.pop()
-                    reference = remote.options(memory=min(estimates_bytes[task], most)).remote(ray.cloudpickle.dumps((work, tasks[task])))
+                    reference = remote.options(memory=min(estimates_bytes[task], most)).remote(
+                        ray.cloudpickle.dumps((work, tasks[task]))
+                    )
                     running[reference.future()] = task, reference
                 for future in wait(running, return_when=FIRST_COMPLETED).done:  # not ray.wait, which swallows SIGTERM
                     task, _ = running.pop(future)
@@ -85,7 +90,8 @@ def _outcome(ray: Any, future: Future[Any]) -> Any:
     except gone.RayTaskError as error:
         if isinstance(error.cause, ModuleNotFoundError):
             raise InputError(
-                f"a node of the Ray cluster has no module {error.cause.name}", todo="install the same graphlink on every node"
+                f"a node of the Ray cluster has no module {error.cause.name}",
+                todo="install the same graphlink on every node",
             ) from error
         raise error.cause from error
     except gone.OutOfMemoryError:
@@ -96,15 +102,19 @@ def _outcome(ray: Any, future: Future[Any]) -> Any:
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Yield the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that is started for them.
+    """Yield the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that
+    is started for them.
 
-    The cluster is that which this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
-    Only the last is ended. One that another program started for itself is not joined: it ends with that.
+    The cluster is that which this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``;
+    else one of its own. Only the last is ended. One that another program started for itself is not joined: it ends with
+    that.
 
     Raises:
         UsageError, InputError: as ``run_all_on_ray``.
     """
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
+    os.environ.setdefault(
+        "RAY_task_oom_retries", str(RETRIES)
+    )  # of tasks that its memory monitor kills; else it tries for ever
     try:
         import ray
     except ImportError:

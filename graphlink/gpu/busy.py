@@ -13,7 +13,8 @@ from graphlink.pipeline.records import Spans
 class Busy(msgspec.Struct, frozen=True):
     """The unions of a device's work, times since the epoch on its own clock. ``rows``: its device rows, by start.
 
-    ``working``: compute and communication; ``any``: all. ``kernels``: compute without memsets; ``launched``: kernels and communication.
+    ``working``: compute and communication; ``any``: all. ``kernels``: compute without memsets; ``launched``: kernels
+    and communication.
     """
 
     device: int
@@ -55,7 +56,10 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
         start, end = start_ns[rows], end_ns[rows]
         copies, communicates = is_copy[rows], is_comm[rows]
         computes, sets = ~copies & ~communicates, device.kind[rows] == DeviceKind.MEMSET
-        unions = [spans.union(start[which], end[which]) for which in (computes, communicates, copies, ~copies, np.ones_like(copies))]
+        unions = [
+            spans.union(start[which], end[which])
+            for which in (computes, communicates, copies, ~copies, np.ones_like(copies))
+        ]
         others = (
             [spans.union(start[which & ~sets], end[which & ~sets]) for which in (computes, ~copies)]
             if communicates.any() and sets.any()

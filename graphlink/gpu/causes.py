@@ -1,9 +1,9 @@
 """Why a device was idle: what the op that ended an idle interval had waited for, and what its host did meanwhile.
 
-An idle interval ends as a device op begins. From the end backwards: since its launch call returned the op was launched and had not begun;
-before, the thread that launched it was late, and what that thread did counts, or where it slept, what the thread did that woke it.
-What an op of another device still did, and the launched op depends on, counts first. Of several reasons at one moment the first of
-``Cause`` holds.
+An idle interval ends as a device op begins. From the end backwards: since its launch call returned the op was launched
+and had not begun; before, the thread that launched it was late, and what that thread did counts, or where it slept,
+what the thread did that woke it. What an op of another device still did, and the launched op depends on, counts first.
+Of several reasons at one moment the first of ``Cause`` holds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time bet
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """Intervals with one cause, disjoint on each thread. ``text``: what each says, a position in the ``texts`` of the ``Hosts``."""
+    """Intervals with one cause, disjoint on each thread. ``text``: what each says, a position in the ``texts`` of the
+    ``Hosts``.
+    """
 
     cause: Cause
     tid: I64
@@ -75,26 +77,43 @@ class Hosts:
         return _Table(Cause.PROFILER_ARTEFACT, np.zeros(len(text), np.int64), cut.start_ns, cut.end_ns, text)
 
     def _sleeps(self, before: I32) -> tuple[_Table, I64]:
-        """Return when threads slept, and the thread that woke each: the source of its ``thread`` edge that ended last."""
+        """Return when threads slept, and the thread that woke each: the source of its ``thread`` edge that
+        ended last.
+        """
         graph = self.graph
         node = np.unique(graph.target[graph.edge_kind == EdgeKind.THREAD])
-        waker, previous = graph.tid[last_source(graph, numbered(graph, node), len(node), (EdgeKind.THREAD,))], before[node]
+        waker, previous = (
+            graph.tid[last_source(graph, numbered(graph, node), len(node), (EdgeKind.THREAD,))],
+            before[node],
+        )
         start = np.where(previous == NOWHERE, 0, graph.start_ns[previous] + graph.duration_ns[previous])
         other = np.flatnonzero(
-            (waker != graph.tid[node]) & (start < graph.start_ns[node]) & self.axis.has(waker) & self.axis.has(graph.tid[node])
+            (waker != graph.tid[node])
+            & (start < graph.start_ns[node])
+            & self.axis.has(waker)
+            & self.axis.has(graph.tid[node])
         )
         node = node[other]
-        table = self._table(Cause.PYTHON, graph.tid[node], start[other] + graph.epoch_ns, graph.start_ns[node] + graph.epoch_ns, other)
+        table = self._table(
+            Cause.PYTHON, graph.tid[node], start[other] + graph.epoch_ns, graph.start_ns[node] + graph.epoch_ns, other
+        )
         return table, np.searchsorted(self.axis.tids, waker)[table.text]
 
     def _matching(self) -> list[_Table]:
         """Return calls that manage memory, and ranges that load data."""
         trace = self.linked.trace
         out = []
-        for rows, pattern, cause in ((trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, LOADER, Cause.DATA_LOADING)):
+        for rows, pattern, cause in (
+            (trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT),
+            (trace.host, LOADER, Cause.DATA_LOADING),
+        ):
             fitting = [k for k in np.unique(rows.name).tolist() if pattern.fullmatch(trace.strings[k])]
             mine = np.flatnonzero(np.isin(rows.name, fitting))
-            out.append(self._table(cause, rows.tid[mine], rows.start_ns[mine], rows.end_ns[mine], self._named(rows.name[mine], "{}")))
+            out.append(
+                self._table(
+                    cause, rows.tid[mine], rows.start_ns[mine], rows.end_ns[mine], self._named(rows.name[mine], "{}")
+                )
+            )
         return out
 
     def _waiting(self, waits: WaitSlices) -> list[_Table]:
@@ -109,7 +128,9 @@ class Hosts:
         awaited[by_host], awaited[on_device] = linked.trace.host.name[row[by_host]], device.name[row[on_device]]
         blocking = np.flatnonzero(np.isin(roles(calls, strings), [r for r in Role if r.waits]))
         count = len(awaited)
-        texts = blocked(self.texts, linked, np.append(waits.call, blocking), np.append(awaited, awaited_by(graph, linked)[blocking]))
+        texts = blocked(
+            self.texts, linked, np.append(waits.call, blocking), np.append(awaited, awaited_by(graph, linked)[blocking])
+        )
         text, in_call = texts[:count], texts[count:]
         start, end, tid = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns, graph.tid[waits.part]
         came = np.where(by_host, np.clip(self._came_ns(source), start, end), start)  # the last rank
@@ -121,7 +142,12 @@ class Hosts:
                 (Cause.HOST_BLOCKED, ~by_host, start, end),
             )
         ]
-        return [*out, self._table(Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], in_call)]
+        return [
+            *out,
+            self._table(
+                Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], in_call
+            ),
+        ]
 
     def _came_ns(self, node: I64) -> I64:
         """Return when the last rank came to each communication node."""
@@ -133,10 +159,14 @@ class Hosts:
         return out
 
     def _working(self) -> _Table:
-        """Return outermost ops, and calls outside any: numbers of host rows, and of calls behind them, in the place of texts."""
+        """Return outermost ops, and calls outside any: numbers of host rows, and of calls behind them, in the place of
+        texts.
+        """
         rows, calls, linked = self.linked.trace.host, self.linked.trace.calls, self.linked
         ops = np.flatnonzero(~rows.annotation & ~linked.crossing)
-        tid, start, end = (np.append(getattr(rows, column)[ops], getattr(calls, column)) for column in ("tid", "start_ns", "end_ns"))
+        tid, start, end = (
+            np.append(getattr(rows, column)[ops], getattr(calls, column)) for column in ("tid", "start_ns", "end_ns")
+        )
         number = np.append(ops, len(rows.tid) + np.arange(len(calls.tid)))
         return self._table(Cause.HOST_WORK, tid, start, end, number)
 
@@ -150,7 +180,9 @@ class Hosts:
         return out
 
     def _unknown(self) -> I64:
-        """Return for each device row why nothing tells when it could have begun (a text), 0 where its launch call does."""
+        """Return for each device row why nothing tells when it could have begun (a text), 0 where its launch
+        call does.
+        """
         linked, device, calls = self.linked, self.linked.trace.device, self.linked.trace.calls
         call = linked.device_call
         known = call != NOWHERE
@@ -168,18 +200,22 @@ class Hosts:
         return out
 
     def _launched_before(self, alone: Bool) -> Bool:
-        """Tell which rows without a call were launched before the recording; of those without a correlation too, if they began before
-        anything that it has of their thread's calls could have launched them."""
+        """Tell which rows without a call were launched before the recording; of those without a correlation too, if
+        they began before anything that it has of their thread's calls could have launched them."""
         trace = self.linked.trace
         first_ns = int(trace.calls.end_ns.min(initial=np.iinfo(np.int64).max))
         early = trace.device.start_ns <= first_ns + self.latency_ns
-        return launched_before(trace, alone) | (alone & (trace.device.correlation <= 0) & early & (len(trace.calls.end_ns) > 0))
+        return launched_before(trace, alone) | (
+            alone & (trace.device.correlation <= 0) & early & (len(trace.calls.end_ns) > 0)
+        )
 
     def _named(self, names: I32 | I64, form: str) -> I64:
         return self.texts.of_names(names, self.linked.trace.strings, form)
 
     def _table(self, cause: Cause, tid: I64, start_ns: I64, end_ns: I64, text: I64) -> _Table:
-        """Make the intervals of each thread disjoint: of several at a moment the one that began first, which is the outermost, holds."""
+        """Make the intervals of each thread disjoint: of several at a moment the one that began first, which is the
+        outermost, holds.
+        """
         known = self.axis.has(tid)
         tid, text = tid[known], text[known]
         start, end = self.axis.clipped(tid, start_ns[known]), self.axis.clipped(tid, end_ns[known])
@@ -209,7 +245,9 @@ class _Some:
     def of_spans(start_ns: I64, end_ns: I64, of: I64, tid: I64 | int = 0) -> _Some:
         """Return those that are not empty."""
         some = start_ns < end_ns
-        return _Some(start_ns[some], end_ns[some], of[some], np.broadcast_to(np.asarray(tid, np.int64), some.shape)[some])
+        return _Some(
+            start_ns[some], end_ns[some], of[some], np.broadcast_to(np.asarray(tid, np.int64), some.shape)[some]
+        )
 
     def cut(self, start_ns: I64, end_ns: I64) -> tuple[_Some, I64]:
         """Cut by disjoint intervals; the second column is the interval that covers each piece, ``NOWHERE`` for none."""
@@ -240,7 +278,9 @@ class _Found:
 
 
 def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
-    """Give every ns in which a device was idle from ``from_ns`` to ``to_ns`` a cause, on the device's own clock. O(n log n) in rows."""
+    """Give every ns in which a device was idle from ``from_ns`` to ``to_ns`` a cause, on the device's own clock. O(n
+    log n) in rows.
+    """
     linked, idle = hosts.linked, _up_to_ops(busy, spans.complement(busy.any, from_ns, to_ns))
     at = np.searchsorted(busy.start_ns, idle.end_ns, side="left")
     ended = at < len(busy.rows)
@@ -273,7 +313,9 @@ def _up_to_ops(busy: Busy, idle: Spans) -> Spans:
 
 
 def _by_launch(hosts: Hosts, found: _Found, idle: _Some, row: I64) -> None:
-    """Split idle intervals, each ended by device row ``row``: what the op depended on, its late host, and what it took to begin."""
+    """Split idle intervals, each ended by device row ``row``: what the op depended on, its late host, and what it took
+    to begin.
+    """
     linked, calls, texts = hosts.linked, hosts.linked.trace.calls, hosts.texts
     strings, call = linked.trace.strings, linked.device_call[row]
     source, done = _before(hosts.graph, row, idle)
@@ -300,7 +342,9 @@ def _by_launch(hosts: Hosts, found: _Found, idle: _Some, row: I64) -> None:
 
 
 def _before(graph: Graph, row: I64, idle: _Some) -> tuple[I64, I64]:
-    """Return the op that each device row, or the delay before it, depends on and that ended last, and when, within its interval."""
+    """Return the op that each device row, or the delay before it, depends on and that ended last, and when, within its
+    interval.
+    """
     of_row = np.full(int(row.max(initial=0)) + 1, NOWHERE)
     of_row[row] = np.arange(len(row))
     mine = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))

@@ -34,7 +34,9 @@ class Texts:
 
 
 def awaited_by(graph: Graph, linked: Linked) -> I64:
-    """Return for each call the name of the last device op that it waited for, by the kept ``sync`` edges; ``NOWHERE`` for none."""
+    """Return for each call the name of the last device op that it waited for, by the kept ``sync`` edges; ``NOWHERE``
+    for none.
+    """
     kept = graph.sync_calls
     order = np.argsort(graph.end_ns[kept.source], kind="stable")
     order = order[graph.kind[kept.source[order]] == NodeKind.DEVICE_OP]
@@ -43,7 +45,9 @@ def awaited_by(graph: Graph, linked: Linked) -> I64:
 
 
 def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I64:
-    """Return a text for each call (``NOWHERE``: none): the op around it, what it waited for (a name), and its Python line if recorded."""
+    """Return a text for each call (``NOWHERE``: none): the op around it, what it waited for (a name), and its Python
+    line if recorded.
+    """
     strings = linked.trace.strings
     known = np.flatnonzero(call != NOWHERE)
     op, name, line = (np.full(len(call), NOWHERE, np.int64) for _ in range(3))
@@ -65,7 +69,9 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I64:
 
 
 def _blocked(op: str, call: str, awaited: str, line: str) -> str:
-    """Return ``the host was in aten::nonzero, which waited for Memcpy DtoH in cudaStreamSynchronize, at train.py(34): step``."""
+    """Return ``the host was in aten::nonzero, which waited for Memcpy DtoH in cudaStreamSynchronize, at train.py(34):
+    step``.
+    """
     inside, where = f" in {call}" * bool(call), f", at {line}" * bool(line)
     if op:
         what = f"waited for {awaited}{inside}" if awaited else f"was blocked{inside}"
@@ -74,7 +80,9 @@ def _blocked(op: str, call: str, awaited: str, line: str) -> str:
 
 
 class HostWork(msgspec.Struct, frozen=True):
-    """The innermost host row of each moment of a thread: ``row`` from its mark on the axis to the next, ``NOWHERE`` for none."""
+    """The innermost host row of each moment of a thread: ``row`` from its mark on the axis to the next, ``NOWHERE`` for
+    none.
+    """
 
     linked: Linked
     words: Texts
@@ -93,8 +101,9 @@ class HostWork(msgspec.Struct, frozen=True):
         return HostWork(linked, words, at_ns[order], np.append(row, linked.parent[row]).astype(np.int64)[order])
 
     def texts(self, start_ns: I64, end_ns: I64, number: I64) -> I64:
-        """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most of each, and the
-        outermost one around it. ``number``: the outermost op of each, or behind all host rows a call outside any. O(n log n) in marks."""
+        """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most
+        of each, and the outermost one around it. ``number``: the outermost op of each, or behind all host rows a call
+        outside any. O(n log n) in marks."""
         rows, strings = self.linked.trace.host, self.linked.trace.strings
         in_op = np.flatnonzero(number < len(rows.tid))
         name = np.append(rows.name, self.linked.trace.calls.name).astype(np.int64)[number]
@@ -116,7 +125,9 @@ class HostWork(msgspec.Struct, frozen=True):
         return out
 
     def _most(self, start_ns: I64, end_ns: I64, otherwise: I64) -> I64:
-        """Return the name of the rows that run for most of each interval, disjoint and ascending; ``otherwise`` where none does."""
+        """Return the name of the rows that run for most of each interval, disjoint and ascending; ``otherwise`` where
+        none does.
+        """
         first = np.maximum(np.searchsorted(self.at_ns, start_ns, side="right") - 1, 0)
         count = np.maximum(np.searchsorted(self.at_ns, end_ns) - first, 0)
         of = np.repeat(np.arange(len(start_ns)), count)

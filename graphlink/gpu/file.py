@@ -1,4 +1,6 @@
-"""``idle.<rank>.json``: every interval in which a device was idle, with its cause and evidence, and the time of devices and steps."""
+"""``idle.<rank>.json``: every interval in which a device was idle, with its cause and evidence, and the time of devices
+and steps.
+"""
 
 from __future__ import annotations
 

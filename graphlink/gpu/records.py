@@ -33,10 +33,11 @@ CAUSES: Final = tuple(cause.name.lower() for cause in Cause)
 
 
 class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of one group on a device: the union of its ops, and of it ``exposed_ns``, beside which no compute ran.
+    """Communication of one group on a device: the union of its ops, and of it ``exposed_ns``, beside which no compute
+    ran.
 
-    ``name`` as recorded, ``ranks`` its members; both empty for ops whose group is not known. Ops of two groups may run at once, so groups
-    may add up to more than the device's.
+    ``name`` as recorded, ``ranks`` its members; both empty for ops whose group is not known. Ops of two groups may run
+    at once, so groups may add up to more than the device's.
     """
 
     name: str
@@ -54,16 +55,17 @@ class StreamTime(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Time of one device, on its own clock: compute + exposed communication + exposed copies + idle = ``to_ns`` - ``from_ns`` exactly.
+    """Time of one device, on its own clock: compute + exposed communication + exposed copies + idle = ``to_ns`` -
+    ``from_ns`` exactly.
 
-    ``compute_ns``: union of kernels that are no communication, and of memsets; ``exposed_comm_ns``: union of communication outside it;
-    ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions, hidden or not. ``idle_by_cause_ns`` adds up to
-    ``idle_ns`` exactly. Times are since the start of the graph.
+    ``compute_ns``: union of kernels that are no communication, and of memsets; ``exposed_comm_ns``: union of
+    communication outside it; ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions,
+    hidden or not. ``idle_by_cause_ns`` adds up to ``idle_ns`` exactly. Times are since the start of the graph.
 
     Shares are of 1, and absent where there is nothing to divide by. ``utilisation``: busy of all time.
-    ``est_sm_efficiency``: of the time of kernels that tell their grid, weighted by min(blocks / SMs, 1). Of communication ``hidden_share``
-    is 1 - exposed / all, and ``hta_overlap_share`` what kernels ran beside, without memsets (docs/idle.md). ``by_group``, ``by_stream``:
-    only of a device in all.
+    ``est_sm_efficiency``: of the time of kernels that tell their grid, weighted by min(blocks / SMs, 1). Of
+    communication ``hidden_share`` is 1 - exposed / all, and ``hta_overlap_share`` what kernels ran beside, without
+    memsets (docs/idle.md). ``by_group``, ``by_stream``: only of a device in all.
     """
 
     device: int
@@ -94,7 +96,9 @@ class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Excess(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much a device spent longer in a step than in the median of the others: on ``what``, ``compute`` or a cause of idle time."""
+    """By how much a device spent longer in a step than in the median of the others: on ``what``, ``compute`` or a cause
+    of idle time.
+    """
 
     device: int
     what: str
@@ -102,12 +106,12 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The steps in figures. The first is set aside, as it may hold what is done once: ``mean_ns`` to ``longest_ns`` are of the others,
-    None where there are none.
+    """The steps in figures. The first is set aside, as it may hold what is done once: ``mean_ns`` to ``longest_ns`` are
+    of the others, None where there are none.
 
-    ``key``: the name that tells where steps begin or end; ``found_by``: ``mark``, ``range``, ``optimizer``, ``zero_grad`` or ``repeated``
-    (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an index of ``steps``; ``why``: what it took longer
-    for than the median of the others, the largest first.
+    ``key``: the name that tells where steps begin or end; ``found_by``: ``mark``, ``range``, ``optimizer``,
+    ``zero_grad`` or ``repeated`` (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an
+    index of ``steps``; ``why``: what it took longer for than the median of the others, the largest first.
     """
 
     key: str
@@ -125,9 +129,11 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Idle(Short):
-    """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the host's there.
+    """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the
+    host's there.
 
-    ``evidence``: a position in ``texts`` (entry 0 is ""). ``row``: the device row that ended it, ``NOWHERE`` where nothing more began.
+    ``evidence``: a position in ``texts`` (entry 0 is ""). ``row``: the device row that ended it, ``NOWHERE`` where
+    nothing more began.
     """
 
     start_ns: I64

@@ -15,7 +15,9 @@ from graphlink.tables import counted_from, spread
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What a device did in each of some windows. ``beside_ns``: communication while a kernel ran; ``sm_efficiency``: NaN where unknown."""
+    """What a device did in each of some windows. ``beside_ns``: communication while a kernel ran; ``sm_efficiency``:
+    NaN where unknown.
+    """
 
     compute_ns: I64
     working_ns: I64
@@ -36,7 +38,9 @@ def parts(one: Busy, from_ns: I64, to_ns: I64) -> Parts:
 
 
 def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:
-    """Return sum(share of SMs x time) / sum(time) of the kernels in each window, cut at its ends. Linear in kernels and windows."""
+    """Return sum(share of SMs x time) / sum(time) of the kernels in each window, cut at its ends. Linear in kernels and
+    windows.
+    """
     rows = np.flatnonzero(one.sm_share > 0)
     first = np.searchsorted(to_ns, one.start_ns[rows], side="right")
     count = np.maximum(np.searchsorted(from_ns, one.end_ns[rows]) - first, 0)

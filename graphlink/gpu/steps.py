@@ -1,4 +1,6 @@
-"""Where the steps of a recording begin and end, at its marks or else at a node that it repeats once a step; and their figures."""
+"""Where the steps of a recording begin and end, at its marks or else at a node that it repeats once a step; and their
+figures.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,20 @@ _OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
 _ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
 _FEWEST: Final = 3  # times that an unnamed node must stand there: two distances that can be compared
 _NUMBER: Final = re.compile(r"[ _#:.-]*\d+$")  # at the end of a name that counts: forward_backward_5
-# what training does once a step: a backward, an optimizer. FSDP registers what it does before and after a backward in each forward.
+# what training does once a step: a backward, an optimizer. FSDP registers what it does before and after a backward in
+# each forward.
 _TRAINS: Final = re.compile(r"(?i)(?!.*register).*(?:backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply|adam|sgd).*")
-_OF_MODEL: Final = re.compile(r"(?i).*(?:layer|block|attn|attention|mlp|expert|encoder|decoder|module).*")  # ranges around a part of one
+_OF_MODEL: Final = re.compile(
+    r"(?i).*(?:layer|block|attn|attention|mlp|expert|encoder|decoder|module).*"
+)  # ranges around a part of one
 
 
 class Steps(Short, msgspec.Struct, frozen=True):
     """The steps of a rank, disjoint and ascending, in ns since the epoch on the host's clock.
 
-    ``key``: the name that tells them, without its numbers; ``found_by``: ``mark`` (a range that the profiler or a framework makes for each
-    step), ``range`` (one with such a name), ``optimizer``, ``zero_grad``, or ``repeated`` (nothing but that it repeats).
+    ``key``: the name that tells them, without its numbers; ``found_by``: ``mark`` (a range that the profiler or a
+    framework makes for each step), ``range`` (one with such a name), ``optimizer``, ``zero_grad``, or ``repeated``
+    (nothing but that it repeats).
     """
 
     key: str
@@ -42,10 +48,11 @@ class Steps(Short, msgspec.Struct, frozen=True):
 
 
 def steps_of(linked: Linked) -> Steps:
-    """Find the steps: by marks, else by names, else by what repeats; without any there are none. O(n log n) in host and device rows.
+    """Find the steps: by marks, else by names, else by what repeats; without any there are none. O(n log n) in host and
+    device rows.
 
-    A step that an optimizer ends lasts from the end of the one before; the first begins with the recording. One that something else
-    begins lasts until that begins again, so the last one, which nothing ends, is no step.
+    A step that an optimizer ends lasts from the end of the one before; the first begins with the recording. One that
+    something else begins lasts until that begins again, so the last one, which nothing ends, is no step.
     """
     host = linked.trace.host
     for found_by, pattern, which in (
@@ -71,7 +78,9 @@ def steps_of(linked: Linked) -> Steps:
 def _named(linked: Linked, pattern: re.Pattern[str], which: Bool | None) -> I64:
     """Return the host rows with such a name, by start, of the thread that has most of them."""
     host, strings = linked.trace.host, linked.trace.strings
-    codes = [k for k in np.unique(host.name if which is None else host.name[which]).tolist() if pattern.fullmatch(strings[k])]
+    codes = [
+        k for k in np.unique(host.name if which is None else host.name[which]).tolist() if pattern.fullmatch(strings[k])
+    ]
     named = np.isin(host.name, codes)
     rows = np.flatnonzero(named if which is None else named & which)
     return _commonest(rows, host.tid[rows])
@@ -114,10 +123,12 @@ class _Repeated(msgspec.Struct, frozen=True):
 
 
 def _repeated(linked: Linked) -> Steps:
-    """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of kernels.
+    """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of
+    kernels.
 
-    A recording may be cut out of one step, in which its layers repeat as evenly as steps do. So in each of them there must be work of a
-    backward or an optimizer, but for a range of one name that covers half of the recording, and is of no part of the model.
+    A recording may be cut out of one step, in which its layers repeat as evenly as steps do. So in each of them there
+    must be work of a backward or an optimizer, but for a range of one name that covers half of the recording, and is of
+    no part of the model.
     """
     trace = linked.trace
     host, device = trace.host, trace.device
@@ -134,7 +145,11 @@ def _repeated(linked: Linked) -> Steps:
             one
             for one in _even(name[which], place[which], rows.start_ns[which], rows.end_ns[which], begin, end)
             if _trained(one, trains_ns)
-            or (name is ranges and 2 * one.covers_ns >= end - begin and _of_no_part(trace.strings, host.name[which[one.row]]))
+            or (
+                name is ranges
+                and 2 * one.covers_ns >= end - begin
+                and _of_no_part(trace.strings, host.name[which[one.row]])
+            )
         ]
         if told:
             found = max(told, key=lambda one: one.covers_ns)
@@ -172,9 +187,11 @@ def _of_no_part(strings: Sequence[str], name: I32) -> bool:
 
 
 def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, until_ns: int) -> Iterator[_Repeated]:
-    """Yield the names that repeat evenly: no distance is twice another one, and there is room for no more before and behind.
+    """Yield the names that repeat evenly: no distance is twice another one, and there is room for no more before and
+    behind.
 
-    So what a step does several times (its distances differ) and what only a part of the recording does (a layer) are none.
+    So what a step does several times (its distances differ) and what only a part of the recording does (a layer) are
+    none.
     """
     order = np.lexsort((start_ns, name, place))
     name, start, end = name[order], start_ns[order], end_ns[order]

@@ -1,4 +1,6 @@
-"""What ``graphlink idle`` prints and its ``--json`` holds: time of each device, why it was idle, and the longest idle intervals."""
+"""What ``graphlink idle`` prints and its ``--json`` holds: time of each device, why it was idle, and the longest idle
+intervals.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank waited for others in communication, as ``run.waits`` of ``summary.json`` has it.
 
-    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and by how much others came
-    later to them.
+    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and by
+    how much others came later to them.
     """
 
     ns: int
@@ -56,7 +58,8 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankIdle(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank. ``causes`` (the longest first), ``late_starts`` (where they are regular): by device, in the order of ``gpu``.
+    """A rank. ``causes`` (the longest first), ``late_starts`` (where they are regular): by device, in the order of
+    ``gpu``.
 
     ``longest``: idle intervals, the longest first; ``waited``: absent for a rank alone.
     """
@@ -87,15 +90,23 @@ def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
         late.append(late_starts(mine))
     longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
     waited = _waited(file.rank, run) if run is not None else UNSET
-    return RankIdle(rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, late_starts=late, waited=waited, longest=longest)
+    return RankIdle(
+        rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, late_starts=late, waited=waited, longest=longest
+    )
 
 
 def _waited(rank: int, run: Run) -> Waited:
-    mine = {f"group {one.name or '(unnamed)' if one.id is None else one.id}": one for one in run.groups if rank in one.ranks}
+    mine = {
+        f"group {one.name or '(unnamed)' if one.id is None else one.id}": one for one in run.groups if rank in one.ranks
+    }
     apart = [one for one in run.set_apart if one.group in mine and one.late_rank not in (None, rank)]
     return Waited(
         ns=sum(one.wait_ns for one in run.waits if one.rank == rank),
-        stragglers={name: one.straggler for name, one in mine.items() if one.straggler is not None and one.straggler.rank != rank},
+        stragglers={
+            name: one.straggler
+            for name, one in mine.items()
+            if one.straggler is not None and one.straggler.rank != rank
+        },
         apart=len(apart),
         apart_ns=sum(one.skew_ns for one in apart),
     )
@@ -110,9 +121,14 @@ def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTim
 
 
 def idle_table(report: IdleReport) -> list[str | Table]:
-    """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the most idle."""
+    """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the
+    most idle.
+    """
     bare = [rank.rank for rank in report.ranks if not rank.gpu]
-    ranks = sorted((rank for rank in report.ranks if rank.gpu), key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
+    ranks = sorted(
+        (rank for rank in report.ranks if rank.gpu),
+        key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0),
+    )
     out: list[str | Table] = []
     if len(ranks) > _FEW_RANKS:
         out += [_devices(ranks), "compute: kernels and memsets; comm, copies: what of them no compute hides", ""]
@@ -126,7 +142,9 @@ def _share(one: DeviceTime) -> float:
 
 
 def gpu_line(one: DeviceTime) -> str:
-    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3 %, ...); ...``."""
+    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3
+    %, ...); ...``.
+    """
     whole = one.to_ns - one.from_ns
     causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
     why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
@@ -134,7 +152,11 @@ def gpu_line(one: DeviceTime) -> str:
 
 
 def _busy(one: DeviceTime) -> str:
-    parts = {"compute": one.compute_ns, "exposed communication": one.exposed_comm_ns, "exposed copies": one.exposed_copy_ns}
+    parts = {
+        "compute": one.compute_ns,
+        "exposed communication": one.exposed_comm_ns,
+        "exposed copies": one.exposed_copy_ns,
+    }
     return ", ".join(f"{name} {percent(ns, one.to_ns - one.from_ns)}" for name, ns in parts.items() if ns) or "no work"
 
 
@@ -145,7 +167,10 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
             str(rank.rank),
             str(one.device),
             ms(one.to_ns - one.from_ns),
-            *(percent(ns, one.to_ns - one.from_ns) for ns in (one.compute_ns, one.exposed_comm_ns, one.exposed_copy_ns, one.idle_ns)),
+            *(
+                percent(ns, one.to_ns - one.from_ns)
+                for ns in (one.compute_ns, one.exposed_comm_ns, one.exposed_copy_ns, one.idle_ns)
+            ),
             f"{causes[0].cause} {percent(causes[0].ns, one.idle_ns)}" if causes else "",
         )
         for rank in ranks
@@ -158,14 +183,17 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     out: list[str | Table] = []
     for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         whole = one.to_ns - one.from_ns
-        out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
+        out.append(
+            f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}"
+        )
         out += _utilisation(one)
         if one.comm_ns:
             out.append(_communication(one))
             out += wait_lines(rank.waited) if rank.waited is not UNSET else []
             out += _groups(one)
         rows = [
-            (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
+            (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence))
+            for cause in causes
         ]
         out += [
             Table(rows, ("ms", "of idle", "cause", "meaning", "most by"), ">><<<", spare=("meaning",)),
@@ -196,12 +224,18 @@ def _utilisation(one: DeviceTime) -> list[str]:
     """Return on a line how much of the time the device worked, and how much of it its kernels can fill."""
     if one.utilisation is UNSET:
         return []
-    fills = "" if one.est_sm_efficiency is UNSET else f"; while kernels run, SM efficiency {percent(one.est_sm_efficiency, 1)} (estimated)"
+    fills = (
+        ""
+        if one.est_sm_efficiency is UNSET
+        else f"; while kernels run, SM efficiency {percent(one.est_sm_efficiency, 1)} (estimated)"
+    )
     return [f"  utilisation {percent(one.utilisation, 1)}{fills}"]
 
 
 def _communication(one: DeviceTime) -> str:
-    """Return the communication and the hidden share of it; beside kernels alone, as HTA counts it, where that differs."""
+    """Return the communication and the hidden share of it; beside kernels alone, as HTA counts it, where that
+    differs.
+    """
     hidden = percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)
     theirs = "" if one.hta_overlap_share is UNSET else percent(one.hta_overlap_share, 1)
     differs = f" ({theirs} as HTA counts overlap)" if theirs not in ("", hidden) else ""
@@ -212,7 +246,12 @@ def _groups(one: DeviceTime) -> list[str | Table]:
     """Return the communication of each group, where there are several."""
     groups = [] if one.by_group is UNSET else one.by_group
     rows = [
-        (ms(group.comm_ns), ms(group.exposed_ns), percent(group.comm_ns - group.exposed_ns, group.comm_ns), _group(group))
+        (
+            ms(group.comm_ns),
+            ms(group.exposed_ns),
+            percent(group.comm_ns - group.exposed_ns, group.comm_ns),
+            _group(group),
+        )
         for group in groups[:_MOST]
     ]
     more = [f"  ... and {counted(len(groups) - _MOST, 'more group')} in idle.N.json"] if len(groups) > _MOST else []
@@ -231,11 +270,20 @@ def _streams(one: DeviceTime) -> list[str | Table]:
     """Return the streams, the busiest first, where there are several."""
     streams = [] if one.by_stream is UNSET else sorted(one.by_stream, key=lambda stream: -stream.busy_ns)
     rows = [
-        (str(stream.stream), ms(stream.busy_ns), percent(stream.busy_ns, stream.busy_ns + stream.idle_ns), ms(stream.idle_ns))
+        (
+            str(stream.stream),
+            ms(stream.busy_ns),
+            percent(stream.busy_ns, stream.busy_ns + stream.idle_ns),
+            ms(stream.idle_ns),
+        )
         for stream in streams[:_MOST]
     ]
     more = [f"  ... and {counted(len(streams) - _MOST, 'more stream')} in idle.N.json"] if len(streams) > _MOST else []
-    return ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""] if len(streams) > 1 else []
+    return (
+        ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""]
+        if len(streams) > 1
+        else []
+    )
 
 
 def wait_lines(waited: Waited) -> list[str]:
@@ -246,16 +294,25 @@ def wait_lines(waited: Waited) -> list[str]:
         f"mostly for rank {one.rank}, last in {one.times_late:,} of {counted(one.meetings, 'meeting')} of {name}"
         for name, one in waited.stragglers.items()
     ]
-    apart = [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'meeting')} set apart"] if waited.apart else []
-    return [f"  in communication it waited {ms(waited.ns)} ms for ranks that came late{''.join(f'; {part}' for part in [*who, *apart])}"]
+    apart = (
+        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'meeting')} set apart"]
+        if waited.apart
+        else []
+    )
+    return [
+        f"  in communication it waited {ms(waited.ns)} ms for ranks that came "
+        f"late{''.join(f'; {part}' for part in [*who, *apart])}"
+    ]
 
 
 def late_lines(late: LateStarts) -> list[str]:
     """Return the hint that lies in late starts of one length."""
     return [
         f"  {late.alike:,} of {counted(late.count, 'late start')} end idle time of {ms(late.gap_ns)} ms (within 5 %): "
-        f"{ms(late.late_ns + late.other_ns)} ms in all, {ms(late.other_ns)} ms of it before the launch calls had returned.",
-        "  Ops begin as regularly on a GPU that another process shares in time slices: look with nvidia-smi, record without that process.",
+        f"{ms(late.late_ns + late.other_ns)} ms in all, {ms(late.other_ns)} ms of it before the launch calls had "
+        "returned.",
+        "  Ops begin as regularly on a GPU that another process shares in time slices: look with nvidia-smi, record "
+        "without that process.",
     ]
 
 

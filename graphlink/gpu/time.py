@@ -10,7 +10,15 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.gpu.busy import Busy, busy, own_clock_ns
-from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, GRAPH_LAUNCH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
+from graphlink.gpu.causes import (
+    BEFORE_WINDOW,
+    BEHIND_GRAPH,
+    GRAPH_LAUNCH,
+    LAUNCHED_BEFORE,
+    NOT_RECORDED,
+    Hosts,
+    explain,
+)
 from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Idle, Iterations, StepTime
 from graphlink.gpu.shares import by_group, by_stream, parts, share
 from graphlink.gpu.steps import iterations, steps_of
@@ -33,7 +41,8 @@ _UNSURE: Final = (
 
 
 class GpuTime(Short, msgspec.Struct, frozen=True):
-    """The time of each device, of each step, and each device's idle time, by number; times since the start of the graph.
+    """The time of each device, of each step, and each device's idle time, by number; times since the start of the
+    graph.
 
     ``warnings``: where idle time may be none, as graph launches were recorded in part.
     """
@@ -81,7 +90,10 @@ def _bare_graph_launches(linked: Linked) -> list[str]:
     if not bare:
         return []
     whole = counted(int(np.count_nonzero(named)), "graph launch call")
-    return [f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle meanwhile{_by_node(linked)}"]
+    return [
+        f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle "
+        f"meanwhile{_by_node(linked)}"
+    ]
 
 
 def _by_node(linked: Linked) -> str:
@@ -98,7 +110,10 @@ def _unsure(device: int, why: Idle, *, by_node: str) -> list[str]:
     for texts, what in _UNSURE:
         mine = int(ns[unknown & np.isin(why.texts, texts)[why.evidence]].sum())
         if mine > _MUCH * whole:
-            out.append(f"GPU {device}: {ms(mine)} of {ms(whole)} ms of idle time lie {what}{by_node if BEHIND_GRAPH in texts else ''}")
+            out.append(
+                f"GPU {device}: {ms(mine)} of {ms(whole)} ms of idle time lie "
+                f"{what}{by_node if BEHIND_GRAPH in texts else ''}"
+            )
     return out
 
 
@@ -144,4 +159,6 @@ def _within(why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> Idle:
     low, high = np.searchsorted(why.end_ns, from_ns, side="right"), np.searchsorted(why.start_ns, to_ns)
     start, end = np.maximum(why.start_ns[low:high], from_ns), np.minimum(why.end_ns[low:high], to_ns)
     at = slice(low, high)
-    return Idle(start - epoch_ns, end - epoch_ns, why.shift_ns[at], why.cause[at], why.evidence[at], why.row[at], why.texts)
+    return Idle(
+        start - epoch_ns, end - epoch_ns, why.shift_ns[at], why.cause[at], why.evidence[at], why.row[at], why.texts
+    )

@@ -1,4 +1,6 @@
-"""A row of the timeline for each device: when it was idle, with the cause as the name and the evidence as a detail (docs/idle.md)."""
+"""A row of the timeline for each device: when it was idle, with the cause as the name and the evidence as a detail
+(docs/idle.md).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fields and attributes of many nodes at once, as the bytes that protobuf makes of the messages of ``et_def_pb2``.
 
-Repeated values go through the messages themselves, each once. Integers, which hardly repeat, are encoded a column at a time:
-an integer is a fixed prefix and a varint. ``tests/graph`` holds both against plain construction.
+Repeated values go through the messages themselves, each once. Integers, which hardly repeat, are encoded a column at a
+time: an integer is a fixed prefix and a varint. ``tests/graph`` holds both against plain construction.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from google.protobuf.message import Message
 from graphlink.model import I64, U8, Bool
 from graphlink.tables import Positions
 
-IntColumn = tuple[str, I64, Bool | None]  # an ``int64_val`` attribute: name, value of each node, where it is written (None: everywhere)
+IntColumn = tuple[
+    str, I64, Bool | None
+]  # an ``int64_val`` attribute: name, value of each node, where it is written (None: everywhere)
 IntField = tuple[bytes, Positions, Bool | None]  # the same of any message, by the bytes before the varint
-_OF_BYTES: Final = 2  # the wire type of messages and lists: byte 1 of the bytes before the varint is their length, which is filled in
+_OF_BYTES: Final = (
+    2  # the wire type of messages and lists: byte 1 of the bytes before the varint is their length, which is filled in
+)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -41,8 +45,8 @@ def framed(messages: Sequence[bytes]) -> bytes:
 
 
 def varints(value: Positions) -> tuple[U8, I64]:
-    """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten,
-    as in protobuf."""
+    """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count;
+    negative numbers take ten, as in protobuf."""
     rest = np.ascontiguousarray(value, np.int64).view(np.uint64)
     longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     digits = np.empty((len(rest), longest), np.uint8)
@@ -67,7 +71,9 @@ class Encoded(NamedTuple):
 
 
 def int_attributes(columns: Sequence[IntColumn], count: int) -> Encoded:
-    """Encode the integer attributes of each of ``count`` nodes as entries of ``Node.attr``, in the order of ``columns``."""
+    """Encode the integer attributes of each of ``count`` nodes as entries of ``Node.attr``, in the order of
+    ``columns``.
+    """
     # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
     keys = [b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48" for name, *_ in columns]
     return int_fields([(key, value, where) for key, (_, value, where) in zip(keys, columns, strict=True)], count)
@@ -79,7 +85,9 @@ def int_fields(columns: Sequence[IntField], count: int) -> Encoded:
     One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
     """
     digits_of = [varints(value) for _, value, _ in columns]
-    template = b"".join(prefix + bytes(digits.shape[1]) for (prefix, *_), (digits, _) in zip(columns, digits_of, strict=True))
+    template = b"".join(
+        prefix + bytes(digits.shape[1]) for (prefix, *_), (digits, _) in zip(columns, digits_of, strict=True)
+    )
     bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
     kept = np.ones((count, len(template)), np.bool_)
     sizes, at = np.zeros(count, np.int64), 0
@@ -101,8 +109,8 @@ def int_fields(columns: Sequence[IntField], count: int) -> Encoded:
 
 
 def lists(first: I64, values: Positions, key: bytes) -> list[bytes]:
-    """Encode a list of integers of each node, ``values[first[n] - first[0] : first[n + 1] - first[0]]``, as a field of ``key``; an empty
-    one is no field."""
+    """Encode a list of integers of each node, ``values[first[n] - first[0] : first[n + 1] - first[0]]``, as a field of
+    ``key``; an empty one is no field."""
     digits, size = varints(values)
     text = digits[np.arange(digits.shape[1]) < size[:, None]].tobytes()
     at = np.append(0, np.cumsum(size))[first - first[0]]

@@ -1,4 +1,6 @@
-"""Bounds of differences: ``bound[i, j]`` is the most that the clock of j may be shifted against that of i. Shortest paths solve them."""
+"""Bounds of differences: ``bound[i, j]`` is the most that the clock of j may be shifted against that of i. Shortest
+paths solve them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ OPEN: Final = 1 << 60  # ns: no bound
 
 
 def solved(bound: I64) -> tuple[int, I64]:
-    """Find the least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that follow."""
+    """Find the least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that
+    follow.
+    """
     tight = closed(bound)
     if (np.diagonal(tight) >= 0).all():
         return 0, tight

@@ -1,4 +1,5 @@
-"""Writes a graph that was read from a ``.et`` and changed: what the file says of a node beside its times, edges and communication stays.
+"""Writes a graph that was read from a ``.et`` and changed: what the file says of a node beside its times, edges and
+communication stays.
 
 What only a recording can say (what a wait or a bubble was recorded to be, what NCCL noted) is left out.
 """
@@ -39,7 +40,11 @@ def read_rests(path: Path) -> list[bytes]:
             node = pb.Node.FromString(message)
             for name in ("id", "name", "type", "ctrl_deps", "data_deps", "start_time_micros", "duration_micros"):
                 node.ClearField(name)
-            kept = [a for a in node.attr if a.name not in _ANEW and a.name not in _RECORDED and not a.name.startswith("nccl_")]
+            kept = [
+                a
+                for a in node.attr
+                if a.name not in _ANEW and a.name not in _RECORDED and not a.name.startswith("nccl_")
+            ]
             del node.attr[:]
             node.attr.extend(kept)
             out.append(node.SerializeToString())
@@ -47,15 +52,17 @@ def read_rests(path: Path) -> list[bytes]:
 
 
 def write_changed(out: BinaryIO, graph: Graph, origin: I64, rests: Sequence[bytes]) -> int:
-    """Write ``graph``, whose nodes stand in the order of their ids; ``rests[origin[n]]`` is what stays of node n. Return the bytes
-    written."""
+    """Write ``graph``, whose nodes stand in the order of their ids; ``rests[origin[n]]`` is what stays of node n.
+    Return the bytes written."""
     size = out.write(attr.framed([global_metadata(graph.metadata)]))
     host = graph.host
     columns = [(name, getattr(graph, name), None if name in _TIMES[:3] else host) for name in _TIMES[:5]]
     columns.append(("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)))
     comms = comm_bytes(graph)
     for part, heads, tails in fields(graph):
-        ints = attr.int_attributes([(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(tails)).pieces()
+        ints = attr.int_attributes(
+            [(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(tails)
+        ).pieces()
         kept = [rests[of] for of in origin[part].tolist()]
         of_comms = map(comms.get, range(part.start, part.stop), repeat(b""))
         size += out.write(attr.framed(list(map(b"".join, zip(*heads, kept, ints, tails, of_comms, strict=True)))))

@@ -41,9 +41,10 @@ SHARES: Final = tuple(s.name.lower() for s in Share)
 class CriticalChain(Short, msgspec.Struct, frozen=True):
     """The chain of nodes that a replay's end hangs on, first node first: each was delayed by the one before it.
 
-    All columns have one entry per node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
-    work began: launch latency and start delay. ``dependency`` is the edge that delayed it, a position in ``Graph.source``, and
-    ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
+    All columns have one entry per node of the path. ``cost_ns``: from the end of the node before to its own,
+    ``late_ns`` of it before its work began: launch latency and start delay. ``dependency`` is the edge that delayed it,
+    a position in ``Graph.source``, and ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns``
+    sums up to ``length_ns``.
     """
 
     node: I32
@@ -74,12 +75,13 @@ def share(part: int, total: int) -> float:
 
 
 def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalChain:
-    """Walk back from the node that ends last, always to the dependency that delayed the node longest: that ended last, a launch with its
-    latency.
+    """Walk back from the node that ends last, always to the dependency that delayed the node longest: that ended last,
+    a launch with its latency.
 
     ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry per node, times in ns.
 
-    Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
+    Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and
+    edges.
     """
     return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns)[1], shares)
 
@@ -97,8 +99,8 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
 
 
 def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return for every node the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one;
-    ``NOWHERE`` without any."""
+    """Return for every node the edge (CSR by target) from the dependency that ended last (with its lag), of several the
+    last one; ``NOWHERE`` without any."""
     held = np.full(len(first) - 1, NOWHERE, np.int64)
     for block in blocks(first):
         degree = block.degree

@@ -10,23 +10,34 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I64
 from graphlink.tables import begins, spread
 
-CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)  # follow each other on their thread
+CHAINED: Final = (
+    NodeKind.HOST_OP,
+    NodeKind.HOST_PART,
+    NodeKind.HOST_CALL,
+    NodeKind.HOST_GAP,
+)  # follow each other on their thread
 
 
 def cost_ns(graph: Graph) -> I64:
-    """Return the cost of each node in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their start delay."""
+    """Return the cost of each node in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their
+    start delay.
+    """
     return graph.cost_ns
 
 
 def lanes(graph: Graph) -> tuple[I64, I64]:
-    """Return where each node runs: (device or 0, thread or stream); host-side communication has the place (-1, -1) of its own."""
+    """Return where each node runs: (device or 0, thread or stream); host-side communication has the place (-1, -1) of
+    its own.
+    """
     return np.where(graph.host, 0, graph.device), np.where(graph.host, graph.tid, graph.stream)
 
 
 def micros(graph: Graph) -> I64:
-    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next on its thread or stream.
+    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next on its thread or
+    stream.
 
-    After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns. Of a file: as written.
+    After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns. Of a file: as
+    written.
     """
     if graph.read is not None:
         return graph.read.duration_micros

@@ -11,7 +11,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from graphlink.graph_model import HAS, UNKNOWN_DEP, Column, Deps, Fault, Faults, FileFacts, Graph, Metadata, OddAttribute
+from graphlink.graph_model import (
+    HAS,
+    UNKNOWN_DEP,
+    Column,
+    Deps,
+    Fault,
+    Faults,
+    FileFacts,
+    Graph,
+    Metadata,
+    OddAttribute,
+)
 from graphlink.model import I64, NOWHERE, U8, U64
 from graphlink.tables import begins, concat
 
@@ -21,13 +32,23 @@ TWICE: Final = "twice"  # kind of an odd attribute that stands there again with 
 # attributes that are integers in columns: name -> oneof field that readers expect
 _FIELDS: Final = {
     "is_cpu_op": "bool_val",
-    **dict.fromkeys(("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"), "int64_val"),
+    **dict.fromkeys(
+        ("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"), "int64_val"
+    ),
     **dict.fromkeys(("self_ns", "wait_ns", "wake_ns", "tid", "device", "stream", "correlation"), "int64_val"),
     **dict.fromkeys(("comm_type", "comm_size"), "int64_val"),
     **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
     "pg_name": "string_val",
 }
-_HEAD: Final = ("name", "type", "start_micros", "duration_micros", "has", "data_deps", "ctrl_deps")  # the last two: how many
+_HEAD: Final = (
+    "name",
+    "type",
+    "start_micros",
+    "duration_micros",
+    "has",
+    "data_deps",
+    "ctrl_deps",
+)  # the last two: how many
 COLUMNS: Final = (*_HEAD, *_FIELDS)
 ABSENT: Final = [NOWHERE if name in ("comm_type", "comm_src", "comm_dst") else 0 for name in _FIELDS]
 EXPECTED: Final = {name: (i, kind, HAS[name]) for i, (name, kind) in enumerate(_FIELDS.items())}
@@ -37,8 +58,9 @@ MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 
 @dataclass(slots=True)
 class NodeBlock:
-    """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and ``ctrl`` the ids
-    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte per data dependency.
+    """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and
+    ``ctrl`` the ids of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte per data
+    dependency.
     """
 
     rows: array[int] = field(default_factory=lambda: array("q"))
@@ -122,7 +144,10 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
         "end_ns": np.where(has & HAS["end_ns"], row["end_ns"], start + duration),
         "duration_ns": duration,
         **{name: row[name].copy() for name in _AS_THEY_ARE},
-        **{name: row[name].astype(np.int32) for name in ("name", "type", "comm_type", "comm_src", "comm_dst", "comm_tag")},
+        **{
+            name: row[name].astype(np.int32)
+            for name in ("name", "type", "comm_type", "comm_src", "comm_dst", "comm_tag")
+        },
     }
 
 
@@ -133,7 +158,9 @@ _AS_THEY_ARE: Final = (
 
 
 def _positions(ids: U64, wanted: U64) -> I64:
-    """Return the position of each of the ids ``wanted``, of equal ids the last in the file; ``NOWHERE`` where there is none."""
+    """Return the position of each of the ids ``wanted``, of equal ids the last in the file; ``NOWHERE`` where there is
+    none.
+    """
     n = len(ids)
     if np.array_equal(ids, np.arange(n, dtype=np.uint64)):
         return np.where(wanted < np.uint64(n), wanted, np.uint64(0)).astype(np.int64) - (wanted >= np.uint64(n))

@@ -1,4 +1,6 @@
-"""Families: the nodes that people read as one thing, an op with its parts, the marks of steps, delays with what came late."""
+"""Families: the nodes that people read as one thing, an op with its parts, the marks of steps, delays with what came
+late.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ PYTHON: Final = "Python between ops"
 
 
 def family_of(name: str) -> str:
-    """Return what people read for the name of a host node: the op of its parts; of the mark of a step, what its own time is."""
+    """Return what people read for the name of a host node: the op of its parts; of the mark of a step, what its own
+    time is.
+    """
     while name.endswith(PART):
         name = name[: -len(PART)]
     return PYTHON if STEP_MARK.fullmatch(name) else name
@@ -31,9 +35,11 @@ def families_of(graph: Graph, code: dict[str, int]) -> I64:
 
 
 def late_ops(graph: Graph, delays: I64 | I32) -> I64:
-    """Return the device op that each of the nodes ``delays`` delays, its position; ``NOWHERE`` for none. Linear in edges.
+    """Return the device op that each of the nodes ``delays`` delays, its position; ``NOWHERE`` for none. Linear in
+    edges.
 
-    It is the op of the delay's own stream that waits for it, else another one; of a delay in pieces, that which the last piece delays.
+    It is the op of the delay's own stream that waits for it, else another one; of a delay in pieces, that which the
+    last piece delays.
     """
     is_delay = np.zeros(len(graph.name), np.bool_)
     is_delay[delays] = True
@@ -59,7 +65,9 @@ def late_ops(graph: Graph, delays: I64 | I32) -> I64:
 
 
 def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, str]]:
-    """Sum up what came late: (ns, op that launched it, device op) of each pair of names, most first; "" for an op that is not known."""
+    """Sum up what came late: (ns, op that launched it, device op) of each pair of names, most first; "" for an op that
+    is not known.
+    """
     if not len(delays):
         return []
     late = late_ops(graph, delays)
@@ -67,16 +75,22 @@ def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, 
     code: dict[str, int] = {}
     family = families_of(graph, code)
     caller = graph.caller[late[there]]
-    of_caller = np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else np.zeros(0, np.int64)
+    of_caller = (
+        np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else np.zeros(0, np.int64)
+    )
     pairs, which = np.unique(np.stack([of_caller, family[late[there]]], axis=1), axis=0, return_inverse=True)
     spent = np.zeros(len(pairs), np.int64)
     np.add.at(spent, which.reshape(-1), ns[there])
     texts = [*code, ""]  # NOWHERE is the last
-    found = [(took, texts[op], texts[device]) for took, (op, device) in zip(spent.tolist(), pairs.tolist(), strict=True)]
+    found = [
+        (took, texts[op], texts[device]) for took, (op, device) in zip(spent.tolist(), pairs.tolist(), strict=True)
+    ]
     return sorted(found, key=lambda one: (-one[0], one[1:]))
 
 
 def before_what(graph: Graph, delays: I64 | I32, ns: I64) -> list[str]:
-    """Return before what most of the time of the nodes ``delays`` lies: the op that launched it, where it is known, and the device op."""
+    """Return before what most of the time of the nodes ``delays`` lies: the op that launched it, where it is known, and
+    the device op.
+    """
     most = most_late(graph, delays, ns)
     return [text for text in most[0][1:] if text] if most else []

@@ -1,11 +1,12 @@
 """Folds host nodes that neither launch, wait, hand over nor begin a thread into the ones that do: ``--host launches``.
 
-Only pure chains are folded: nodes of one thread of which each follows the one before alone, and is alone in following it. However the
-time of such a chain is spread over its nodes, what comes before begins and what comes after ends at the same time, whatever else costs
-more or less. So a replay and every what-if are those of the full graph, to the ns.
+Only pure chains are folded: nodes of one thread of which each follows the one before alone, and is alone in following
+it. However the time of such a chain is spread over its nodes, what comes before begins and what comes after ends at the
+same time, whatever else costs more or less. So a replay and every what-if are those of the full graph, to the ns.
 
-A machine with one CPU slot starts a node later where another one has the slot: an asynchronous row (host-side communication) stands
-ready together with the node of its thread that follows the place where it began. That node therefore stays as short as it was.
+A machine with one CPU slot starts a node later where another one has the slot: an asynchronous row (host-side
+communication) stands ready together with the node of its thread that follows the place where it began. That node
+therefore stays as short as it was.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ from graphlink.tables import marked, spread, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
-    "host nodes are folded (--host launches): the name of a host op stands for all that was folded into it; --host full tells ops apart"
+    "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
+    "it; "
+    "--host full tells ops apart"
 )
 
 
 def fold(graph: Graph) -> Graph:
     """Return the same graph with fewer host nodes. Cost: O(n log n).
 
-    Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or that a ``sync`` or
-    ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time is never an op's. A kept node carries
-    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where
-    that time does. Its caller, and that of a device op, is the nearest ancestor that is kept.
+    Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or
+    that a ``sync`` or ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time
+    is never an op's. A kept node carries the time of what was folded into it (``duration_ns``, ``self_ns``,
+    ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where that time does. Its caller, and that of a
+    device op, is the nearest ancestor that is kept.
     """
     edges = Edges(graph.source.astype(np.int64), graph.target, graph.edge_kind, graph.found_by)
     node, run_of = _chain(graph, edges)
@@ -42,10 +46,14 @@ def fold(graph: Graph) -> Graph:
 
 
 def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
-    """Return (host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are a pure chain."""
+    """Return (host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are
+    a pure chain.
+    """
     n = len(graph.kind)
     chained = np.isin(graph.kind, CHAINED)
-    alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
+    alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (
+        np.bincount(edges.target, minlength=n)[edges.target] == 1
+    )
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
     before = spread(n, edges.target[pure], edges.source[pure])
     node = np.flatnonzero(chained)
@@ -80,8 +88,8 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
 
 
 def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
-    """Find for each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in
-    between."""
+    """Find for each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with
+    no gap in between."""
     into = np.arange(len(graph.kind))
     n = len(node)
     if not n:
@@ -146,7 +154,9 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         first=np.searchsorted(joined.target[by_target], np.arange(len(order) + 1)).astype(np.int64),
         source=joined.source[by_target].astype(np.int32),
         edge_kind=joined.kind[by_target],
-        rows=NodeRows(graph.kind[order], graph.row[order], joined.found_by[by_target], _sync_calls(graph.sync_calls, new)),
+        rows=NodeRows(
+            graph.kind[order], graph.row[order], joined.found_by[by_target], _sync_calls(graph.sync_calls, new)
+        ),
     )
 
 

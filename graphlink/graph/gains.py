@@ -1,7 +1,8 @@
 """Gains: how much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
 
-Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
-takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is scaled, and count as idle time.
+Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never
+add up. What takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is
+scaled, and count as idle time.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The gains of a rank: how much earlier it would end if a thing took no time: each recomputed, none to be added to another.
+    """The gains of a rank: how much earlier it would end if a thing took no time: each recomputed, none to be added to
+    another.
 
-    The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
-    delays stay (they are ``idle``).
+    The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no
+    time, start delays stay (they are ``idle``).
     """
 
     shares: ShareNs
@@ -72,25 +74,35 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundGains(msgspec.Struct, frozen=True):
-    """The gains that are listed, and that of each operation; ``NOWHERE`` where it is none of the largest and was not computed."""
+    """The gains that are listed, and that of each operation; ``NOWHERE`` where it is none of the largest and was not
+    computed.
+    """
 
     listed: Gains
     operation_ns: I64
 
 
 def top_gains(
-    graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, top: int = 100, operation: I32 | None = None
+    graph: Graph,
+    linked: Linked,
+    late: Slack,
+    path: CriticalChain,
+    share: U8,
+    top: int = 100,
+    operation: I32 | None = None,
 ) -> FoundGains:
     """Find the ``top`` largest gains of ops, families, sync points and operations, and the gain of each share.
 
-    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as; ``operation``: which one each
-    node is part of, ``NOWHERE`` for none.
+    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as;
+    ``operation``: which one each node is part of, ``NOWHERE`` for none.
 
-    Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
-    rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
-    ``ROUNDS`` passes.
+    Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans
+    it), of the rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up
+    to ``ROUNDS`` passes.
     """
-    work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)  # of a delay, what launch latency does not explain
+    work: I64 = np.minimum(
+        graph.duration_ns, late.end_ns - late.start_ns
+    )  # of a delay, what launch latency does not explain
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
     operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
@@ -102,14 +114,22 @@ def top_gains(
         ends = np.cumsum([0, *map(len, wanted)])
         if not ends[-1]:
             break
-        sets = concat(*(group.relief(w, work, first) for group, w, first in zip(groups, wanted, ends.tolist(), strict=False)))
+        sets = concat(
+            *(group.relief(w, work, first) for group, w, first in zip(groups, wanted, ends.tolist(), strict=False))
+        )
         bounds = np.concatenate([group.path_ns[w] for group, w in zip(groups, wanted, strict=True)])
         found = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
         for group, w, gain in zip(groups, wanted, found, strict=True):
             group.gain_ns[w] = gain
     ops, families, by_share, operations = groups
-    idle_ns = late.total_ns - int(longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work)).max(initial=0))
-    share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
+    idle_ns = late.total_ns - int(
+        longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work)).max(initial=0)
+    )
+    share_gains = (
+        dict.fromkeys(SHARES, 0)
+        | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))
+        | {SHARES[Share.IDLE]: idle_ns}
+    )
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]
     listed = Gains(
@@ -136,7 +156,9 @@ def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
 
 
 def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) -> I64:
-    """Return the gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
+    """Return the gain of each node of the critical path alone: what it costs, or what the best path that avoids it is
+    shorter.
+    """
     cost = work_ns[path.node]
     avoiding = crossing(graph, late, path.node, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path.node), avoiding.low, avoiding.high, avoiding.loss_ns))
@@ -149,13 +171,17 @@ def _op_of(graph: Graph) -> I32:
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
     parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
     if len(parts) and len(ops):
-        whole = spread(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), graph.row[ops], ops)[graph.row[parts]]
+        whole = spread(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), graph.row[ops], ops)[
+            graph.row[parts]
+        ]
         out[parts] = np.where(whole == NOWHERE, parts, whole)
     return out
 
 
 class _Groups(msgspec.Struct, frozen=True):
-    """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per label."""
+    """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per
+    label.
+    """
 
     label: I32
     working: Bool  # a node: in a group, and costs something
@@ -201,7 +227,9 @@ class _Groups(msgspec.Struct, frozen=True):
         return max(int(self.gain_ns[self._order()[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
 
     def largest(self, top: int, share: U8, work_ns: I64) -> Iterator[tuple[int, dict[str, Any], I32]]:
-        """Yield the label of each of the ``top`` largest gains, its figures as the file has them, and its nodes that cost something."""
+        """Yield the label of each of the ``top`` largest gains, its figures as the file has them, and its nodes that
+        cost something.
+        """
         listed = self._order()[:top]
         each = self.relief(listed, work_ns)
         by_share = np.zeros((len(listed), len(Share)), np.int64)
@@ -209,5 +237,9 @@ class _Groups(msgspec.Struct, frozen=True):
         nodes = each.node[np.argsort(each.column, kind="stable")]
         ends = np.cumsum(np.bincount(each.column, minlength=len(listed)))
         for label, own_ns, mine in zip(listed.tolist(), by_share, np.split(nodes, ends[:-1]), strict=False):
-            figures = {"gain_ns": int(self.gain_ns[label]), "on_path_ns": int(self.path_ns[label]), "work_ns": int(own_ns.sum())}
+            figures = {
+                "gain_ns": int(self.gain_ns[label]),
+                "on_path_ns": int(self.path_ns[label]),
+                "work_ns": int(own_ns.sum()),
+            }
             yield label, {**figures, "share": SHARES[int(own_ns.argmax())]}, mine

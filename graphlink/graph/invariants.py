@@ -23,7 +23,9 @@ _ENDS = {
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be written."""
+    """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be
+    written.
+    """
 
     grade: str
     rule: str
@@ -39,9 +41,9 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
 
     ``slack_ns``: by how many ns rounding of the recording may break causality.
 
-    ids: edges run from lower to higher nodes, so the graph has no cycle and no self edge, and no id dangles. Causality: a device source
-    has ended when its target starts, a host source has started. Ends: each kind of edge joins what it says. Callers come earlier on the
-    chain of dependencies. Times are not negative.
+    ids: edges run from lower to higher nodes, so the graph has no cycle and no self edge, and no id dangles. Causality:
+    a device source has ended when its target starts, a host source has started. Ends: each kind of edge joins what it
+    says. Callers come earlier on the chain of dependencies. Times are not negative.
     """
     target = graph.target
     source = graph.source.astype(np.int64)
@@ -68,11 +70,19 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
     rule("edge from something later than its target", known_at > graph.start_ns[target] + slack_ns, target)
     for kind, (from_host, to_host) in _ENDS.items():
         of = graph.edge_kind == kind
-        rule(f"{kind.name.lower()} edge with wrong ends", of & ((host[source] != from_host) | (host[target] != to_host)), target)
+        rule(
+            f"{kind.name.lower()} edge with wrong ends",
+            of & ((host[source] != from_host) | (host[target] != to_host)),
+            target,
+        )
     stream = graph.edge_kind == EdgeKind.STREAM
     apart = (graph.device[source] != graph.device[target]) | (graph.stream[source] != graph.stream[target])
     rule("stream edge between two streams", stream & apart, target)
-    rule("host edge between two threads", (graph.edge_kind == EdgeKind.HOST) & (graph.tid[source] != graph.tid[target]), target)
+    rule(
+        "host edge between two threads",
+        (graph.edge_kind == EdgeKind.HOST) & (graph.tid[source] != graph.tid[target]),
+        target,
+    )
     called = np.flatnonzero(graph.caller != NOWHERE)
     rule("caller with a higher id", graph.caller[called] >= called, called)
     return tuple(out)
@@ -80,5 +90,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
 
 def _describe(graph: Graph, node: int) -> str:
     kind = NodeKind(int(graph.kind[node])).name.lower().replace("_", " ")
-    where = f"thread {graph.tid[node]}" if graph.tid[node] else f"device {graph.device[node]} stream {graph.stream[node]}"
+    where = (
+        f"thread {graph.tid[node]}" if graph.tid[node] else f"device {graph.device[node]} stream {graph.stream[node]}"
+    )
     return f"node {node} ({kind}, {where}, {graph.start_ns[node] / 1000:.3f} us after the start)"

@@ -1,9 +1,10 @@
 """Parts of a device op's delay that overlap (CONTRACT, "Clocks of host and device").
 
-Recorded, an op begins a delay after the last of its dependencies has ended. Launch latency runs from the launch, in parallel with the work
-before on the stream; a stream takes its time from one op to the next, in parallel with the launch. Of the two only that shows which ended
-last. So the delay is split by what is usual: what both explain, as far as there is room for it, and a rest. The op then begins when the
-lags of all its dependencies are over, and the rest later: as recorded where all is as recorded, and right with other costs.
+Recorded, an op begins a delay after the last of its dependencies has ended. Launch latency runs from the launch, in
+parallel with the work before on the stream; a stream takes its time from one op to the next, in parallel with the
+launch. Of the two only that shows which ended last. So the delay is split by what is usual: what both explain, as far
+as there is room for it, and a rest. The op then begins when the lags of all its dependencies are over, and the rest
+later: as recorded where all is as recorded, and right with other costs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _DEVICE: Final = np.isin(np.arange(256), (EdgeKind.STREAM, EdgeKind.EVENT, EdgeK
 
 
 class Delayed(msgspec.Struct, frozen=True):
-    """The delay of each node: how long after its launch and after the device ops that it waits for it may begin, and what of its delay is
-    thereby explained."""
+    """The delay of each node: how long after its launch and after the device ops that it waits for it may begin, and
+    what of its delay is thereby explained."""
 
     launch_ns: I64
     stream_ns: I64
@@ -33,10 +34,11 @@ class Delayed(msgspec.Struct, frozen=True):
 
 
 def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
-    """Split delays, which begin at ``begin_ns`` and last ``delay_ns``; ``end_ns`` is when each node has ended, or launched.
+    """Split delays, which begin at ``begin_ns`` and last ``delay_ns``; ``end_ns`` is when each node has ended, or
+    launched.
 
-    One entry per node; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have lags; that of
-    their stream is the median of those that came after their stream. Linear.
+    One entry per node; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have
+    lags; that of their stream is the median of those that came after their stream. Linear.
     """
     launched_ns, free_ns = _last_ns(first, source, kind, latency_ns > 0, end_ns)
     until_ns, has = begin_ns + delay_ns, launched_ns != _NEVER
@@ -49,8 +51,8 @@ def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, beg
 
 
 def _last_ns(first: I64, source: I32, kind: U8, wanted: Bool, end_ns: I64) -> tuple[I64, I64]:
-    """Return when the last launch of each wanted node had ended, and the last of the device ops that it comes after; ``_NEVER`` without
-    one."""
+    """Return when the last launch of each wanted node had ended, and the last of the device ops that it comes after;
+    ``_NEVER`` without one."""
     launched, free = np.full(len(end_ns), _NEVER), np.full(len(end_ns), _NEVER)
     for block in blocks(first):
         of, target = kind[block.edges], block.target
@@ -62,8 +64,9 @@ def _last_ns(first: I64, source: I32, kind: U8, wanted: Bool, end_ns: I64) -> tu
 
 
 def lag_ns(first: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -> I64:
-    """Return for each edge (CSR by target) how long after the end of its source its target may begin: ``launch_ns`` of the target over
-    ``launch`` edges, ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns`` over ``sync`` edges."""
+    """Return for each edge (CSR by target) how long after the end of its source its target may begin: ``launch_ns`` of
+    the target over ``launch`` edges, ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns``
+    over ``sync`` edges."""
     out = np.zeros(len(kind), np.int64)
     for block in blocks(first):
         target, of = block.target, kind[block.edges]
@@ -73,11 +76,14 @@ def lag_ns(first: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -
 
 
 def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> tuple[I64, I64]:
-    """Return costs from when nodes may begin, and lags of edges, with which all ends as in a replay in which delays ran after all else.
+    """Return costs from when nodes may begin, and lags of edges, with which all ends as in a replay in which delays ran
+    after all else.
 
     ``end_ns``: of each node in that replay. Linear.
     """
     delay = np.where(graph.kind == NodeKind.DEVICE_DELAY, graph.duration_ns, graph.start_delay_ns)
-    split = delayed(graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay)
+    split = delayed(
+        graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay
+    )
     none = np.zeros_like(cost_ns)
     return cost_ns - split.explained_ns, lag_ns(graph.first, graph.edge_kind, split.launch_ns, split.stream_ns, none)

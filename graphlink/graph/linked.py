@@ -1,8 +1,8 @@
 """``linked.<rank>.json``: the ET merged with device ops, in the shape that ``chakra_trace_link`` writes (ET+).
 
-As there, nodes are numbered anew in ET order, a device op right after the host op that launched it, as a copy of that op with the
-device op's name, category, times and stream. Times are us. Unlike there, ``fw_parent`` follows the new numbers, and ids start at 1, since
-0 means none.
+As there, nodes are numbered anew in ET order, a device op right after the host op that launched it, as a copy of that
+op with the device op's name, category, times and stream. Times are us. Unlike there, ``fw_parent`` follows the new
+numbers, and ids start at 1, since 0 means none.
 """
 
 from __future__ import annotations
@@ -68,13 +68,19 @@ class LinkedFile(msgspec.Struct, kw_only=True):
 
 
 class Merged:
-    """Device ops joined with the ET nodes that launched them, and dependencies of a graph with both, all with new numbers. Linear."""
+    """Device ops joined with the ET nodes that launched them, and dependencies of a graph with both, all with new
+    numbers. Linear.
+    """
 
     def __init__(self, graph: Graph, linked: Linked, comm: Communication) -> None:
         self.linked, self.et = linked, _et(linked)
         self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
-        self.awaited: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows that a synchronisation before it waited for
-        self.device_awaited: dict[int, list[int]] = defaultdict(list)  # device row -> device rows that an event wait made it wait for
+        self.awaited: dict[int, list[int]] = defaultdict(
+            list
+        )  # ET row -> device rows that a synchronisation before it waited for
+        self.device_awaited: dict[int, list[int]] = defaultdict(
+            list
+        )  # device row -> device rows that an event wait made it wait for
         self.other_thread: dict[int, int] = {}  # ET row -> ET row on another thread that it follows
         self._join(graph)
         order = np.argsort(self.et.id, kind="stable")
@@ -91,7 +97,9 @@ class Merged:
         self.host_rows = _host_row_of_et(linked)
         self.own_ns = _own_ns(linked)
         named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
-        self.group_names = {row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)}
+        self.group_names = {
+            row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)
+        }
         self.without_host = int(np.count_nonzero(graph.kind == NodeKind.DEVICE_OP)) - len(self.device_id)
 
     @property
@@ -199,7 +207,10 @@ class Merged:
 def write(out: BinaryIO, merged: Merged) -> None:
     """Write the merged trace, one node per line."""
     frame = _frame(merged.et)
-    head = {k: _plain(getattr(frame, k), form) for k, form in (("schema", SCHEMA), ("pid", NUMBER), ("time", TIME), ("start_ts", NUMBER))}
+    head = {
+        k: _plain(getattr(frame, k), form)
+        for k, form in (("schema", SCHEMA), ("pid", NUMBER), ("time", TIME), ("start_ts", NUMBER))
+    }
     out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
     between = b"\n"
     for node in merged.nodes():
@@ -209,10 +220,16 @@ def write(out: BinaryIO, merged: Merged) -> None:
 
 
 def _plain(value: msgspec.Raw, form: re.Pattern[str]) -> msgspec.Raw:
-    """Return what an ET says of itself where it is what should stand there, else none: other metadata is not repeated."""
+    """Return what an ET says of itself where it is what should stand there, else none: other metadata is not
+    repeated.
+    """
     text = bytes(value).decode("utf-8", "replace").strip()
     quoted = form is not NUMBER
-    fits = form.fullmatch(text[1:-1]) is not None and text[:1] == text[-1:] == '"' if quoted else form.fullmatch(text) is not None
+    fits = (
+        form.fullmatch(text[1:-1]) is not None and text[:1] == text[-1:] == '"'
+        if quoted
+        else form.fullmatch(text) is not None
+    )
     return value if fits else msgspec.Raw(b'""' if quoted else b"0")
 
 
@@ -243,7 +260,9 @@ def _own_ns(linked: Linked) -> I64:
 
 
 def _frame(et: HostTrace) -> Frame:
-    """Read the header and footer of the ET, which its records do not keep; one more pass over the file, without its nodes."""
+    """Read the header and footer of the ET, which its records do not keep; one more pass over the file, without its
+    nodes.
+    """
     with open_source(et.path) as source:
         whole = b"".join(iter(partial(source.read, 1 << 24), b""))
     try:

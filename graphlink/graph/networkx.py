@@ -1,4 +1,6 @@
-"""A graph, or a window of it, as a ``networkx.DiGraph``: for looking at it, not for work on whole graphs (25 times the time)."""
+"""A graph, or a window of it, as a ``networkx.DiGraph``: for looking at it, not for work on whole graphs (25 times the
+time).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def to_networkx(graph: Graph, nodes: range | None = None) -> nx.DiGraph[int]:
-    """Return nodes by id with ``name``, ``kind``, ``start_ns``, ``end_ns``, ``cost_ns``; edges with ``kind`` (as in the ``.et``).
+    """Return nodes by id with ``name``, ``kind``, ``start_ns``, ``end_ns``, ``cost_ns``; edges with ``kind`` (as in the
+    ``.et``).
 
     Nodes of a graph that was read from a file (``run.graph(0)``) have the kind ``host`` or ``device``.
     With ``nodes`` (positions, step 1), only those nodes and the edges among them. Linear in what is taken.
@@ -22,7 +25,10 @@ def to_networkx(graph: Graph, nodes: range | None = None) -> nx.DiGraph[int]:
 
     window = range(len(graph.name)) if nodes is None else nodes
     at = np.arange(window.start, window.stop, dtype=np.int32)
-    ids, of_node = graph.id[at].tolist(), np.where(graph.host, "host", "device") if graph.rows is None else _KINDS[graph.kind]
+    ids, of_node = (
+        graph.id[at].tolist(),
+        np.where(graph.host, "host", "device") if graph.rows is None else _KINDS[graph.kind],
+    )
     out: Any = nx.DiGraph()
     times = (graph.start_ns[at].tolist(), graph.end_ns[at].tolist(), graph.cost_ns[at].tolist())
     for i, n, kind, start, end, cost in zip(ids, at.tolist(), of_node[at].tolist(), *times, strict=True):

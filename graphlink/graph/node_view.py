@@ -21,7 +21,9 @@ Value = int | float | bool | str | list[int | float | bool | str]
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A dependency seen from one of its ends: ``id`` and ``name`` of the other; ``kind`` is "" where the file has no ``dep_kinds``."""
+    """A dependency seen from one of its ends: ``id`` and ``name`` of the other; ``kind`` is "" where the file has no
+    ``dep_kinds``.
+    """
 
     id: int
     name: str
@@ -72,7 +74,9 @@ def view(path: Path, wanted: int) -> NodeView:
         type=type_name(found.type),
         duration_micros=found.duration_micros,
         attributes=_attributes(found),
-        data_deps=[Edge(d, names.get(d, "?"), kind) for d, kind in zip(found.data_deps, dep_kinds(found), strict=False)],
+        data_deps=[
+            Edge(d, names.get(d, "?"), kind) for d, kind in zip(found.data_deps, dep_kinds(found), strict=False)
+        ],
         ctrl_deps=[Edge(d, names.get(d, "?"), "caller") for d in found.ctrl_deps],
         awaited_by=after,
     )
@@ -88,7 +92,9 @@ def _attributes(node: Any) -> dict[str, Value]:
             listed = kind is not None and kind.endswith("_list")
             out[name] = [_shown(one) for one in value.values] if listed else _shown(value)
     for title, io in (("inputs", node.inputs), ("outputs", node.outputs)):
-        out |= {f"{title} {part}": str(getattr(io, part)) for part in ("values", "shapes", "types") if getattr(io, part)}
+        out |= {
+            f"{title} {part}": str(getattr(io, part)) for part in ("values", "shapes", "types") if getattr(io, part)
+        }
     return out
 
 

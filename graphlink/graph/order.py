@@ -27,7 +27,9 @@ class IncomingEdges(msgspec.Struct, frozen=True):
     def of(count: int, source: I64, target: I64) -> IncomingEdges:
         """Sort edges between ``count`` nodes by target."""
         by_target = np.argsort(target, kind="stable")
-        return IncomingEdges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
+        return IncomingEdges(
+            np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target]
+        )
 
     @property
     def target(self) -> I64:
@@ -36,10 +38,14 @@ class IncomingEdges(msgspec.Struct, frozen=True):
 
 
 class Reach:
-    """Answers whether nodes come before others. Nodes are placed on chains; along a chain the answer is a comparison of places."""
+    """Answers whether nodes come before others. Nodes are placed on chains; along a chain the answer is a comparison of
+    places.
+    """
 
     def __init__(self, edges: IncomingEdges, order: I64, lane: I64):
-        """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it. Linear."""
+        """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it.
+        Linear.
+        """
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
@@ -127,17 +133,21 @@ class OrderedNodes(msgspec.Struct, frozen=True):
 def blocks(first: I64) -> Iterator[OrderedNodes]:
     """Yield the nodes of a graph a block at a time, lowest first (``first``: CSR by target, as in ``Graph``).
 
-    What is made of a block stays in the processor's cache, and in memory that is used again. A column of all edges does neither: the
-    system gives fresh pages for it every time (glibc: above 32 MB), which cost more than the numbers in them.
+    What is made of a block stays in the processor's cache, and in memory that is used again. A column of all edges does
+    neither: the system gives fresh pages for it every time (glibc: above 32 MB), which cost more than the numbers in
+    them.
     """
     last = len(first) - 1
     for low in range(0, last, BLOCK):
         bounds = first[low : min(low + BLOCK, last) + 1]
-        yield OrderedNodes(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
+        yield OrderedNodes(
+            slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
+        )
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge) later.
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge)
+    later.
 
     Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """

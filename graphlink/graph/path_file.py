@@ -1,4 +1,6 @@
-"""``critical_path.<rank>.json``: the critical path of the replay node by node, the slack of every node, and the largest gains."""
+"""``critical_path.<rank>.json``: the critical path of the replay node by node, the slack of every node, and the largest
+gains.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The path, first node first: columns with one entry per node (a data frame as it stands).
 
-    A node was delayed by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
-    replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by`` are positions in ``names``,
-    ``shares`` and ``edge_kinds``.
+    A node was delayed by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and
+    starts in the replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by``
+    are positions in ``names``, ``shares`` and ``edge_kinds``.
     """
 
     id: list[int]
@@ -41,7 +43,8 @@ class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``slack_ns`` has one entry per node of the graph, by id: how much later it could end without anything ending later.
+    """``slack_ns`` has one entry per node of the graph, by id: how much later it could end without anything ending
+    later.
 
     ``notes``: what to know of the graph before reading names.
     """
@@ -59,7 +62,9 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains; of operations as ``FoundGains``."""
+    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains; of operations as
+    ``FoundGains``.
+    """
 
     path: CriticalChain
     slack_ns: I64
@@ -68,9 +73,16 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 def explain(
-    graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100, operation: I32 | None = None
+    graph: Graph,
+    linked: Linked,
+    comm: Communication,
+    end_ns: I64,
+    cost_ns: I64,
+    top: int = 100,
+    operation: I32 | None = None,
 ) -> Explained:
-    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per node). O(n log n).
+    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per
+    node). O(n log n).
 
     ``operation``: which operation each node is part of, ``NOWHERE`` for none.
     """
@@ -125,7 +137,11 @@ def load(path: Path) -> PathFile:
         lengths = ", ".join(f"{name} {length:,}" for name, length in columns.items())
         raise InputError("its columns are not of one length", path=path, where=f"nodes: {lengths}", todo=_TODO)
     kinds = [edge for edge in nodes.held_by if edge is not None]
-    for name, codes, table in (("name", nodes.name, file.names), ("share", nodes.share, file.shares), ("held_by", kinds, file.edge_kinds)):
+    for name, codes, table in (
+        ("name", nodes.name, file.names),
+        ("share", nodes.share, file.shares),
+        ("held_by", kinds, file.edge_kinds),
+    ):
         if codes and not 0 <= min(codes) <= max(codes) < len(table):
             raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
     return file

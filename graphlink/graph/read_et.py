@@ -1,8 +1,8 @@
 """Reads a Chakra ``.et``, ours or others', into a ``Graph``.
 
-In: a file of length-prefixed messages of ``chakra.schema.protobuf.et_def_pb2``: one ``GlobalMetadata``, then ``Node``s; plain, gzip
-or zstd. Out: ``Graph``. Nothing is repaired: dependencies that lead nowhere, stand twice or lead to their own node are kept
-in ``Graph.file.faults``, attributes of another kind than readers expect in ``odd``.
+In: a file of length-prefixed messages of ``chakra.schema.protobuf.et_def_pb2``: one ``GlobalMetadata``, then ``Node``s;
+plain, gzip or zstd. Out: ``Graph``. Nothing is repaired: dependencies that lead nowhere, stand twice or lead to their
+own node are kept in ``Graph.file.faults``, attributes of another kind than readers expect in ``odd``.
 
 Linear in nodes and edges; some MB of messages at a time are in memory, and the columns.
 """
@@ -35,7 +35,8 @@ def read_et(path: str | Path) -> Graph:
     """Read the graph at ``path``.
 
     Raises:
-        InputError: the file cannot be read, is cut off, is no ``.et``, or does not begin with a ``GlobalMetadata``; with the byte.
+        InputError: the file cannot be read, is cut off, is no ``.et``, or does not begin with a ``GlobalMetadata``;
+            with the byte.
     """
     path = Path(path)
     with open_source(path) as source:
@@ -90,7 +91,9 @@ def _blocks(source: Source) -> Iterator[list[tuple[int, bytes]]]:
 
 
 def _complete(source: Source, data: bytes, base: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return the complete messages in ``data``, which begins at byte ``base`` of the file, and where the last one ends."""
+    """Return the complete messages in ``data``, which begins at byte ``base`` of the file, and where the last
+    one ends.
+    """
     block: list[tuple[int, bytes]] = []
     at, length = 0, len(data)
     while at < length:
@@ -108,7 +111,10 @@ def _complete(source: Source, data: bytes, base: int) -> tuple[list[tuple[int, b
             break
         if shift > 35 or size >= _LONGEST:
             raise InputError(
-                "is no Chakra graph: a message has no proper length", path=source.path, where=source.where(base + at), todo=_TODO
+                "is no Chakra graph: a message has no proper length",
+                path=source.path,
+                where=source.where(base + at),
+                todo=_TODO,
             )
         end = head + size
         if end > length:
@@ -126,7 +132,10 @@ def _metadata(path: Path, first: bytes) -> Metadata:
         head = None
     if head is None or first[:1] not in (b"", b"\x0a", b"\x12"):
         raise InputError(
-            "does not begin with a GlobalMetadata message: readers swallow what stands there", path=path, where="byte 0", todo=_TODO
+            "does not begin with a GlobalMetadata message: readers swallow what stands there",
+            path=path,
+            where="byte 0",
+            todo=_TODO,
         )
     ints = {a.name: int(a.int64_val) for a in head.attr if a.WhichOneof("value") == "int64_val"}
     texts = {a.name: a.string_val for a in head.attr if a.WhichOneof("value") == "string_val"}
@@ -143,8 +152,11 @@ def _metadata(path: Path, first: bytes) -> Metadata:
     )
 
 
-def _decoded(path: Path, names: dict[str, int], positions: Iterator[int], messages: list[tuple[int, bytes]]) -> NodeBlock:
-    """Decode the messages of one block, which follow those of the blocks before; ``names``: codes of names, in order of appearance.
+def _decoded(
+    path: Path, names: dict[str, int], positions: Iterator[int], messages: list[tuple[int, bytes]]
+) -> NodeBlock:
+    """Decode the messages of one block, which follow those of the blocks before; ``names``: codes of names, in order of
+    appearance.
 
     Raises:
         InputError: a message is no node.
@@ -154,7 +166,9 @@ def _decoded(path: Path, names: dict[str, int], positions: Iterator[int], messag
         try:
             node = pb.Node.FromString(message)
         except DecodeError:
-            raise InputError("is no Chakra graph: a message is no node", path=path, where=f"byte {offset}", todo=_TODO) from None
+            raise InputError(
+                "is no Chakra graph: a message is no node", path=path, where=f"byte {offset}", todo=_TODO
+            ) from None
         _add(block, node, position, names)
     return block
 
@@ -214,7 +228,9 @@ def _group(text: str) -> int:
 
 
 def _integer(attribute: Any, expected: str, position: int, odd: list[OddAttribute]) -> int:
-    """Return the integer in an attribute of any kind; what is not of the expected kind, or no number in a text, is noted in ``odd``."""
+    """Return the integer in an attribute of any kind; what is not of the expected kind, or no number in a text, is
+    noted in ``odd``.
+    """
     kind = attribute.WhichOneof("value") or ""
     value: Any = getattr(attribute, kind) if kind else None
     if kind == expected:

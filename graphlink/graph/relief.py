@@ -1,9 +1,10 @@
 """Relief: how much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
 
-The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it (where it
-waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of any path, found by one
-pass over the graph with a column per set. Three steps before make the graph small without changing a gain: what loses more than any
-gain could be is left out, so are edges that others imply, and chains become one node.
+The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it
+(where it waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of
+any path, found by one pass over the graph with a column per set. Three steps before make the graph small without
+changing a gain: what loses more than any gain could be is left out, so are edges that others imply, and chains become
+one node.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """The nodes that are relieved, and of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
+    """The nodes that are relieved, and of how much, in parallel columns: ``node`` costs ``less_ns`` less in set
+    ``column``.
+    """
 
     column: I32
     node: I32
@@ -50,7 +53,9 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
 
 
 def _one_a_node(graph: Graph) -> I32:
-    """Return the node before each along its thread or stream, itself where there is none: at most one node is before and behind each."""
+    """Return the node before each along its thread or stream, itself where there is none: at most one node is before
+    and behind each.
+    """
     count = len(graph.kind)
     after = np.full(count, -1, np.int32)
     for block in reversed([*blocks(graph.first)]):
@@ -63,7 +68,9 @@ def _one_a_node(graph: Graph) -> I32:
 
 
 def _heads(before: I32) -> I32:
-    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log n)."""
+    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log
+    n).
+    """
     head = before
     while not np.array_equal(further := head[head], head):  # twice as far each time
         head = further
@@ -71,8 +78,8 @@ def _heads(before: I32) -> I32:
 
 
 def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
-    """Mark the edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into
-    the target's."""
+    """Mark the edges without a lag beside which a longer way leads from source to target: later out of the source's
+    lane and earlier into the target's."""
     heads = _heads(before)
     is_head = heads == np.arange(len(heads))
     lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
@@ -121,10 +128,13 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
     is_head = (before == np.arange(count)) & used
     of_node = np.where(used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
     chains = int(np.count_nonzero(is_head))
-    # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run forward too.
+    # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run
+    # forward too.
     outer = ~inner
     source, target, gap = of_node[from_[outer]], of_node[to[outer]], gap_ns[outer]
-    order = np.argsort(2 * target.astype(np.int64) + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
+    order = np.argsort(
+        2 * target.astype(np.int64) + (gap > 0), kind="stable"
+    )  # targets ascend already: what holds them back comes first
     source = source[order]
     last = spread(chains, source, np.arange(len(source)))
     last_use = marked(len(source), last[last != NOWHERE])

@@ -22,9 +22,10 @@ _RUN: Final = 64
 class Slack(msgspec.Struct, frozen=True):
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
-    ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the source and its
-    lag to the start of the target. ``edge_ns`` (one entry per edge): by how much the longest path through the edge is shorter than the
-    replay. ``lag_ns`` (one entry per edge): how long after the end of its source its target may begin.
+    ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the
+    source and its lag to the start of the target. ``edge_ns`` (one entry per edge): by how much the longest path
+    through the edge is shorter than the replay. ``lag_ns`` (one entry per edge): how long after the end of its source
+    its target may begin.
     """
 
     total_ns: int
@@ -37,20 +38,26 @@ class Slack(msgspec.Struct, frozen=True):
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
-    """Compute the slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
+    """Compute the slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back
+    over the edges.
+    """
     own_ns, lag_ns = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
     node = total - end_ns - _after_ns(graph, own_ns, lag_ns)
     start = end_ns - own_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
     for block in blocks(graph.first):
-        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - lag_ns[block.edges]
+        gap[block.edges] = (
+            np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - lag_ns[block.edges]
+        )
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
     return Slack(total, start, end_ns, node, gap, edge, lag_ns)
 
 
 def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
-    """Return the longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of edges."""
+    """Return the longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of
+    edges.
+    """
     out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
@@ -59,7 +66,9 @@ def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
         own = cost_ns[nodes][::-1].tolist()
         lags = lag_ns[block.edges]
         lag_of, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
-        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), own, late, pairwise(block.bounds[::-1].tolist()), strict=True)
+        each = zip(
+            range(nodes.stop - 1, nodes.start - 1, -1), own, late, pairwise(block.bounds[::-1].tolist()), strict=True
+        )
         for v, cost, lagging, (high, low) in each:
             count = high - low
             length = after[v] + cost
@@ -87,7 +96,8 @@ def leads_nowhere(graph: Graph) -> Bool:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Ways across places that were asked for, each across all from ``low`` to below ``high``; one of them loses ``loss_ns`` or more.
+    """Ways across places that were asked for, each across all from ``low`` to below ``high``; one of them loses
+    ``loss_ns`` or more.
 
     ``edge`` is a position in ``Graph.source``, ``NOWHERE`` for starts and ends.
     """
@@ -99,10 +109,12 @@ class Crossing:
 
 
 def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: int = NEVER) -> Crossing:
-    """Find the ways across any place right before one of ``nodes`` (ascending), or with ``past`` those that lead past a node.
+    """Find the ways across any place right before one of ``nodes`` (ascending), or with ``past`` those that lead past a
+    node.
 
-    Ways are the edges, and the free start and end of nodes that nothing comes before or after: a path crosses every place between two
-    neighbours of the node order by exactly one of them, and by what that one loses it is shorter than the replay, or by more.
+    Ways are the edges, and the free start and end of nodes that nothing comes before or after: a path crosses every
+    place between two neighbours of the node order by exactly one of them, and by what that one loses it is shorter than
+    the replay, or by more.
 
     Left out are ways that lose ``below_ns`` or more. Linear.
     """
@@ -130,11 +142,12 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:
-    """Return the least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none
-    does.
+    """Return the least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``;
+    ``NEVER`` where none does.
 
-    Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends are short. A
-    short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in places.
+    Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends
+    are short. A short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in
+    places.
     """
     some = np.flatnonzero(low < high)
     low, high, value = low[some], high[some], value[some]

@@ -1,4 +1,6 @@
-"""Sync points: the ``sync`` edges that one synchronisation call makes, and how much earlier a rank would end without them."""
+"""Sync points: the ``sync`` edges that one synchronisation call makes, and how much earlier a rank would end without
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ROUNDING_NS: Final = 1000  # of recordings in whole us
 
 
 class SyncPoint(msgspec.Struct, frozen=True):
-    """A synchronisation call as a graph has it. ``edge`` are positions in ``Graph.source``, ``target`` their first target."""
+    """A synchronisation call as a graph has it. ``edge`` are positions in ``Graph.source``, ``target`` their first
+    target.
+    """
 
     target: int
     edge: tuple[int, ...]
@@ -30,8 +34,8 @@ class SyncPoint(msgspec.Struct, frozen=True):
 class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
     """A synchronisation call: without ``edges`` ([source, target] each) the rank would end ``gain_ns`` earlier.
 
-    ``id`` is the first node behind the wait, ``waited_for`` the device op that the critical path came from. ``call`` is "" where the
-    recording does not show which call it was.
+    ``id`` is the first node behind the wait, ``waited_for`` the device op that the critical path came from. ``call`` is
+    "" where the recording does not show which call it was.
     """
 
     gain_ns: int
@@ -46,8 +50,9 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
 def sync_points(graph: Graph) -> list[SyncPoint]:
     """Group the ``sync`` edges by call, in the order of the calls.
 
-    An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since the operator
-    before that: a call has edges to both. Edges to ``end`` are left out: they hold nothing back that ends later.
+    An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since
+    the operator before that: a call has edges to both. Edges to ``end`` are left out: they hold nothing back that ends
+    later.
     """
     edges = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
     targets = np.searchsorted(graph.first, edges, side="right") - 1
@@ -58,7 +63,9 @@ def sync_points(graph: Graph) -> list[SyncPoint]:
     starts = np.flatnonzero(np.diff(targets, prepend=NOWHERE))
     bounds = [*starts.tolist(), len(edges)]
     is_part = np.isin(graph.kind[targets[starts]], _PARTS).tolist()
-    heads = zip(targets[starts].tolist(), graph.tid[targets[starts]].tolist(), is_part, bounds, bounds[1:], strict=False)
+    heads = zip(
+        targets[starts].tolist(), graph.tid[targets[starts]].tolist(), is_part, bounds, bounds[1:], strict=False
+    )
     edge_list, source_list = edges.tolist(), graph.source[edges].tolist()
     for target, thread, part, low, high in heads:
         since = opened.setdefault(thread, {})
@@ -74,15 +81,17 @@ def sync_points(graph: Graph) -> list[SyncPoint]:
     return [SyncPoint(target, tuple(members)) for target, members in points]
 
 
-SyncGain = tuple[SyncPoint, int, int]  # a point, what the critical path waited for there, and what its edges cost the replay, in ns
+SyncGain = tuple[
+    SyncPoint, int, int
+]  # a point, what the critical path waited for there, and what its edges cost the replay, in ns
 
 
 def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalChain) -> list[SyncGain]:
     """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
-    Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
-    also precede that target). So the best path without them crosses it on the best of the others, or ends or begins at one of theirs.
-    Only a point that holds back the critical path can gain anything.
+    Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it
+    (their sources also precede that target). So the best path without them crosses it on the best of the others, or
+    ends or begins at one of theirs. Only a point that holds back the critical path can gain anything.
     """
     of_edge = np.full(len(graph.source), NOWHERE, np.int32)
     for k, point in enumerate(points):
@@ -98,7 +107,13 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
     other = other[np.argsort(ways.low[other], kind="stable")]
-    across = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
+    across = zip(
+        ways.low[other].tolist(),
+        ways.high[other].tolist(),
+        ways.loss_ns[other].tolist(),
+        mine[other].tolist(),
+        strict=True,
+    )
     best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
@@ -115,7 +130,9 @@ def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
 
 
 def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]) -> I64:
-    """Return for each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
+    """Return for each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its
+    own point.
+    """
     out = np.full(len(asked), NEVER, np.int64)
     heap: list[tuple[int, int, int]] = []
     coming = iter(crossing)
@@ -157,7 +174,8 @@ def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list
 
 
 def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[str]:
-    """Return the name of the call that makes each point: the last on its thread that may wait and began before the target.
+    """Return the name of the call that makes each point: the last on its thread that may wait and began before the
+    target.
 
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """

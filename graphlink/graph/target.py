@@ -1,4 +1,6 @@
-"""The form in which a communication op is written: as recorded (``chakra``), or within what ASTRA-sim can run (``astra-sim``)."""
+"""The form in which a communication op is written: as recorded (``chakra``), or within what ASTRA-sim can run
+(``astra-sim``).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class WrittenComm(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommPlan(Short):
-    """The plan by which the communication nodes of one rank are written; the communicators that they name, first named first."""
+    """The plan by which the communication nodes of one rank are written; the communicators that they name, first named
+    first.
+    """
 
     by_node: dict[int, WrittenComm]
     groups: tuple[GroupKey, ...]
@@ -66,7 +70,9 @@ def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
     columns = (ops.kind, ops.name, ops.type, ops.bytes, ops.group, ops.peer, ops.tag)
     seen: dict[tuple[int, ...], WrittenComm] = {}
     by_node = {}
-    for op, (node, *which) in enumerate(zip(comm_nodes(graph, ops).tolist(), *(column.tolist() for column in columns), strict=True)):
+    for op, (node, *which) in enumerate(
+        zip(comm_nodes(graph, ops).tolist(), *(column.tolist() for column in columns), strict=True)
+    ):
         if node != NOWHERE:
             key = tuple(which)
             if key not in seen:
@@ -81,30 +87,41 @@ def comm_nodes(graph: Graph, ops: CommOps) -> I32:
     out = np.full(len(ops.row), NOWHERE, np.int32)
     for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
         node = np.flatnonzero(graph.kind == kind)
-        of_row = np.full(max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32)
+        of_row = np.full(
+            max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32
+        )
         of_row[graph.row[node]] = node
         out[mine] = of_row[ops.row[mine]]
     return out
 
 
 def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, int]) -> CommPlan:
-    """Return ``plan`` as the other ranks make it: nodes without counterpart are computation, uneven collectives have one size on all."""
+    """Return ``plan`` as the other ranks make it: nodes without counterpart are computation, uneven collectives have
+    one size on all.
+    """
     by_node = dict(plan.by_node)
     for node in unmatched:
         written = by_node.get(node)
         if written is not None and written.node_type != pb.COMP_NODE:
-            by_node[node] = WrittenComm(pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks")
+            by_node[node] = WrittenComm(
+                pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks"
+            )
     for node, size in size_bytes.items():
         written = by_node.get(node)
         if written is not None and written.node_type != pb.COMP_NODE and written.size_bytes != size:
             by_node[node] = msgspec.structs.replace(
-                written, size_bytes=size, size_recorded=written.size_bytes, replaced="uneven sizes as the largest rank's"
+                written,
+                size_bytes=size,
+                size_recorded=written.size_bytes,
+                replaced="uneven sizes as the largest rank's",
             )
     return CommPlan(by_node, plan.groups)
 
 
 def written(graph: Graph, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Graph:
-    """Return ``graph`` with node types and the columns of communication by ``plan``. ``ids`` holds every communicator of its groups."""
+    """Return ``graph`` with node types and the columns of communication by ``plan``. ``ids`` holds every communicator
+    of its groups.
+    """
     by_node = sorted(plan.by_node.items())
     node, of = np.array([i for i, _ in by_node], np.int64), [one for _, one in by_node]
     groups = [None if one.group is None else comm.ops.groups[one.group] for one in of]
@@ -122,7 +139,9 @@ def written(graph: Graph, comm: Communication, plan: CommPlan, ids: Mapping[Grou
     type_ = graph.type.copy()
     type_[node] = [one.node_type for one in of]
     columns = {name: _column(node, given) for name, given in values.items()}
-    return replace(graph, type=type_).with_columns({name: column for name, column in columns.items() if len(column.node)})
+    return replace(graph, type=type_).with_columns(
+        {name: column for name, column in columns.items() if len(column.node)}
+    )
 
 
 def _column(node: I64, given: Sequence[int | str | None]) -> Column:
@@ -153,7 +172,9 @@ def _written(ops: CommOps, op: int, rank: int, target: str) -> WrittenComm:
         if stand_in is None:
             return WrittenComm(pb.COMM_COLL_NODE, comm_type=type_, size_bytes=size_bytes, group=group)
         why = f"{recorded} as {pb.CollectiveCommType.Name(stand_in)}"
-        return WrittenComm(pb.COMM_COLL_NODE, comm_type=stand_in, size_bytes=size_bytes, group=group, recorded=recorded, replaced=why)
+        return WrittenComm(
+            pb.COMM_COLL_NODE, comm_type=stand_in, size_bytes=size_bytes, group=group, recorded=recorded, replaced=why
+        )
     sends, peer = kind == CommKind.SEND, int(ops.peer[op])
     return WrittenComm(
         pb.COMM_SEND_NODE if sends else pb.COMM_RECV_NODE,

@@ -1,4 +1,6 @@
-"""The place of each wait of a graph on its thread. The graph says how long its ops waited in all; the cuts and the calls say when."""
+"""The place of each wait of a graph on its thread. The graph says how long its ops waited in all; the cuts and the
+calls say when.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not 
 
 @dataclass(frozen=True, slots=True)
 class WaitSlices:
-    """One entry per wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE`` where none did
-    (gloo)."""
+    """One entry per wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE``
+    where none did (gloo)."""
 
     part: I32
     call: I32
@@ -28,12 +30,12 @@ class WaitSlices:
 
 
 def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
-    """Return the waits, with times since the epoch of the graph. ``before``: the node before each one on its thread, or ``NOWHERE``. Cost:
-    O(n log n).
+    """Return the waits, with times since the epoch of the graph. ``before``: the node before each one on its thread, or
+    ``NOWHERE``. Cost: O(n log n).
 
-    A node carries one stretch of its thread, its own time first and then what it waited: every wait ends in a cut. So a wait lasts from
-    where the node before has spent its duration to where the next one opens, and waits add up to ``wait_ns``, whoever was waited for.
-    Only before a node that another thread woke the time was sleep.
+    A node carries one stretch of its thread, its own time first and then what it waited: every wait ends in a cut. So a
+    wait lasts from where the node before has spent its duration to where the next one opens, and waits add up to
+    ``wait_ns``, whoever was waited for. Only before a node that another thread woke the time was sleep.
     """
     part = np.flatnonzero((before != NOWHERE) & ~_woken(graph))
     part = part[np.lexsort((part, graph.tid[part]))]
@@ -45,7 +47,9 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
 
 
 def before_on_thread(graph: Graph) -> I32:
-    """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes outside the chain of a thread."""
+    """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes outside the chain of a
+    thread.
+    """
     node = np.flatnonzero(np.isin(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
     before, after = successive(order, graph.tid)
@@ -58,8 +62,8 @@ def numbered(graph: Graph, node: I32 | I64) -> I64:
 
 
 def last_source(graph: Graph, group: I64, count: int, kinds: Sequence[EdgeKind]) -> I64:
-    """Return, for each of ``count`` groups of nodes (``group`` of each node, or ``NOWHERE``), the source of its edges of ``kinds`` that
-    ended last; device delays are none. ``NOWHERE`` without any. O(n log n) in edges."""
+    """Return, for each of ``count`` groups of nodes (``group`` of each node, or ``NOWHERE``), the source of its edges
+    of ``kinds`` that ended last; device delays are none. ``NOWHERE`` without any. O(n log n) in edges."""
     target = group[graph.target]
     wanted = (target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
     edge = np.flatnonzero(wanted)
@@ -85,6 +89,11 @@ def _calls(graph: Graph, linked: Linked, part: I64) -> I32:
     place = np.searchsorted(axis.of(calls.tid[order], calls.start_ns[order]), axis.of(tid, at), side="left") - 1
     for back in range(_NESTED_CALLS):
         candidate = order[np.maximum(place - back, 0)]
-        fits = (place >= back) & (calls.tid[candidate] == tid) & (calls.end_ns[candidate] >= at) & (calls.start_ns[candidate] < at)
+        fits = (
+            (place >= back)
+            & (calls.tid[candidate] == tid)
+            & (calls.end_ns[candidate] >= at)
+            & (calls.start_ns[candidate] < at)
+        )
         out = np.where((out == NOWHERE) & fits, candidate, out).astype(np.int32)
     return out

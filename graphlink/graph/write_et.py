@@ -36,8 +36,9 @@ def type_name(node_type: int) -> str:
 def write_et(out: BinaryIO, graph: Graph, linked: Linked) -> int:
     """Write the whole ``.et`` to ``out``, a block of nodes at a time, and return the number of bytes written.
 
-    ``linked`` is what the graph was built from: shapes, types and schemas of ops, and what the ET says of them. The columns of ``graph``
-    are written as attributes of their names, in their order, integers before those of communication and texts behind.
+    ``linked`` is what the graph was built from: shapes, types and schemas of ops, and what the ET says of them. The
+    columns of ``graph`` are written as attributes of their names, in their order, integers before those of
+    communication and texts behind.
     """
     size = out.write(attr.framed([global_metadata(graph.metadata)]))
     for block in node_blocks(graph, linked):
@@ -46,7 +47,9 @@ def write_et(out: BinaryIO, graph: Graph, linked: Linked) -> int:
 
 
 def global_metadata(told: Metadata) -> bytes:
-    """Encode what the ``.et`` says of its rank; of the host nodes only if they are not all there, of the clock if it is not the run's."""
+    """Encode what the ``.et`` says of its rank; of the host nodes only if they are not all there, of the clock if it is
+    not the run's.
+    """
     a = pb.AttributeProto
     known = {"epoch_ns": told.epoch_ns, "rank": told.rank, "world_size": told.world_size}
     clock = {"clock_offset_ns": told.clock_offset_ns, "clock_drift_ppb": told.clock_drift_ppb}
@@ -87,8 +90,8 @@ def _add(texts: list[bytes], part: slice, nodes: Sequence[int], known: Mapping[i
 
 
 class Block(NamedTuple):
-    """Of the messages of the nodes of ``part`` what stands before inputs, id to duration (``heads``), and ``is_cpu_op`` and ``dep_kinds``
-    (``tails``), all as one entry a node."""
+    """Of the messages of the nodes of ``part`` what stands before inputs, id to duration (``heads``), and ``is_cpu_op``
+    and ``dep_kinds`` (``tails``), all as one entry a node."""
 
     part: slice
     heads: tuple[list[bytes], ...]
@@ -101,12 +104,15 @@ def fields(graph: Graph) -> Iterator[Block]:
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
     key = graph.name.astype(np.int64) << 8 | graph.type
     keys, of_node = distinct(key), codes(key)
-    named = np.array([attr.serialised(pb.Node(name=graph.strings[key >> 8], type=key & 255)) for key in keys.tolist()], object)
+    named = np.array(
+        [attr.serialised(pb.Node(name=graph.strings[key >> 8], type=key & 255)) for key in keys.tolist()], object
+    )
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))
         count, first = part.stop - low, graph.first[low : part.stop + 1]
         node, caller, start, duration = np.arange(low, part.stop), graph.caller[part], start_us[part], duration_us[part]
-        # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message; a zero is not written
+        # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message; a zero is not
+        # written
         heads = (
             attr.int_fields([(b"\x08", node, node != 0)], count).pieces(),
             named[of_node[part]].tolist(),
@@ -125,8 +131,8 @@ def tail(host: bool, kinds: bytes) -> bytes:
 
 
 def _host_texts(linked: Linked) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
-    """Encode inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the last entry is of no
-    row."""
+    """Encode inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the
+    last entry is of no row."""
     host, et = linked.trace.host, linked.et
     of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
     columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
@@ -227,7 +233,9 @@ def _text_columns(graph: Graph) -> dict[int, bytes]:
 
 
 def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
-    """Return ``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel to ``data_deps``."""
+    """Return ``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel
+    to ``data_deps``.
+    """
     told, names, strings = graph.sync_calls, linked.trace.calls.name, linked.trace.strings
     of_node: dict[int, dict[int, dict[str, None]]] = {}
     for source, node, name in zip(told.source.tolist(), told.target.tolist(), names[told.call].tolist(), strict=True):
@@ -256,7 +264,9 @@ def comm_bytes(graph: Graph) -> dict[int, bytes]:
     for i, *values in zip(node.tolist(), *table.tolist(), strict=True):
         key = tuple(values)
         if key not in known:
-            known[key] = b"".join(_encoded(name, column.texts, value) for (name, column), value in zip(columns, key, strict=True))
+            known[key] = b"".join(
+                _encoded(name, column.texts, value) for (name, column), value in zip(columns, key, strict=True)
+            )
         out[i] = known[key]
     return out
 

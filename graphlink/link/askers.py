@@ -1,8 +1,9 @@
 """The op that asked for a row that another thread ran.
 
-Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it was asked for, and
-with several of them in another order than asked. The op that asked shows by PyTorch's record function ids: the range gets its id where
-the work is made, inside the ``c10d`` op, so the op is the last one with a lesser id. (A send or receive begins on the thread that asks.)
+Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it was
+asked for, and with several of them in another order than asked. The op that asked shows by PyTorch's record function
+ids: the range gets its id where the work is made, inside the ``c10d`` op, so the op is the last one with a lesser id.
+(A send or receive begins on the thread that asks.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ ASKING = "c10d::"
 
 
 def askers(linked: Linked) -> I32:
-    """Find the op that asked for each host row; NOWHERE of rows that nest, that began on the asking thread, or without ids. O(n log n)."""
+    """Find the op that asked for each host row; NOWHERE of rows that nest, that began on the asking thread, or without
+    ids. O(n log n).
+    """
     rows = linked.trace.host
     out = np.full(len(rows.tid), NOWHERE, np.int32)
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))

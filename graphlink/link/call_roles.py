@@ -1,4 +1,6 @@
-"""The role of a runtime or driver call, by its name, for CUDA, HIP and the runtimes of other devices (docs/edges.md, "Other devices")."""
+"""The role of a runtime or driver call, by its name, for CUDA, HIP and the runtimes of other devices (docs/edges.md,
+"Other devices").
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ _EXACT = {
     "EventSynchronize": Role.EVENT_SYNC,
     "EventQuery": Role.EVENT_QUERY,
 }
-# Runtimes that copied CUDA's model call it otherwise: aclrtSynchronizeStream (Ascend), urQueueFinish and zeEventHostSynchronize (XPU),
-# cnrtQueueWaitNotifier (MLU), musaStreamWaitEvent, "enqueueCommand waitOnEvent" (MTIA). The first that fits holds.
+# Runtimes that copied CUDA's model call it otherwise: aclrtSynchronizeStream (Ascend), urQueueFinish and
+# zeEventHostSynchronize (XPU), cnrtQueueWaitNotifier (MLU), musaStreamWaitEvent, "enqueueCommand waitOnEvent" (MTIA).
+# The first that fits holds.
 _BY_WORDS = tuple(
     (re.compile(words, re.IGNORECASE), role)
     for words, role in (

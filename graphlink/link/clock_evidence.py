@@ -13,7 +13,10 @@ from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import concat, last_before, lookup, successive, take
 
-USUAL_NS: Final = {"hip": 4_700, "": 1_000}  # an idle stream's kernel after its call returned, by prefix of the call's name
+USUAL_NS: Final = {
+    "hip": 4_700,
+    "": 1_000,
+}  # an idle stream's kernel after its call returned, by prefix of the call's name
 BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
 MOST_RETURN_NS: Final = 300_000  # a wait that returns later than this after what it waited for tells nothing
 MOST_NS: Final = 100_000  # clocks are tens of us apart: what is later than this has another cause
@@ -30,8 +33,9 @@ _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 class Evidence:
     """Evidence of device rows ``op`` on the clock, by their start (``at_ns``, device clock).
 
-    It is ``ahead_ns`` ahead as a launch shows it, or at least as much where a call returned after the op had ended; by the usual lag more
-    if the call ``blocked``. Not ``exact``: it may have waited for less than ``op``, the last of all that was launched before it.
+    It is ``ahead_ns`` ahead as a launch shows it, or at least as much where a call returned after the op had ended; by
+    the usual lag more if the call ``blocked``. Not ``exact``: it may have waited for less than ``op``, the last of all
+    that was launched before it.
     """
 
     op: I64
@@ -55,8 +59,8 @@ class Evidence:
 
 
 class Launches(msgspec.Struct, frozen=True):
-    """Evidence of calls that launched one op each, soon, on the clock if the stream was idle: it was so ``late_ns`` after the call
-    began."""
+    """Evidence of calls that launched one op each, soon, on the clock if the stream was idle: it was so ``late_ns``
+    after the call began."""
 
     shown: Evidence
     late_ns: I64  # on the device's clock
@@ -101,16 +105,22 @@ def returned(trace: Trace, op: I64, by: I64, exact: Bool, blocked: Bool) -> Evid
     """Return what it shows that ops had ended when calls ``by`` returned."""
     start_ns, end_ns, calls = trace.device.start_ns[op], trace.device.end_ns[op], trace.calls
     no_launch = np.zeros(len(op), np.bool_)
-    return Evidence(op, start_ns, end_ns - calls.end_ns[by], end_ns - calls.start_ns[by], no_launch, no_launch, exact, blocked)
+    return Evidence(
+        op, start_ns, end_ns - calls.end_ns[by], end_ns - calls.start_ns[by], no_launch, no_launch, exact, blocked
+    )
 
 
 def _usual_ns(trace: Trace) -> I64:
     """Return the usual duration of each name."""
-    return np.array([next(ns for prefix, ns in USUAL_NS.items() if text.startswith(prefix)) for text in trace.strings], np.int64)
+    return np.array(
+        [next(ns for prefix, ns in USUAL_NS.items() if text.startswith(prefix)) for text in trace.strings], np.int64
+    )
 
 
 def _brief(trace: Trace) -> Bool:
-    """Mark calls that took no longer than calls of their name do: the end of a call that was blocked does not show when it launched."""
+    """Mark calls that took no longer than calls of their name do: the end of a call that was blocked does not show when
+    it launched.
+    """
     calls = trace.calls
     took_ns = calls.end_ns - calls.start_ns
     order = np.lexsort((took_ns, calls.name))
@@ -122,7 +132,9 @@ def _brief(trace: Trace) -> Bool:
 
 
 def _behind_waits(trace: Trace, call: I32) -> Bool:
-    """Mark the calls before which their thread made a stream wait since it launched last: what they launch may begin when that is over."""
+    """Mark the calls before which their thread made a stream wait since it launched last: what they launch may begin
+    when that is over.
+    """
     calls = trace.calls
     order = np.lexsort((calls.start_ns, calls.tid))
     launches = np.zeros(len(order), np.bool_)
@@ -130,7 +142,11 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
     waits = np.cumsum(roles(calls, trace.strings)[order] == Role.STREAM_WAIT)
     at = np.flatnonzero(launches[order])
     tid = calls.tid[order]
-    before = np.where(np.append(False, tid[at[1:]] == tid[at[:-1]]), np.append(0, waits[at[:-1]]), waits[np.searchsorted(tid, tid[at])])
+    before = np.where(
+        np.append(False, tid[at[1:]] == tid[at[:-1]]),
+        np.append(0, waits[at[:-1]]),
+        waits[np.searchsorted(tid, tid[at])],
+    )
     out = np.zeros(len(order), np.bool_)
     out[order[at]] = waits[at] > before
     return out
@@ -147,10 +163,11 @@ def _before(start_ns: I64, *lane: I64) -> I64:
 def waits_of(trace: Trace, call: I32) -> Evidence:
     """Find what synchronisation calls had waited for: of the ops that they name the one that ended last.
 
-    Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
-    that, a copy to the host for itself, and a stream synchronisation whose thread called nothing since an asynchronous copy to the host for
-    that copy. Not exact: other calls are taken to have waited for what their thread launched last, and a copy from the host, or to
-    pageable memory, for itself. A query may have found its event not ready, and tells nothing.
+    Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where
+    there is one stream for that, a copy to the host for itself, and a stream synchronisation whose thread called
+    nothing since an asynchronous copy to the host for that copy. Not exact: other calls are taken to have waited for
+    what their thread launched last, and a copy from the host, or to pageable memory, for itself. A query may have found
+    its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     role = np.append(roles(calls, trace.strings), Role.OTHER)  # the last for rows without a call
@@ -168,7 +185,9 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     bare = np.isin(role, _SYNCS)
     bare[row_call[row_call != NOWHERE]] = False
     one_device = len(np.unique(device.device)) == 1
-    certain = one_device & ((role == Role.DEVICE_SYNC) | (role == Role.STREAM_SYNC) & (len(np.unique(device.stream)) == 1))
+    certain = one_device & (
+        (role == Role.DEVICE_SYNC) | (role == Role.STREAM_SYNC) & (len(np.unique(device.stream)) == 1)
+    )
     certain[row_call[row_call != NOWHERE]] = True
     all_ = np.flatnonzero(bare & certain)
     asked = [
@@ -177,7 +196,9 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (syncs.device[whole], None, row_call[whole], row_call[whole]),
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
-    to_host, pageable = (np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable"))
+    to_host, pageable = (
+        np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable")
+    )
     staged = pageable & (role[call] == Role.COPY_ASYNC)
     copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
     pairs = [
@@ -187,18 +208,30 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     ]
     op, by = (np.concatenate(column) for column in zip(*pairs, strict=True))
     copy, behind = op[len(copied) :], by[len(copied) :]
-    fetched = to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_before(calls.start_ns, calls.tid)[behind] == call[copy])
+    fetched = (
+        to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_before(calls.start_ns, calls.tid)[behind] == call[copy])
+    )
     exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
     found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS))
     blocked = found.blocked & (np.abs(found.ahead_ns) <= MOST_RETURN_NS) & (found.begun_ns > -STEPS_NS)
     return take(replace(found, blocked=blocked), exact | blocked)
 
 
-def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
-    """Return (op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
+def last_of(
+    trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64
+) -> tuple[I64, I64]:
+    """Return (op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended
+    last.
+    """
     device, calls = trace.device, trace.calls
-    of_stream = np.zeros(len(launched) + len(number), np.int64) if stream is None else np.concatenate([device.stream[launched], stream])
-    lane, wanted = np.split(numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)])
+    of_stream = (
+        np.zeros(len(launched) + len(number), np.int64)
+        if stream is None
+        else np.concatenate([device.stream[launched], stream])
+    )
+    lane, wanted = np.split(
+        numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)]
+    )
     order = np.argsort(lane, kind="stable")
     ops, lane = launched[order], lane[order]
     latest = np.arange(len(ops))  # up to each op of its lane
@@ -211,7 +244,9 @@ def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | N
 
 
 def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I64, I64]:
-    """Return (op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of launch."""
+    """Return (op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of
+    launch.
+    """
     calls = trace.calls
     by = by[np.argsort(calls.tid[by], kind="stable")]
     at = last_before((calls.tid[call[launched]],), calls.start_ns[call[launched]], (calls.tid[by],), calls.start_ns[by])

@@ -1,4 +1,6 @@
-"""The order of work on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
+"""The order of work on the devices, whatever their clocks show: stream order, and waits of streams for events that rows
+name exactly.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from graphlink.tables import lookup, successive, take
 class Succession:
     """Device row ``after`` began ``gap_ns`` after row ``before`` had ended, by their clocks, and no earlier in truth.
 
-    ``named`` by rows, else as both are on one stream. Pairs that are further apart than clocks are have no part in it. ``waits``: what
-    ``before`` ended no later than, as the stream that waited for it was itself waited for.
+    ``named`` by rows, else as both are on one stream. Pairs that are further apart than clocks are have no part in it.
+    ``waits``: what ``before`` ended no later than, as the stream that waited for it was itself waited for.
     """
 
     before: I64
@@ -28,10 +30,12 @@ class Succession:
 
 
 def order_of(trace: Trace, call: I32) -> Succession:
-    """Return the order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
+    """Return the order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n
+    log n).
 
-    The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
-    the record before that has ended. A record counts where the number of its stream tells the device, too.
+    The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on
+    the stream of the record before that has ended. A record counts where the number of its stream tells the device,
+    too.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     wait, record, number = _waiting(trace)
@@ -49,7 +53,9 @@ def order_of(trace: Trace, call: I32) -> Succession:
     # exact, but no sign of how late a call returns: it may have waited for later work, too
     certain = np.ones(np.count_nonzero(known), np.bool_)
     waits = returned(trace, source[known], sync_call[sync[over[known]]], certain, ~certain)
-    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
+    first, second = successive(
+        np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream
+    )
     before, after = np.concatenate([first, source[held]]), np.concatenate([second, launched[target[held]]])
     gap_ns = device.start_ns[after] - device.end_ns[before]
     every = Succession(before, after, gap_ns, np.arange(len(before)) >= len(first), waits)
@@ -62,11 +68,19 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
     streams = numbered_pairs(device.stream, device.device)[0]
     devices = dict(streams)
     twice = {stream for k, (stream, _) in enumerate(streams) if k and streams[k - 1][0] == stream}
-    wait = np.flatnonzero((syncs.kind == SyncKind.STREAM_WAIT) & syncs.stream_known & syncs.record_known & syncs.record_stream_known)
+    wait = np.flatnonzero(
+        (syncs.kind == SyncKind.STREAM_WAIT) & syncs.stream_known & syncs.record_known & syncs.record_stream_known
+    )
     numbers, inverse = np.unique(syncs.record_stream[wait], return_inverse=True)
-    number = np.array([NOWHERE if stream in twice else devices.get(stream, NOWHERE) for stream in numbers.tolist()], np.int64)[inverse]
+    number = np.array(
+        [NOWHERE if stream in twice else devices.get(stream, NOWHERE) for stream in numbers.tolist()], np.int64
+    )[inverse]
     record = lookup(trace.calls.correlation, syncs.record[wait])
-    keep = (number != NOWHERE) & (record != NOWHERE) & (lookup(trace.calls.correlation, syncs.correlation[wait]) != NOWHERE)
+    keep = (
+        (number != NOWHERE)
+        & (record != NOWHERE)
+        & (lookup(trace.calls.correlation, syncs.correlation[wait]) != NOWHERE)
+    )
     return wait[keep], record[keep], number[keep]
 
 

@@ -1,7 +1,7 @@
 """The offset of a device's clock as a step function of time, fitted to what the recording shows of it.
 
-The cheapest path through levels: evidence below a level costs more than above it (nothing begins early, much begins late), a change of
-level costs as much as several launches that disagree.
+The cheapest path through levels: evidence below a level costs more than above it (nothing begins early, much begins
+late), a change of level costs as much as several launches that disagree.
 """
 
 from __future__ import annotations
@@ -22,16 +22,24 @@ NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to launche
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
-CHANGE_US: Final = 25.0  # what a change of level costs, in us of disagreement, where launches differ from each other by 1 us or less
+CHANGE_US: Final = (
+    25.0  # what a change of level costs, in us of disagreement, where launches differ from each other by 1 us or less
+)
 _MOST_NOISE: Final = 2.0
-_ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of one launch or wait counts no more than this
+_ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = (
+    6.0,
+    1.5,
+    8.0,
+    2.0,
+)  # disagreement of one launch or wait counts no more than this
 
 
 class Windows(msgspec.Struct, frozen=True):
-    """The clock windows of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]``
-    (device clock).
+    """The clock windows of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at
+    ``by_ns[k]`` (device clock).
 
-    Between the two, nothing shows which of its neighbours an op belongs to. ``cost_us``: how far the evidence disagrees.
+    Between the two, nothing shows which of its neighbours an op belongs to. ``cost_us``: how far the evidence
+    disagrees.
     """
 
     offset_ns: I64
@@ -43,17 +51,22 @@ class Windows(msgspec.Struct, frozen=True):
 STILL: Final = Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0.0)
 
 
-def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[int, I64]) -> list[tuple[tuple[int, ...], Windows]]:
+def of_devices(
+    evidence: dict[int, Evidence], resolution_ns: int, changed: dict[int, I64]
+) -> list[tuple[tuple[int, ...], Windows]]:
     """Return devices with the windows of their clock.
 
     Those that one clock explains as well have one: what they did together stays together.
 
-    So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells: their clock stays.
-    ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
+    So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells:
+    their clock stays. ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
     """
     none = np.zeros(0, np.int64)
     anchored = {device: e for device, e in evidence.items() if e.anchored}
-    apart = {device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL for device, e in evidence.items()}
+    apart = {
+        device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL
+        for device, e in evidence.items()
+    }
     if anchored and len(evidence) > 1:
         every = concat(*anchored.values()).in_order()
         one = _windows(every, resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)]))
@@ -65,8 +78,9 @@ def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[
 def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows:
     """Fit the cheapest step function through the evidence.
 
-    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where the quicker
-    ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies between.
+    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where
+    the quicker ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies
+    between.
     """
     block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
     shown = evidence.ahead_ns[evidence.launch]
@@ -93,7 +107,9 @@ def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows
     begins = np.concatenate([[0], changes])
     between_ns = min(max((soon_ns - SOON_NS) / 2, -NOISE_NS), NOISE_NS)
     return Windows(
-        offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
+        offset_ns=np.array(
+            [round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64
+        ),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
         by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
         cost_us=float(costs[np.arange(len(level)), level].sum()) + float(change_us[changes].sum()),
@@ -120,8 +136,8 @@ def _near(evidence: Evidence) -> Bool:
 
 
 def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:
-    """Return the cost of each level in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is
-    None."""
+    """Return the cost of each level in each block of evidence, in us; shape (blocks, levels). Waits only bound it where
+    ``return_ns`` is None."""
     out = np.zeros((int(block[-1]) + 1, len(levels)))
     step = max(1, 4_000_000 // len(levels))
     for low in range(0, len(block), step):
@@ -130,7 +146,9 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
         launch, exact, blocked = evidence.launch[part], evidence.exact[part], evidence.blocked[part]
         cost = np.zeros(over_us.shape)
         most_us = np.where(evidence.warm[part], _ABOVE_US, _COLD_US)[launch, None]
-        cost[launch] = np.where(over_us[launch] > 0, np.minimum(over_us[launch], most_us), np.minimum(-2 * over_us[launch], _BELOW_US))
+        cost[launch] = np.where(
+            over_us[launch] > 0, np.minimum(over_us[launch], most_us), np.minimum(-2 * over_us[launch], _BELOW_US)
+        )
         cost[exact] = np.clip(2 * over_us[exact], 0, _BELOW_US)
         if return_ns is not None:
             cost[blocked] += np.minimum(np.abs(over_us[blocked] + return_ns / 1_000) / 2, _WAIT_US)

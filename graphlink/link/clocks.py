@@ -1,9 +1,11 @@
-"""The lead of a device's clock over the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of host and device").
+"""The lead of a device's clock over the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of
+host and device").
 
-What must hold says where the clock is: no op begins before its launch call, no wait is over before what it waited for, and a kernel that
-finds its stream idle begins a steady time after its launch call returned. That time is counted from the *end* of the call, as the call
-rings the doorbell last: from its start it differs by the length of the call (V100 7 to 13 us), from its end it is the same on all
-recordings of an API (docs/edges.md, "Clocks"). All of it moves with the rows.
+What must hold says where the clock is: no op begins before its launch call, no wait is over before what it waited for,
+and a kernel that finds its stream idle begins a steady time after its launch call returned. That time is counted from
+the *end* of the call, as the call rings the doorbell last: from its start it differs by the length of the call (V100 7
+to 13 us), from its end it is the same on all recordings of an API (docs/edges.md, "Clocks"). All of it moves with the
+rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
 
 
 def on_host_clock(trace: Trace) -> Trace:
-    """Bring the device rows onto the host's clock: each starts and ends ``Trace.clocks.offset_ns`` earlier. O(n log n)."""
+    """Bring the device rows onto the host's clock: each starts and ends ``Trace.clocks.offset_ns`` earlier. O(n
+    log n).
+    """
     found = clocks(trace, joined(trace))
     device = trace.device
     moved = replace(device, start_ns=device.start_ns - found.offset_ns, end_ns=device.end_ns - found.offset_ns)
@@ -36,7 +40,8 @@ def on_host_clock(trace: Trace) -> Trace:
 
 
 def clocks(trace: Trace, call: I32) -> DeviceClocks:
-    """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE without one.
+    """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE
+    without one.
 
     O(n log n).
     """
@@ -82,8 +87,9 @@ def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
 class _ClockRows(msgspec.Struct, frozen=True):
     """The rows of devices with one clock, in order of start, on that clock.
 
-    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``idle_ns``: they
-    had been idle for that long when it started. ``pairs`` are of positions in these columns, in order of ``after``.
+    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call.
+    ``idle_ns``: they had been idle for that long when it started. ``pairs`` are of positions in these columns, in order
+    of ``after``.
     """
 
     row: I64
@@ -145,7 +151,9 @@ def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
 
 
 def _placed(windows: Windows, rows: _ClockRows) -> I64:
-    """Choose the window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
+    """Choose the window of each row. A change stands where it breaks least: bounds of the rows between, and what came
+    after what.
+    """
     begins = np.zeros(len(windows.offset_ns), np.int64)
     earliest = np.minimum.accumulate(rows.pairs.before[::-1])[::-1]  # of all pairs from one on
     for k in range(1, len(begins)):
@@ -162,7 +170,9 @@ def _placed(windows: Windows, rows: _ClockRows) -> I64:
 
 
 def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
-    """Measure by how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``, ..., ``between[1]``."""
+    """Measure by how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``,
+    ..., ``between[1]``.
+    """
     low, high = between
     before, after, gap_ns = rows.pairs.before[pairs], rows.pairs.after[pairs], rows.pairs.gap_ns[pairs]
     apart_ns = np.maximum(step_ns - gap_ns, 0) - np.maximum(-gap_ns, 0)
@@ -173,7 +183,9 @@ def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_
 
 
 def _off_ns(rows: _ClockRows, part: slice, offset_ns: int) -> I64:
-    """Measure by how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
+    """Measure by how much an offset breaks the bounds of each row; what is off by more than a clock can be does not
+    count.
+    """
     off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
     return np.where(off > MOST_NS, 0, off)
 
@@ -202,12 +214,23 @@ def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[tuple[in
     at, low, high, low_at, high_at, size = first, _NEVER, _EVER, first, first, 1_024
     while at < last:
         part = slice(at, min(at + size, last))
-        lows, highs = np.maximum(np.maximum.accumulate(least[part]), low), np.minimum(np.minimum.accumulate(most[part]), high)
+        lows, highs = (
+            np.maximum(np.maximum.accumulate(least[part]), low),
+            np.minimum(np.minimum.accumulate(most[part]), high),
+        )
         bad = np.flatnonzero(lows > highs)
         n = int(bad[0]) if len(bad) else len(lows)
         if n:
-            low_at = at + int(np.flatnonzero(least[part][:n] == lows[n - 1])[-1]) if (least[part][:n] == lows[n - 1]).any() else low_at
-            high_at = at + int(np.flatnonzero(most[part][:n] == highs[n - 1])[-1]) if (most[part][:n] == highs[n - 1]).any() else high_at
+            low_at = (
+                at + int(np.flatnonzero(least[part][:n] == lows[n - 1])[-1])
+                if (least[part][:n] == lows[n - 1]).any()
+                else low_at
+            )
+            high_at = (
+                at + int(np.flatnonzero(most[part][:n] == highs[n - 1])[-1])
+                if (most[part][:n] == highs[n - 1]).any()
+                else high_at
+            )
             low, high = int(lows[n - 1]), int(highs[n - 1])
         at += n
         if len(bad):

@@ -1,7 +1,8 @@
-"""Kernels of coalesced calls: ``batch_isend_irecv`` and coalescing managers record each call, and launch one kernel after the last.
+"""Kernels of coalesced calls: ``batch_isend_irecv`` and coalescing managers record each call, and launch one kernel
+after the last.
 
-That launch (``ncclGroupEnd``) is outside of every ``record_param_comms``, so the kernel has no parameters of its own. It stands for
-the calls of its thread that launched nothing themselves, since the last such kernel.
+That launch (``ncclGroupEnd``) is outside of every ``record_param_comms``, so the kernel has no parameters of its own.
+It stands for the calls of its thread that launched nothing themselves, since the last such kernel.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ RECORD_OP = "record_param_comms"
 
 
 def waiting_calls(linked: Linked, calls: Mapping[int, Comm], op: I32, kernels: list[int]) -> dict[int, list[Comm]]:
-    """Map each kernel (device row) to the recorded calls that it stands for, in their order; kernels that stand for none are left out.
+    """Map each kernel (device row) to the recorded calls that it stands for, in their order; kernels that stand for
+    none are left out.
 
-    ``op`` is the host row that launched each device row, ``kernels`` the device rows without parameters. O(n log n) in calls.
+    ``op`` is the host row that launched each device row, ``kernels`` the device rows without parameters. O(n log n) in
+    calls.
     """
     trace = linked.trace
     busy = set(op[op != NOWHERE].tolist())
@@ -48,7 +51,9 @@ def waiting_calls(linked: Linked, calls: Mapping[int, Comm], op: I32, kernels: l
 
 
 def as_one(comms: list[Comm]) -> Comm | None:
-    """Return the call that does what these do together: the only one, or collectives of one type and group with their elements added."""
+    """Return the call that does what these do together: the only one, or collectives of one type and group with their
+    elements added.
+    """
     first = comms[0]
     if len(comms) == 1:
         return first
@@ -57,9 +62,15 @@ def as_one(comms: list[Comm]) -> Comm | None:
         == (first.name, first.dtype, first.elem_bytes, first.pg_name, first.ranks, first.group_size)
         for c in comms
     )
-    if not alike or kind_of(first.name) is not CommKind.COLLECTIVE or None in [size_bytes(c, c.group_size) for c in comms]:
+    if (
+        not alike
+        or kind_of(first.name) is not CommKind.COLLECTIVE
+        or None in [size_bytes(c, c.group_size) for c in comms]
+    ):
         return None
-    return msgspec.structs.replace(first, in_nelems=_added([c.in_nelems for c in comms]), out_nelems=_added([c.out_nelems for c in comms]))
+    return msgspec.structs.replace(
+        first, in_nelems=_added([c.in_nelems for c in comms]), out_nelems=_added([c.out_nelems for c in comms])
+    )
 
 
 def _added(counts: list[int | None]) -> int | None:

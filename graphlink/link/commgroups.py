@@ -12,13 +12,15 @@ DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
 class Groups:
     """Resolves recorded groups to global ranks and numbers them in the order in which they are first named.
 
-    In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks where the group
-    has as many members as the world (size recorded, or known from the number of splits of an all_to_all), and all ranks where a
-    recording without sizes names this one group only. Kineto holds where both describe a group, and both before ``others``,
-    which other files describe.
+    In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks
+    where the group has as many members as the world (size recorded, or known from the number of splits of an
+    all_to_all), and all ranks where a recording without sizes names this one group only. Kineto holds where both
+    describe a group, and both before ``others``, which other files describe.
     """
 
-    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()) -> None:
+    def __init__(
+        self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()
+    ) -> None:
         described = (*others, *(et.process_groups if et else ()), *trace.process_groups)
         self.found: dict[GroupKey, int] = {}
         self.assumed: set[str] = set()
@@ -56,7 +58,9 @@ class Groups:
         return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
 
     def _name(self, comm: Comm) -> str:
-        """Return the name of the group. ``c10d`` ops of gloo name none: where the recording has one only, it is that."""
+        """Return the name of the group. ``c10d`` ops of gloo name none: where the recording has one only, it is
+        that.
+        """
         if comm.pg_name or len(self._described) != 1:
             return comm.pg_name or ""
         return next(iter(self._described))

@@ -1,8 +1,9 @@
 """Type and size of a communication call, from the names and element counts that PyTorch records.
 
-Counts are as ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` passes them to ``record_param_comms``: elements of this rank's input
-and output, where the side that holds all ranks' parts (output of a gather, input of a scatter) is multiplied by the group size.
-Sizes are as ASTRA-sim counts them: the input shard for ALL_GATHER, else the whole buffer of a rank.
+Counts are as ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` passes them to ``record_param_comms``: elements of
+this rank's input and output, where the side that holds all ranks' parts (output of a gather, input of a scatter) is
+multiplied by the group size. Sizes are as ASTRA-sim counts them: the input shard for ALL_GATHER, else the whole buffer
+of a rank.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class CollectiveType(IntEnum):
     BARRIER = 9
 
 
-# Beginnings of a name in lower case without "_" and prefixes, the longer ones first: allreduce, _allgather_base, all_to_allv,
-# allgather_into_tensor_coalesced, reduce_scatter_tensor, _broadcast_oop, monitored_barrier, recv_any_source, ...
+# Beginnings of a name in lower case without "_" and prefixes, the longer ones first: allreduce, _allgather_base,
+# all_to_allv, allgather_into_tensor_coalesced, reduce_scatter_tensor, _broadcast_oop, monitored_barrier,
+# recv_any_source, ...
 _TYPES = (
     ("reducescatterblock", CollectiveType.REDUCE_SCATTER_BLOCK),
     ("reducescatter", CollectiveType.REDUCE_SCATTER),
@@ -61,7 +63,9 @@ def _bare(name: str) -> str:
 
 
 def kind_of(name: str) -> CommKind:
-    """Return the kind of a recorded name; UNKNOWN for all but collectives, sends and receives (``wait``, ``coalesced``)."""
+    """Return the kind of a recorded name; UNKNOWN for all but collectives, sends and receives (``wait``,
+    ``coalesced``).
+    """
     bare = _bare(name)
     if bare.startswith(("send", "isend")):
         return CommKind.SEND
@@ -71,13 +75,17 @@ def kind_of(name: str) -> CommKind:
 
 
 def collective_type(name: str) -> CollectiveType | None:
-    """Return the type of a recorded collective (``allreduce``, ``nccl:_all_gather_base``, ``c10d::alltoall_base_``, ...)."""
+    """Return the type of a recorded collective (``allreduce``, ``nccl:_all_gather_base``, ``c10d::alltoall_base_``,
+    ...).
+    """
     bare = _bare(name)
     return next((kind for start, kind in _TYPES if bare.startswith(start)), None)
 
 
 def sizes_may_differ(comm: Comm) -> bool:
-    """Tell whether the members of a group may rightly call this collective with different sizes (all_to_allv, allgatherv, splits)."""
+    """Tell whether the members of a group may rightly call this collective with different sizes (all_to_allv,
+    allgatherv, splits).
+    """
     bare = _bare(comm.name)
     return bool(comm.in_split or comm.out_split) or bare.endswith("v") or "coalesced" in bare
 
@@ -94,10 +102,12 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def size_bytes(comm: Comm, group_size: int | None) -> int | None:
-    """Return the bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded, or make no int64.
+    """Return the bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded, or make
+    no int64.
 
-    ALL_GATHER and GATHER count the input shard, SCATTER the output shard, all others the whole input of a rank. For a side that is
-    not recorded the other one stands in, multiplied or divided by the group size where they differ by that.
+    ALL_GATHER and GATHER count the input shard, SCATTER the output shard, all others the whole input of a rank. For a
+    side that is not recorded the other one stands in, multiplied or divided by the group size where they differ by
+    that.
     """
     kind, type_ = kind_of(comm.name), collective_type(comm.name)
     if type_ is CollectiveType.BARRIER:

@@ -1,8 +1,9 @@
 """Types, sizes and groups the communication of a rank: kernels of collectives and P2P, and gloo's host-side ranges.
 
-What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op that launched
-it, and that op's ET node. That a kernel without any of these is communication at all is known from its name, else from the op that launched
-it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
+What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op
+that launched it, and that op's ET node. That a kernel without any of these is communication at all is known from its
+name, else from the op that launched it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name
+of the ``nccl:*`` range around its launch or its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,20 @@ from graphlink.link.coalesced import as_one, waiting_calls
 from graphlink.link.commgroups import Groups
 from graphlink.link.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
 from graphlink.link.nest import innermost, last_started
-from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, DeviceKind, Linked, ProcessGroup, Trace
+from graphlink.model import (
+    I32,
+    I64,
+    NOWHERE,
+    Bool,
+    Comm,
+    CommKind,
+    CommOps,
+    Communication,
+    DeviceKind,
+    Linked,
+    ProcessGroup,
+    Trace,
+)
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
@@ -54,9 +68,10 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
 
     ``known``: groups that other files describe, for those that it does not.
 
-    ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
-    and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
-    began. Nothing is raised: what is not known is UNKNOWN, with a warning that counts it.
+    ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes
+    count once; copies and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and
+    bytes from the ``c10d`` op in which it began. Nothing is raised: what is not known is UNKNOWN, with a warning that
+    counts it.
     """
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
@@ -71,10 +86,13 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
         ],
         f"communication without parameters or group, {uncounted}": _times(typed.unknown),
         f"further kernels of one call, {uncounted}": _times(typed.doubled),
-        "may be communication, kept as computation": [f"{n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()],
+        "may be communication, kept as computation": [
+            f"{n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()
+        ],
     }
     warnings = [
-        f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as all ranks"
+        f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as "
+        "all ranks"
         for name in sorted(groups.assumed)
     ]
     warnings += [f"{cause}: {_listed(texts)}" for cause, texts in of_cause.items() if texts]
@@ -130,8 +148,8 @@ def _short(ranks: tuple[int, ...]) -> str:
 
 
 def _merged(first: Comm | None, other: Comm) -> Comm:
-    """Merge two sources: ``first``, with what it lacks taken from ``other``; the group is taken from one side only, unless both agree on
-    it."""
+    """Merge two sources: ``first``, with what it lacks taken from ``other``; the group is taken from one side only,
+    unless both agree on it."""
     if first is None:
         return other
     own_group = bool(first.pg_name or first.ranks)
@@ -146,7 +164,9 @@ def _merged(first: Comm | None, other: Comm) -> Comm:
 
 
 class _Typing:
-    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is recorded of each op."""
+    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is recorded of
+    each op.
+    """
 
     COLUMNS = ("kind", "name", "type", "bytes", "group", "peer", "tag", "seq", "uneven")
 
@@ -157,12 +177,17 @@ class _Typing:
         self.doubled: dict[str, int] = {}
 
     def table(self, linked: Linked, of_device: list[CommRow], of_host: list[CommRow]) -> CommOps:
-        """Return the ops of all rows. Groups and names are numbered as they first come, those of device rows before others."""
+        """Return the ops of all rows. Groups and names are numbered as they first come, those of device rows before
+        others.
+        """
         values = np.array([self.of(one) for one in (*of_device, *of_host)], np.int64).reshape(-1, len(self.COLUMNS))
         at, on = (np.array([one.row for one in rows], np.int32) for rows in (of_device, of_host))
         device, host = linked.trace.device, linked.trace.host
         row, on_host = np.concatenate([at, on]), np.repeat([False, True], [len(at), len(on)])
-        start_ns, end_ns = np.concatenate([device.start_ns[at], host.start_ns[on]]), np.concatenate([device.end_ns[at], host.end_ns[on]])
+        start_ns, end_ns = (
+            np.concatenate([device.start_ns[at], host.start_ns[on]]),
+            np.concatenate([device.end_ns[at], host.end_ns[on]]),
+        )
         order = np.lexsort((row, on_host, end_ns, start_ns))
         kind, name, type_, bytes_, group, peer, tag, seq, uneven = np.ascontiguousarray(values[order].T)
         return CommOps(
@@ -232,7 +257,8 @@ def _chakra_name(name: str) -> str:
 class CommRow(msgspec.Struct, frozen=True):
     """A communication kernel or host row as recorded. ``calls``: those that it stands for, none where nothing tells.
 
-    ``name``: that of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.
+    ``name``: that of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for
+    the same call.
     """
 
     row: int
@@ -270,7 +296,9 @@ def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[Com
 
 
 class _Evidence(NamedTuple):
-    """Of each device row, whether it is communication, may be some, and is a backend's without a recorded call of its own."""
+    """Of each device row, whether it is communication, may be some, and is a backend's without a recorded call of its
+    own.
+    """
 
     comm: Bool
     doubtful: Bool
@@ -284,23 +312,32 @@ def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
     """
     trace, device, host = linked.trace, linked.trace.device, linked.trace.host
     op = _launching_ops(linked)
-    own, in_call = np.zeros(len(op), np.bool_), np.zeros(len(host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
+    own, in_call = (
+        np.zeros(len(op), np.bool_),
+        np.zeros(len(host.tid) + 1, np.bool_),
+    )  # the last entry stands for NOWHERE
     own[list(calls.device)] = True
     in_call[list(calls.host)] = True
     named = meanings(trace.strings, device.name, kernel_meaning)
     around = np.zeros(len(op), np.uint8)
     launched = np.flatnonzero(op != NOWHERE)
     name, annotation = host.name[op[launched]], host.annotation[op[launched]]
-    around[launched] = np.where(annotation, meanings(trace.strings, name, range_meaning), meanings(trace.strings, name, op_meaning))
+    around[launched] = np.where(
+        annotation, meanings(trace.strings, name, range_meaning), meanings(trace.strings, name, op_meaning)
+    )
     open_ = (named == Meaning.NOTHING) | (named == Meaning.DOUBTFUL)
     kernel = device.kind == DeviceKind.KERNEL
-    comm = kernel & (own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION))))
+    comm = kernel & (
+        own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION)))
+    )
     doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
     return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
-    """Return number and time (ns) of the device rows that may be communication, by name of kernel, the longest first."""
+    """Return number and time (ns) of the device rows that may be communication, by name of kernel, the longest
+    first.
+    """
     device = trace.device
     found: dict[str, tuple[int, int]] = {}
     codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
@@ -320,7 +357,9 @@ def _launching_ops(linked: Linked) -> I32:
 
 
 def _range_names(linked: Linked, rows: I64) -> list[str]:
-    """Return the name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
+    """Return the name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is
+    none.
+    """
     trace, host = linked.trace, linked.trace.host
     wanted = host.annotation & (meanings(trace.strings, host.name, range_meaning) == Meaning.COMMUNICATION)
     call = linked.device_call[rows]
@@ -336,7 +375,9 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
 
 
 def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
-    """Find the host rows of communication: gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
+    """Find the host rows of communication: gloo's ranges begin inside the ``c10d`` op that asked for them, and end when
+    somebody waits.
+    """
     trace, host = linked.trace, linked.trace.host
     gloo = meanings(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
     rows = np.flatnonzero(gloo & host.annotation & linked.crossing)

@@ -1,8 +1,9 @@
 """Joins the rows of one rank: host row in host row, call in host op, device op from launch call.
 
-Rules (Kineto, checked on 15 public files): a device op and the call that launched it share the correlation, no two calls share one,
-and one call may own many device ops (graph launch). The op of a call is the innermost ``cpu_op`` of its thread that encloses it.
-External ids join nothing: in older files they equal the correlation, and by chance the number is also that of some unrelated op.
+Rules (Kineto, checked on 15 public files): a device op and the call that launched it share the correlation, no two
+calls share one, and one call may own many device ops (graph launch). The op of a call is the innermost ``cpu_op`` of
+its thread that encloses it. External ids join nothing: in older files they equal the correlation, and by chance the
+number is also that of some unrelated op.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ STARTS_EARLY = "starts before its launch call"
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
-    """Join the rows of one rank: each column of ``Linked`` has one entry per row of the table it is about, int32 positions in another.
+    """Join the rows of one rank: each column of ``Linked`` has one entry per row of the table it is about, int32
+    positions in another.
 
     O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
 
@@ -40,16 +42,21 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     warnings = list(match.warnings)
     if cut:
         trace = replace(trace, calls=replace(trace.calls, end_ns=call_end_ns))
-        warnings.append(f"{cut} API calls run on into the next call or op of their thread, or out of their op: taken to end there")
+        warnings.append(
+            f"{cut} API calls run on into the next call or op of their thread, or out of their op: taken to end there"
+        )
     ids = np.sort(trace.calls.correlation)
     repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))
     if repeated:
-        warnings.append(f"{repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
+        warnings.append(
+            f"{repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest"
+        )
     lost = launches_without_ops(trace)
     if lost:
         which = ", ".join(f"{count:,} x {name}" for name, count in lost.items())
         warnings.append(
-            f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph (the device was not "
+            f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph "
+            "(the device was not "
             "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
         )
     device_call, orphans = _launches(trace, slack_ns)
@@ -67,12 +74,13 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
 
 
 def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
-    """Return ends of the calls of ``trace``, no later than the next call, and the next begin or end of a row, on the call's thread.
+    """Return ends of the calls of ``trace``, no later than the next call, and the next begin or end of a row, on the
+    call's thread.
 
-    Rows that are ``crossing`` bound nothing. Up to ``slack_ns``, the rounding of the recording, neighbours may overlap, and a call may
-    seem to begin before a row that it follows: some recordings of 2024 round calls to 250 ns, but not rows. Real recordings hold to
-    this (none of 52,000 calls in 21 public files is cut); later stages count on it, since they give each ns of a thread to one op.
-    O(n log n).
+    Rows that are ``crossing`` bound nothing. Up to ``slack_ns``, the rounding of the recording, neighbours may overlap,
+    and a call may seem to begin before a row that it follows: some recordings of 2024 round calls to 250 ns, but not
+    rows. Real recordings hold to this (none of 52,000 calls in 21 public files is cut); later stages count on it, since
+    they give each ns of a thread to one op. O(n log n).
     """
     rows, calls = trace.host, trace.calls
     if not len(calls.start_ns):
@@ -88,7 +96,9 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
 
     start, end = on_one_axis(calls.tid, calls.start_ns), on_one_axis(calls.tid, calls.end_ns)
     row_tid = rows.tid[bounding]
-    bounds = np.sort(np.concatenate([on_one_axis(row_tid, rows.start_ns[bounding]), on_one_axis(row_tid, rows.end_ns[bounding])]))
+    bounds = np.sort(
+        np.concatenate([on_one_axis(row_tid, rows.start_ns[bounding]), on_one_axis(row_tid, rows.end_ns[bounding])])
+    )
     last = int(end.max())
     until = np.append(bounds, last)[np.searchsorted(bounds, start + slack_ns, side="right")]
     in_turn = np.lexsort((end, start))  # of calls that begin together, the shortest comes first
@@ -98,14 +108,17 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
 
 
 def launches_without_ops(trace: Trace) -> dict[str, int]:
-    """Return calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
+    """Return calls whose name says that they launch work for a device, and of which no device row has the correlation,
+    by name.
 
-    Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows have no
-    correlation: those may be theirs.
-    In 30 public Kineto traces each of 65,862 such calls has its row. Launches of host functions (``cudaLaunchHostFunc``) never have one.
+    Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows
+    have no correlation: those may be theirs. In 30 public Kineto traces each of 65,862 such calls has its row. Launches
+    of host functions (``cudaLaunchHostFunc``) never have one.
     """
     calls = trace.calls
-    launch = np.fromiter((_LAUNCH.search(text) is not None for text in trace.strings), np.bool_, len(trace.strings))[calls.name]
+    launch = np.fromiter((_LAUNCH.search(text) is not None for text in trace.strings), np.bool_, len(trace.strings))[
+        calls.name
+    ]
     names = calls.name[launch & (calls.correlation > 0) & ~np.isin(calls.correlation, trace.device.correlation)]
     if len(names) <= np.count_nonzero(trace.device.correlation <= 0):
         return {}
@@ -118,19 +131,22 @@ def rounding_ns(trace: Trace) -> int:
 
 
 def asynchronous(trace: Trace) -> Bool:
-    """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
+    """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with
+    a wait.
+    """
     named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
     out = named[trace.host.name] & trace.host.annotation
     return out if trace.host.apart is None else out | trace.host.apart
 
 
 def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
-    """Find the innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else
-    fits."""
+    """Find the innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where
+    nothing else fits."""
     rows, calls = trace.host, trace.calls
     around = last_started(rows, ~crossing, calls.tid, calls.start_ns)
     found = np.full(len(calls.tid), NOWHERE, np.int32)
-    # Rounding may end an op before its last call: where nothing else is around, a call fits if it ends no later than that explains.
+    # Rounding may end an op before its last call: where nothing else is around, a call fits if it ends no later than
+    # that explains.
     lenient_ns = calls.end_ns - 1 - slack_ns
     for wanted, until_ns in (
         (~rows.annotation, calls.start_ns),
@@ -152,8 +168,8 @@ def joined(trace: Trace) -> I32:
 def launched_before(trace: Trace, alone: Bool) -> Bool:
     """Tell which of the device rows without a call (``alone``) were launched before the recording.
 
-    Their correlation is older than that of the first recorded call, as ids ascend with the calls, or they began no later than it did.
-    Those without a correlation are none.
+    Their correlation is older than that of the first recorded call, as ids ascend with the calls, or they began no
+    later than it did. Those without a correlation are none.
     """
     calls, device = trace.calls, trace.device
     ids = calls.correlation[calls.correlation > 0]

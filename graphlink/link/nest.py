@@ -1,8 +1,9 @@
 """Nesting of host rows: one sweep per thread, and look-ups of the innermost row around a point in time.
 
-Rows of a thread nest, as calls do. Rounding of integer-us recordings lets a child end up to 1 us after its parent (floor of start
-plus floor of duration loses less than 2 us). What overhangs by more is no child: an asynchronous range, which starts on the thread
-and ends when somebody waits for it (gloo's are of this kind), or broken data. Such a row is *crossing* and stands outside the nesting.
+Rows of a thread nest, as calls do. Rounding of integer-us recordings lets a child end up to 1 us after its parent
+(floor of start plus floor of duration loses less than 2 us). What overhangs by more is no child: an asynchronous range,
+which starts on the thread and ends when somebody waits for it (gloo's are of this kind), or broken data. Such a row is
+*crossing* and stands outside the nesting.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from graphlink.model import I32, I64, NOWHERE, Bool, HostRows
 
 
 def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
-    """Find (parent, crossing) of each host row in linear time: the enclosing row of its thread, NOWHERE for outermost and crossing rows.
+    """Find (parent, crossing) of each host row in linear time: the enclosing row of its thread, NOWHERE for outermost
+    and crossing rows.
 
-    ``outside`` marks rows that are known to be asynchronous. Rows must be sorted by start, longest first, then ``order``, so rows with
-    equal times nest in that order. An overhang of at most ``slack_ns`` over any row around is rounding. Where a row crosses an
-    enclosing one, the annotation of the two is the crossing one, else the row that starts later; children of a crossing row go to
-    the row around it.
+    ``outside`` marks rows that are known to be asynchronous. Rows must be sorted by start, longest first, then
+    ``order``, so rows with equal times nest in that order. An overhang of at most ``slack_ns`` over any row around is
+    rounding. Where a row crosses an enclosing one, the annotation of the two is the crossing one, else the row that
+    starts later; children of a crossing row go to the row around it.
     """
     count = len(rows.start_ns)
     by_tid = np.argsort(rows.tid, kind="stable")
     start, end, tid = rows.start_ns[by_tid].tolist(), rows.end_ns[by_tid].tolist(), rows.tid[by_tid].tolist()
     annotation, skip = rows.annotation[by_tid].tolist(), outside[by_tid].tolist()
     parent, crossing = [NOWHERE] * count, [False] * count
-    # A stack a thread: rows that are open, with the latest end that fits into all rows around; ``op_fits`` that of the open cpu_ops.
+    # A stack a thread: rows that are open, with the latest end that fits into all rows around; ``op_fits`` that of the
+    # open cpu_ops.
     stack: list[int] = []
     fits: list[int] = []
     op_fits: list[int] = []
@@ -48,7 +51,9 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
         if around and ends > around[-1] + slack_ns:
             crossing[i] = True
             continue
-        if stack and ends > fits[-1] + slack_ns:  # only annotations are left that this op crosses, some maybe below ops that overhang them
+        if (
+            stack and ends > fits[-1] + slack_ns
+        ):  # only annotations are left that this op crosses, some maybe below ops that overhang them
             for k in stack:
                 crossing[k] = annotation[k] and ends > end[k] + slack_ns
             stack = [k for k in stack if not crossing[k]]
@@ -69,7 +74,9 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
 
 
 def _adopt(parent: list[int], crossing: list[bool]) -> None:
-    """Adopt children: those of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
+    """Adopt children: those of crossing rows go to the row around those. A parent comes before its children, so one
+    pass is enough.
+    """
     for i, p in enumerate(parent):
         if p != NOWHERE and crossing[p]:
             parent[i] = parent[p]

@@ -1,7 +1,8 @@
 """Pairs ET nodes with Kineto rows by order within each thread, for recordings without record-function ids.
 
-Within a thread both sides list the same events in the order in which they began: Kineto by ``order``, the ET by ``rf_id``. (Times do
-not serve: integer us tie.) OS thread ids and PyTorch's thread numbers have nothing in common, so threads are paired by what they hold.
+Within a thread both sides list the same events in the order in which they began: Kineto by ``order``, the ET by
+``rf_id``. (Times do not serve: integer us tie.) OS thread ids and PyTorch's thread numbers have nothing in common, so
+threads are paired by what they hold.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class _Sequence(msgspec.Struct, frozen=True):
 
 
 def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, list[str]]:
-    """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places that were guessed).
+    """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places
+    that were guessed).
 
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
     Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
 
-    Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one iteration of
-    many); among several such places the one with the same autograd sequence numbers. Raises ``InputError`` if less than half of the
-    ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
+    Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one
+    iteration of many); among several such places the one with the same autograd sequence numbers. Raises ``InputError``
+    if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
     in_both = names.present(names.kineto) & names.present(names.et[et.rf_id > 0]) & ~_run_elsewhere(trace, names)
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
@@ -59,7 +61,10 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
             where=_first_mismatch(nodes[0], kineto, names),
             todo=_todo(trace),
         )
-    notes += [f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}" for t in nodes]
+    notes += [
+        f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}"
+        for t in nodes
+    ]
     return pairs, notes
 
 
@@ -126,7 +131,9 @@ def _pair_runs(
 
 
 def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> tuple[int, bool] | None:
-    """Find (place, certain) of a sequence in a longer one: certain where it is the only one, or the one with the same sequence numbers."""
+    """Find (place, certain) of a sequence in a longer one: certain where it is the only one, or the one with the same
+    sequence numbers.
+    """
     width, needle, hay = shorter.codes.itemsize, shorter.key, longer.key
     places: list[int] = []
     at = hay.find(needle)

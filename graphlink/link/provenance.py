@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from graphlink.model import Comm, HostTrace, ProcessGroup, Trace
 
 MIN_EPOCH_NS = 1_400_000_000 * 10**9  # older (2014) than any recording: times since boot, which are no date
-MAX_HOURS_APART = 24 + 14  # the ET's date is local time without a zone, up to 14 h off, noted before the recording began
+MAX_HOURS_APART = (
+    24 + 14
+)  # the ET's date is local time without a zone, up to 14 h off, noted before the recording began
 
 
 def differences(trace: Trace, et: HostTrace) -> tuple[str, ...]:
@@ -47,6 +49,10 @@ def _dates_apart(trace: Trace, et: HostTrace) -> str | None:
 
 
 def _group_sizes(groups: Iterable[ProcessGroup], comms: Iterable[Comm]) -> dict[str, int]:
-    sizes = {comm.pg_name: comm.group_size for comm in comms if comm.pg_name and comm.group_size is not None and comm.name != "wait"}
+    sizes = {
+        comm.pg_name: comm.group_size
+        for comm in comms
+        if comm.pg_name and comm.group_size is not None and comm.name != "wait"
+    }
     sizes.update({group.name: group.size for group in groups if group.size is not None})
     return sizes

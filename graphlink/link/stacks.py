@@ -14,7 +14,8 @@ _INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of Py
 
 
 def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
-    """Return the innermost Python frames outside of PyTorch on a thread at a moment, of each pair, the innermost last; [] without any.
+    """Return the innermost Python frames outside of PyTorch on a thread at a moment, of each pair, the innermost last;
+    [] without any.
 
     Threads of autograd have no stack. O(n log n) in frames and pairs.
     """
@@ -31,7 +32,9 @@ def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
         low, high = (np.searchsorted(at_ns[asked], times[mine]) for times in (frames.start_ns, frames.end_ns))
         around = np.flatnonzero(low < high)
         around = around[np.lexsort((-frames.end_ns[mine[around]], frames.start_ns[mine[around]]))]
-        for frame, begin, end in zip(frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True):
+        for frame, begin, end in zip(
+            frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True
+        ):
             for k in order[asked[begin:end]].tolist():
                 out[k].append(strings[frame])
     return [stack[-_FRAMES:] for stack in out]

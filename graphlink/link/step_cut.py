@@ -51,9 +51,9 @@ def parse_steps(asked: str) -> Steps | None:
 def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     """Keep what belongs to ``steps``; O(n log n).
 
-    Host rows and calls stay if they start from the first mark's start up to the last mark's end, on whatever thread; device ops and
-    synchronisation rows stay with their call, and without one by their own start. What goes is counted in ``left_out`` of the result.
-    The pairing is made on the whole recording before, since order in it needs all rows.
+    Host rows and calls stay if they start from the first mark's start up to the last mark's end, on whatever thread;
+    device ops and synchronisation rows stay with their call, and without one by their own start. What goes is counted
+    in ``left_out`` of the result. The pairing is made on the whole recording before, since order in it needs all rows.
 
     Raises:
         UsageError: the recording has no such step.
@@ -107,7 +107,9 @@ def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
         raise UsageError(
             f"there is no step {missing} in the recording",
             path=trace.path,
-            todo=f"choose among its ProfilerSteps with --step: {names}" if there else "leave out --step: it has no ProfilerStep",
+            todo=f"choose among its ProfilerSteps with --step: {names}"
+            if there
+            else "leave out --step: it has no ProfilerStep",
         )
     mine = (number >= steps.first) & (number <= steps.last)
     return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())

@@ -1,4 +1,6 @@
-"""What was logged against what was recorded: step times, and the timers of forward, backward and optimizer against their ranges."""
+"""What was logged against what was recorded: step times, and the timers of forward, backward and optimizer against
+their ranges.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ _PHASES: Final = {"forward-compute": (Pass.F,), "backward-compute": (Pass.B, Pas
 
 
 def against(log: MegatronLog, steps_ns: Sequence[int], ranges_ns: Mapping[str, float]) -> MegatronLog:
-    """Add what recorded steps took, and how much longer that is than what was logged, and the ranges of timers, where both are known."""
+    """Add what recorded steps took, and how much longer that is than what was logged, and the ranges of timers, where
+    both are known.
+    """
     timers = {
-        name: msgspec.structs.replace(timer, recorded_ms=round(ranges_ns[name] / 1e6, 6)) if name in ranges_ns else timer
+        name: msgspec.structs.replace(timer, recorded_ms=round(ranges_ns[name] / 1e6, 6))
+        if name in ranges_ns
+        else timer
         for name, timer in log.timers.items()
     }
     log = msgspec.structs.replace(log, timers=timers)
@@ -32,9 +38,11 @@ def against(log: MegatronLog, steps_ns: Sequence[int], ranges_ns: Mapping[str, f
 
 
 def matched(steps_ns: Mapping[int, Sequence[int]], numbers: Sequence[int], steps_ms: Sequence[float]) -> Matched | None:
-    """Find the recorded steps, by number, in a log's lines, each of the iterations since the line before; None if one is in none.
+    """Find the recorded steps, by number, in a log's lines, each of the iterations since the line before; None if one
+    is in none.
 
-    ``steps_ns``: what the step of a number took on each rank; ``numbers``, ``steps_ms``: iteration and time of each line. O(n log n).
+    ``steps_ns``: what the step of a number took on each rank; ``numbers``, ``steps_ms``: iteration and time of each
+    line. O(n log n).
     """
     if not steps_ns or not numbers:
         return None
@@ -59,7 +67,8 @@ def matched(steps_ns: Mapping[int, Sequence[int]], numbers: Sequence[int], steps
 
 
 def timers_of(ranks: Sequence[Ranges]) -> dict[str, float]:
-    """Return by timer the sum of its ranges in a step of a rank, in ns: the median over steps and ranks. O(n log n) in ranges.
+    """Return by timer the sum of its ranges in a step of a rank, in ns: the median over steps and ranks. O(n log n) in
+    ranges.
 
     Ranges whose step is unknown count for none.
     """

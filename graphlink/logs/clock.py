@@ -1,7 +1,9 @@
-"""The local time of a log against the recording's: which zone it is in, where only one makes the log cover what was recorded.
+"""The local time of a log against the recording's: which zone it is in, where only one makes the log cover what was
+recorded.
 
-Logs of nvidia-smi give local time without a zone. A zone is one of the offsets that are in use, so a log that is shorter than the distance
-of two of them, and covers the recording in one, is in that one. An execution trace notes its local time: it may tell the zone, too.
+Logs of nvidia-smi give local time without a zone. A zone is one of the offsets that are in use, so a log that is
+shorter than the distance of two of them, and covers the recording in one, is in that one. An execution trace notes its
+local time: it may tell the zone, too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Final
 
 import msgspec
 
-_DATED: Final = re.compile(r"(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
+_DATED: Final = re.compile(
+    r"(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?"
+)
 _SCREEN: Final = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (\d{4})")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE_NS: Final = 60 * 10**9
@@ -32,8 +36,8 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The time that was recorded, in ns since 1970 in UTC; ``noted``: the local time of an execution trace, less its recording's begin, in
-    ns; None where there is none."""
+    """The time that was recorded, in ns since 1970 in UTC; ``noted``: the local time of an execution trace, less its
+    recording's begin, in ns; None where there is none."""
 
     began_ns: int
     ended_ns: int
@@ -66,12 +70,15 @@ def _moment(parts: Sequence[int], fraction_ns: int, zone: str | None) -> Moment 
 
 
 def zones(first: Moment, last: Moment, window: Window, slack_ns: int) -> list[int]:
-    """Return the offsets from UTC, in minutes, in which a log from ``first`` to ``last`` covers the window, but for ``slack_ns``."""
+    """Return the offsets from UTC, in minutes, in which a log from ``first`` to ``last`` covers the window, but for
+    ``slack_ns``.
+    """
     offsets = (0,) if first.zoned else ZONES
     return [
         offset
         for offset in offsets
-        if first.ns - offset * _MINUTE_NS <= window.began_ns + slack_ns and last.ns - offset * _MINUTE_NS >= window.ended_ns - slack_ns
+        if first.ns - offset * _MINUTE_NS <= window.began_ns + slack_ns
+        and last.ns - offset * _MINUTE_NS >= window.ended_ns - slack_ns
     ]
 
 

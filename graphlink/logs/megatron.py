@@ -1,6 +1,8 @@
-"""Logs of Megatron-LM, and of what was made from it: iterations with their time, timers, memory. All other text is left alone.
+"""Logs of Megatron-LM, and of what was made from it: iterations with their time, timers, memory. All other text is left
+alone.
 
-Lines of several ranks may be mixed, with the prefix of torchrun, srun or a logger in front; a block of timers goes on per prefix.
+Lines of several ranks may be mixed, with the prefix of torchrun, srun or a logger in front; a block of timers goes on
+per prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _NAME: Final = r"([a-z][a-z0-9]{0,31}(?:[-_/][a-z0-9]{1,31}){0,8})"
 _PREFIX: Final = re.compile(r"(\[[a-z]{1,16}\d{1,6}\]:|\d{1,6}:|[A-Za-z][\w.-]{0,63}:)\s?(?=\S|\s)")
 _TIME: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?")
 _ITERATION: Final = re.compile(r"\biteration[ =]\s*(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
-_ELAPSED: Final = re.compile(r"elapsed[ _]time[ _]per[ _]iteration(?: \((ms|s|us)\)|_(ms|s|us))\s*[:=]\s*" + _NUMBER + r"(?=\s*(\||$))")
+_ELAPSED: Final = re.compile(
+    r"elapsed[ _]time[ _]per[ _]iteration(?: \((ms|s|us)\)|_(ms|s|us))\s*[:=]\s*" + _NUMBER + r"(?=\s*(\||$))"
+)
 _TIMERS: Final = re.compile(r"\btime \(ms\)\s*\|(.*)")
 _PAIR: Final = re.compile(r"\s*" + _NAME + r"[ .]*:\s*" + _NUMBER + r"\s*")
 _BLOCK: Final = re.compile(r"(\(min, max\) |max |min )?times? across ranks \(ms\):\s*(.*)")
@@ -54,7 +58,9 @@ class _Timer:
 
 @dataclass(slots=True)
 class _Block:
-    """An open block of timers of one prefix. ``name``: whose ranks are listed, with the least and the largest so far."""
+    """An open block of timers of one prefix. ``name``: whose ranks are listed, with the least and the largest
+    so far.
+    """
 
     kind: str
     name: str = ""
@@ -87,7 +93,11 @@ class _Reader:
             self._end_block(prefix)
         if not (self.steps_ms or self.timers or self.memory):
             why = ", ".join(f"{count:,} {reason}" for reason, count in self.unread.items() if reason != "other text")
-            raise InputError(f"holds no step time, timer or memory of Megatron{f' ({why})' if why else ''}", path=self.path, todo=_TODO)
+            raise InputError(
+                f"holds no step time, timer or memory of Megatron{f' ({why})' if why else ''}",
+                path=self.path,
+                todo=_TODO,
+            )
         first, last, whole = self.iterations or (None, None, None)
         known = len(self.steps_ms) > 0
         return MegatronLog(
@@ -140,7 +150,9 @@ class _Reader:
             self.unread["step time is no positive number"] += 1
             return
         if len(self.steps_ms) >= MOST_INTERVALS:
-            raise InputError(f"holds more than {MOST_INTERVALS:,} iterations", path=self.path, todo="give the log of one run")
+            raise InputError(
+                f"holds more than {MOST_INTERVALS:,} iterations", path=self.path, todo="give the log of one run"
+            )
         first, last, _ = self.iterations or (number, number, whole)
         self.iterations = [min(first, number), max(last, number), whole]
         self.steps_ms.append(value)
@@ -171,7 +183,9 @@ class _Reader:
         elif block.kind == "all" and (of_rank := _OF_RANK.fullmatch(text)) is not None and block.name and ended:
             value = float(of_rank[1])
             block.least, block.largest = min(block.least, value), max(block.largest, value)
-        elif block.kind == "all" and (ranks := _RANGE.fullmatch(text)) is not None:  # ``time across ranks (ms):`` says no kind
+        elif (
+            block.kind == "all" and (ranks := _RANGE.fullmatch(text)) is not None
+        ):  # ``time across ranks (ms):`` says no kind
             self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
         elif block.kind == "all" and (title := _TITLE.fullmatch(text)) is not None and text[:1].isspace():
             self._end_block(prefix)
@@ -190,7 +204,9 @@ class _Reader:
         if block is not None and block.name and block.least <= block.largest:
             self._add(block.name, least=block.least, largest=block.largest)
 
-    def _add(self, name: str, *, value: float | None = None, least: float | None = None, largest: float | None = None) -> None:
+    def _add(
+        self, name: str, *, value: float | None = None, least: float | None = None, largest: float | None = None
+    ) -> None:
         """Add a sample to a timer. What is no finite time from 0 is not read."""
         given = [one for one in (value, least, largest) if one is not None]
         if not all(0 <= one < float("inf") for one in given):

@@ -23,19 +23,28 @@ from graphlink.logs.lines import Line, lines_of
 from graphlink.logs.records import Figure, GpuLog, InRecording, SmiLog
 
 QUERY: Final = (
-    "nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu --format=csv -l 1"
+    "nvidia-smi "
+    "--query-gpu=timestamp,index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu "
+    "--format=csv -l 1"
 )
 MOST_GPUS: Final = 1 << 16
 FIGURES: Final = ("utilisation", "used", "total", "power", "temperature")
 _COLUMNS: Final = {
-    "timestamp": "time", "index": "index", "name": "name", "gpu_name": "name", "uuid": "id", "gpu_uuid": "id", "pci.bus_id": "id",
-    "gpu_bus_id": "id", "hostname": "host", "host": "host", "node": "host", "utilization.gpu": "utilisation", "memory.used": "used",
+    "timestamp": "time", "index": "index", "name": "name", "gpu_name": "name", "uuid": "id", "gpu_uuid": "id", "pci.bus_id": "id",  # noqa: E501
+    "gpu_bus_id": "id", "hostname": "host", "host": "host", "node": "host", "utilization.gpu": "utilisation", "memory.used": "used",  # noqa: E501
     "memory.total": "total", "power.draw": "power", "power.draw.average": "power", "power.draw.instant": "power",
     "temperature.gpu": "temperature",
 }  # fmt: skip
 _UNITS: Final = {  # by figure: what a unit is times; the first is meant where none is written
     "utilisation": {"%": 1.0},
-    "used": {"mib": 1.0, "mb": 1e6 / (1 << 20), "gib": 1024.0, "gb": 1e9 / (1 << 20), "kib": 1 / 1024, "b": 1 / (1 << 20)},
+    "used": {
+        "mib": 1.0,
+        "mb": 1e6 / (1 << 20),
+        "gib": 1024.0,
+        "gb": 1e9 / (1 << 20),
+        "kib": 1 / 1024,
+        "b": 1 / (1 << 20),
+    },
     "power": {"w": 1.0, "mw": 1e-3, "kw": 1e3},
     "temperature": {"c": 1.0, "°c": 1.0},
 }
@@ -50,8 +59,12 @@ _PLAIN: Final = re.compile(r"[\w.,:;/+()\[\] -]{1,64}")
 _QUOTED: Final = re.compile(r"^\s*(?:>\s?)+")
 _SCREEN: Final = re.compile(r"\|\s*NVIDIA-SMI\s")
 _DATE: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
-_GPU: Final = re.compile(r"\|\s*(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*\|\s*[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
-_STATE: Final = re.compile(r"\|\s*(?:N/A|ERR!|\d+%)\s+(N/A|ERR!|\d{1,3}C)\s+(?:N/A|P\d{1,2}|ERR!)?\s*(N/A|ERR!|\d{1,5}W)?\s*(?:/|$|\|)")
+_GPU: Final = re.compile(
+    r"\|\s*(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*\|\s*[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:"
+)
+_STATE: Final = re.compile(
+    r"\|\s*(?:N/A|ERR!|\d+%)\s+(N/A|ERR!|\d{1,3}C)\s+(?:N/A|P\d{1,2}|ERR!)?\s*(N/A|ERR!|\d{1,5}W)?\s*(?:/|$|\|)"
+)
 _MEMORY: Final = re.compile(r"\|\s*(\d{1,9})MiB\s*/\s*(\d{1,9})MiB\s*\|")
 _BUSY: Final = re.compile(r"MiB\s*\|\s*(N/A|ERR!|\d{1,3}%)")
 _MIG: Final = re.compile(r"\|\s*(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|\s*(.*)")
@@ -87,7 +100,9 @@ class _Sum:
             return None
         known = self.samples > 0
         mean = round(self.total / self.samples, 3) if known else None
-        return Figure(mean=mean, max=round(self.largest, 3) if known else None, samples=self.samples, absent=self.absent)
+        return Figure(
+            mean=mean, max=round(self.largest, 3) if known else None, samples=self.samples, absent=self.absent
+        )
 
 
 @dataclass(slots=True)
@@ -122,7 +137,9 @@ class _Header:
 
 
 class _Reader:
-    """Reads one file; ``host`` is for lines that name none. ``within``: only samples from one to another time of the log count, in ns."""
+    """Reads one file; ``host`` is for lines that name none. ``within``: only samples from one to another time of the
+    log count, in ns.
+    """
 
     def __init__(self, path: Path, host: str, within: tuple[int, int] | None = None):
         self.path, self.host, self.within = path, host, within
@@ -156,15 +173,30 @@ class _Reader:
         if not self.gpus:
             raise self._refusal()
         form = "screen" if self.header is None else "csv"
-        return SmiLog(path=str(self.path), form=form, told_apart=self.told_apart, gpus=gpus, unread=dict(sorted(self.unread.items())))
+        return SmiLog(
+            path=str(self.path),
+            form=form,
+            told_apart=self.told_apart,
+            gpus=gpus,
+            unread=dict(sorted(self.unread.items())),
+        )
 
     def _refusal(self) -> InputError:
         if self.header is not None or self.screens:
-            why = ", ".join(f"{count:,} {reason}" for reason, count in self.unread.items()) or "nothing follows its header"
-            return InputError(f"holds no sample of a GPU that can be read: {why}", path=self.path, todo=f"record again with {QUERY}")
+            why = (
+                ", ".join(f"{count:,} {reason}" for reason, count in self.unread.items())
+                or "nothing follows its header"
+            )
+            return InputError(
+                f"holds no sample of a GPU that can be read: {why}", path=self.path, todo=f"record again with {QUERY}"
+            )
         if self.no_header:
-            return InputError("has no header line, so what its columns hold is unknown", path=self.path, todo=f"record with {QUERY}")
-        return InputError("is neither csv of nvidia-smi nor a pasted screen of it", path=self.path, todo=f"record with {QUERY}")
+            return InputError(
+                "has no header line, so what its columns hold is unknown", path=self.path, todo=f"record with {QUERY}"
+            )
+        return InputError(
+            "is neither csv of nvidia-smi nor a pasted screen of it", path=self.path, todo=f"record with {QUERY}"
+        )
 
     def _line(self, line: Line) -> None:
         text = _QUOTED.sub("", line.text).strip()
@@ -363,7 +395,10 @@ def joined_by_time(log: SmiLog, host: str, window: Window) -> SmiLog:
     known = [(first, last, samples) for first, last, samples in times if first is not None and last is not None]
     if not known:
         return replace(log, not_joined="its samples have no times, or such as are not read")
-    first, last = min((one[0] for one in known), key=lambda at: at.ns), max((one[1] for one in known), key=lambda at: at.ns)
+    first, last = (
+        min((one[0] for one in known), key=lambda at: at.ns),
+        max((one[1] for one in known), key=lambda at: at.ns),
+    )
     between_ns = max((one[1].ns - one[0].ns) // max(one[2] - 1, 1) for one in known)
     found = zones(first, last, window, between_ns)
     noted = noted_zone(window)
@@ -371,13 +406,20 @@ def joined_by_time(log: SmiLog, host: str, window: Window) -> SmiLog:
     if len(found) > 1 and noted in found:
         found, by = [noted], "execution trace"
     if len(found) != 1:
-        why = f"it covers the recording in {len(found)} time zones" if found else "it covers the recording in no time zone"
+        why = (
+            f"it covers the recording in {len(found)} time zones"
+            if found
+            else "it covers the recording in no time zone"
+        )
         return replace(log, not_joined=why)
     ahead_ns = 0 if first.zoned else found[0] * 60 * 10**9
     within = (window.began_ns + ahead_ns, window.ended_ns + ahead_ns)
     inside = _Reader(Path(log.path), host, within).samples()
     return replace(
-        log, in_recording=InRecording(zone_minutes=found[0], zone_by=by, recorded_ns=window.ended_ns - window.began_ns, gpus=inside)
+        log,
+        in_recording=InRecording(
+            zone_minutes=found[0], zone_by=by, recorded_ns=window.ended_ns - window.began_ns, gpus=inside
+        ),
     )
 
 
@@ -407,7 +449,9 @@ def _header(text: str) -> _Header | None:
 
 
 def _cells(text: str, header: _Header) -> list[str] | None:
-    """Split a row as its header is split; None if it has another number of cells. A comma without a space may be one of decimals."""
+    """Split a row as its header is split; None if it has another number of cells. A comma without a space may be one of
+    decimals.
+    """
     if '"' in text:
         cells = next(csv.reader([text], delimiter=header.comma, skipinitialspace=True), [])
     else:

@@ -1,4 +1,6 @@
-"""What was logged beside the recording, as ``summary.json`` has it under ``logs`` (docs/logs.md). No line of a log is repeated."""
+"""What was logged beside the recording, as ``summary.json`` has it under ``logs`` (docs/logs.md). No line of a log is
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuLog(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a host, or a MIG device of it. A figure that the log has no column for is None; times are local, without zone.
+    """A GPU of a host, or a MIG device of it. A figure that the log has no column for is None; times are local, without
+    zone.
 
-    ``gpu``: its index; where the log has none, its place among the GPUs as they come. ``mig``: GPU instance, compute instance and device.
+    ``gpu``: its index; where the log has none, its place among the GPUs as they come. ``mig``: GPU instance, compute
+    instance and device.
     """
 
     host: str
@@ -42,8 +46,9 @@ class GpuLog(Short, msgspec.Struct, frozen=True, kw_only=True):
 class InRecording(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of a log that lie in the recorded time: ``gpus`` has figures over these alone, [] where none does.
 
-    ``zone_minutes``: how far the log's local time is ahead of UTC; ``zone_by``: ``log`` (its times say it), ``execution trace`` (its local
-    time does), ``cover`` (the only zone in which the log covers the recording). ``recorded_ns``: how long that was.
+    ``zone_minutes``: how far the log's local time is ahead of UTC; ``zone_by``: ``log`` (its times say it), ``execution
+    trace`` (its local time does), ``cover`` (the only zone in which the log covers the recording). ``recorded_ns``: how
+    long that was.
     """
 
     zone_minutes: int
@@ -55,8 +60,8 @@ class InRecording(msgspec.Struct, frozen=True, kw_only=True):
 class SmiLog(msgspec.Struct, frozen=True, kw_only=True):
     """A log of nvidia-smi. ``form``: csv, or screen. ``told_apart``: False where no column says which GPU a row is of.
 
-    ``unread``: lines and cells that were not read, by reason. ``in_recording``: where it could be joined by time, else ``not_joined`` says
-    why not.
+    ``unread``: lines and cells that were not read, by reason. ``in_recording``: where it could be joined by time, else
+    ``not_joined`` says why not.
     """
 
     path: str
@@ -71,8 +76,9 @@ class SmiLog(msgspec.Struct, frozen=True, kw_only=True):
 class Timer(msgspec.Struct, frozen=True, kw_only=True):
     """A timer of Megatron in ms, each figure a mean over the ``samples`` that have it.
 
-    ``mean_ms``: of lines with one value; ``min_ms`` and ``max_ms``: of the least and the largest rank, where ranks are compared.
-    ``recorded_ms``: what the ranges of this name take in a step of a rank, the median over steps and ranks; absent without ranges.
+    ``mean_ms``: of lines with one value; ``min_ms`` and ``max_ms``: of the least and the largest rank, where ranks are
+    compared. ``recorded_ms``: what the ranges of this name take in a step of a rank, the median over steps and ranks;
+    absent without ranges.
     """
 
     samples: int
@@ -94,8 +100,9 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded steps ``first`` to ``last`` as iterations of the log, by number. ``logged_ms``: the median of the lines that they lie in;
-    ``recorded_ms``: of the recorded steps; ``others_ms``: of all other lines, None where there are none.
+    """Recorded steps ``first`` to ``last`` as iterations of the log, by number. ``logged_ms``: the median of the lines
+    that they lie in; ``recorded_ms``: of the recorded steps; ``others_ms``: of all other lines, None where there are
+    none.
     """
 
     first: int
@@ -106,7 +113,8 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MegatronLog(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A log of Megatron. ``intervals``: lines with a step time, each the mean of its iterations; mean and median are over these lines.
+    """A log of Megatron. ``intervals``: lines with a step time, each the mean of its iterations; mean and median are
+    over these lines.
 
     ``profiling_ratio``: the median recorded step over the median logged one: what profiling cost.
     """

@@ -30,7 +30,11 @@ def _smi(log: SmiLog) -> list[str | Table]:
     head = ("host", "GPU", "samples", "utilisation %", "of memory MiB", "used MiB", "power W", "temperature C")
     rows = [_gpu(one) for one in log.gpus[:MOST_GPUS]]
     more = [f"  ... and {len(log.gpus) - MOST_GPUS:,} more GPUs in summary.json"] if len(log.gpus) > MOST_GPUS else []
-    apart = [] if log.told_apart else ["  no column tells GPUs apart: all rows of a host stand as one (add index to the query)"]
+    apart = (
+        []
+        if log.told_apart
+        else ["  no column tells GPUs apart: all rows of a host stand as one (add index to the query)"]
+    )
     times = [time for gpu in log.gpus for time in (gpu.from_time, gpu.to_time) if time]
     when = f", {times[0]} to {times[-1]} local time" if times else ""
     return [
@@ -44,7 +48,11 @@ def _smi(log: SmiLog) -> list[str | Table]:
 
 
 def _not_joined(log: SmiLog) -> str:
-    return "" if log.in_recording is not UNSET else f"; not joined by time: {'unknown why' if log.not_joined is UNSET else log.not_joined}"
+    return (
+        ""
+        if log.in_recording is not UNSET
+        else f"; not joined by time: {'unknown why' if log.not_joined is UNSET else log.not_joined}"
+    )
 
 
 def _inside(joined: InRecording, head: tuple[str, ...]) -> list[str | Table]:
@@ -80,7 +88,8 @@ def _megatron(log: MegatronLog) -> list[str | Table]:
     out: list[str | Table] = [f"Megatron {Path(log.path).name}: {_iterations(log)}"]
     if log.profiling_ratio is not UNSET and log.recorded_step_ms is not UNSET:
         out.append(
-            f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the cost of profiling"
+            f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the "
+            "cost of profiling"
         )
     if log.matched is not UNSET:
         out.append(f"  {_matched(log.matched)}")
@@ -111,7 +120,10 @@ def _iterations(log: MegatronLog) -> str:
     if log.step_mean_ms is None or log.step_median_ms is None:
         return "no step time"
     which = f"iterations {log.first_iteration:,} to {log.last_iteration:,} of {log.of_iterations:,}"
-    return f"{which}, step {log.step_mean_ms:,.3f} ms mean, {log.step_median_ms:,.3f} ms median of {counted(log.intervals, 'line')}"
+    return (
+        f"{which}, step {log.step_mean_ms:,.3f} ms mean, {log.step_median_ms:,.3f} ms median of "
+        f"{counted(log.intervals, 'line')}"
+    )
 
 
 def _longest(timer: Timer) -> float:

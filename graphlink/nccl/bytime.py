@@ -41,7 +41,8 @@ Shifts = tuple[Shift, Shift | None]  # of one clock, and of the other one as the
 
 
 def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | None:
-    """Join the calls of ``lanes``, all of one clock. Return the shift of the host's clock where it is known. O(n log n).
+    """Join the calls of ``lanes``, all of one clock. Return the shift of the host's clock where it is known. O(n log
+    n).
 
     ``epoch``: the clock shows the time of day, as the trace's does.
     """
@@ -148,7 +149,9 @@ def _places(line: EventTimes, one: Shift, other: EventTimes) -> tuple[I64, I64]:
 
 
 def _join_under(outcome: Outcome, lanes: Sequence[int], line: EventTimes, shift: Shift) -> None:
-    """Join what meets under a shift, once each lane has the one unit that most of its pairs are of; then what numbers add to that."""
+    """Join what meets under a shift, once each lane has the one unit that most of its pairs are of; then what numbers
+    add to that.
+    """
     calls, ops = outcome.calls, outcome.ops
     unit = _units_of(calls, ops, line, shift)
     met = np.unique(calls.lane[line.call[shift.left]]).tolist()
@@ -186,9 +189,11 @@ def _join_under(outcome: Outcome, lanes: Sequence[int], line: EventTimes, shift:
 
 
 def _units_of(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift) -> dict[int, Unit]:
-    """Return the unit of each lane that nearly all of its pairs under a shift are of; without lanes that have none, and rivals.
+    """Return the unit of each lane that nearly all of its pairs under a shift are of; without lanes that have none, and
+    rivals.
 
-    Each lane is looked at alone: where a process has several ranks, their calls stand at nearly the same times. O(n log n).
+    Each lane is looked at alone: where a process has several ranks, their calls stand at nearly the same times. O(n log
+    n).
     """
     found: dict[int, Unit] = {}
     met = np.zeros(len(calls.lanes), np.int64)
@@ -209,8 +214,8 @@ def _units_of(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift) -> d
 def _fill_holes(outcome: Outcome, lane: int, unit: Unit) -> None:
     """Join calls between two that have met where NCCL's numbers say that none is missing. Collectives only. O(n log n).
 
-    A hole is filled where numbers run on without a gap from one met call to the next and the trace has as many ops of that function
-    between theirs, each of which the call may be.
+    A hole is filled where numbers run on without a gap from one met call to the next and the trace has as many ops of
+    that function between theirs, each of which the call may be.
     """
     calls, ops = outcome.calls, outcome.ops
     own = calls.of_lane[lane]
@@ -220,7 +225,9 @@ def _fill_holes(outcome: Outcome, lane: int, unit: Unit) -> None:
         op = np.flatnonzero(of_unit(ops, unit) & (ops.function == function))
         met = np.flatnonzero(outcome.op[call] != NOWHERE)
         place = np.searchsorted(op, outcome.op[call[met]])
-        holes = np.flatnonzero((np.diff(met) > 1) & (np.diff(met) == np.diff(place)) & (np.diff(calls.seq[call[met]]) == np.diff(met)))
+        holes = np.flatnonzero(
+            (np.diff(met) > 1) & (np.diff(met) == np.diff(place)) & (np.diff(calls.seq[call[met]]) == np.diff(met))
+        )
         for k in holes.tolist():
             i, j = call[met[k] + 1 : met[k + 1]], op[place[k] + 1 : place[k + 1]]
             if may_meet(calls, ops, i, j).all():
@@ -228,8 +235,8 @@ def _fill_holes(outcome: Outcome, lane: int, unit: Unit) -> None:
 
 
 def _parts(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift, met: I64) -> tuple[I64, dict[int, Unit]]:
-    """Return calls that have met nothing and stand nearest to a kernel of several calls, and the group of lanes that have all of
-    those in one."""
+    """Return calls that have met nothing and stand nearest to a kernel of several calls, and the group of lanes that
+    have all of those in one."""
     found, op = near(line, shift)
     lane, group = calls.lane[line.call[found]], ops.group[line.op[op]]
     kept = ~np.isin(found, met) & ops.several[line.op[op]] & calls.may_be[lane, group]
@@ -240,8 +247,9 @@ def _parts(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift, met: I6
 
 
 def _filled(line: EventTimes, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
-    """Return pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which one may be missing;
-    and those a little farther apart that are much nearer to each other than to any other call or op.
+    """Return pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which
+    one may be missing; and those a little farther apart that are much nearer to each other than to any other call or
+    op.
 
     A pair beside which another call of the lane, or op of the group, is left is none: that one may be the right one.
     """
@@ -261,7 +269,9 @@ def _filled(line: EventTimes, shift: Shift, meet: MayMeet, lane: I64, group: I64
 
 
 def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -> Bool:
-    """Return whether one of ``others`` that is of the same stands within ``far_ns`` of each time: it could have been the one that meets."""
+    """Return whether one of ``others`` that is of the same stands within ``far_ns`` of each time: it could have been
+    the one that meets.
+    """
     if not len(others_ns) or not len(times_ns):
         return np.zeros(len(times_ns), np.bool_)
     base = min(int(times_ns.min()), int(others_ns.min())) - far_ns

@@ -20,7 +20,8 @@ log: Final = logging.getLogger("graphlink")
 
 
 def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
-    """Read the side files of a rank; return them, and warnings of those of ``found`` that cannot be read. ``files``: name by path.
+    """Read the side files of a rank; return them, and warnings of those of ``found`` that cannot be read. ``files``:
+    name by path.
 
     Raises:
         InputError: another one cannot be read.
@@ -43,11 +44,14 @@ def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tupl
     return tuple(dumps), tuple(unread)
 
 
-def known_groups(linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tuple[int, ...]]) -> tuple[ProcessGroup, ...]:
-    """Return groups for ``communication`` whose members a trace lacks. ``members``: key of a communicator -> global ranks in ring order.
+def known_groups(
+    linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tuple[int, ...]]
+) -> tuple[ProcessGroup, ...]:
+    """Return groups for ``communication`` whose members a trace lacks. ``members``: key of a communicator -> global
+    ranks in ring order.
 
-    A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two communicators have tells
-    nothing.
+    A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two
+    communicators have tells nothing.
     """
     from graphlink.nccl.join import join
 

@@ -1,8 +1,8 @@
 """Joins the calls of side files with the communication of a rank.
 
-A Flight Recorder entry is the op of its group with its sequence number; of gloo, the row that was asked for while it was made. Calls of
-other dumps, and of traces without numbers, are joined by time (``bytime``): all dumps of a process share a clock, whose offset is sought.
-A call is left alone, with a reason, rather than joined with what it may not be.
+A Flight Recorder entry is the op of its group with its sequence number; of gloo, the row that was asked for while it
+was made. Calls of other dumps, and of traces without numbers, are joined by time (``bytime``): all dumps of a process
+share a clock, whose offset is sought. A call is left alone, with a reason, rather than joined with what it may not be.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ _Pairs = tuple[Unit, I64, I64, Bool]  # calls and ops of one unit at the same pl
 
 
 def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) -> SideFiles:
-    """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted by reason.
+    """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted
+    by reason.
 
     O(n log n) in ops and calls.
     """
     if not dumps:
         nothing = np.zeros(0, np.int32)
-        return SideFiles((), comm.ops, nothing, nothing, nothing, [], (), split_ops(comm.ops, (), (), nothing, nothing, nothing), [])
+        return SideFiles(
+            (), comm.ops, nothing, nothing, nothing, [], (), split_ops(comm.ops, (), (), nothing, nothing, nothing), []
+        )
     codes = Strings()
     side = op_side(linked, comm, rank, codes)
     calls = call_side(dumps, side, rank, codes)
@@ -60,14 +63,22 @@ def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) 
     matched = np.flatnonzero(outcome.op != NOWHERE)
     dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
     order = np.lexsort((dump, outcome.op[matched]))
-    op, dump, call = outcome.op[matched][order].astype(np.int32), dump[order], calls.row[matched][order].astype(np.int32)
+    op, dump, call = (
+        outcome.op[matched][order].astype(np.int32),
+        dump[order],
+        calls.row[matched][order].astype(np.int32),
+    )
     clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], side) for k, one in enumerate(dumps))
     split = split_ops(comm.ops, dumps, clocks, op, dump, call)
-    return SideFiles(tuple(dumps), comm.ops, op, dump, call, _table(outcome, list(codes)), clocks, split, _times(side, split))
+    return SideFiles(
+        tuple(dumps), comm.ops, op, dump, call, _table(outcome, list(codes)), clocks, split, _times(side, split)
+    )
 
 
 def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
-    """Join by number or span where an entry has them, else by time; return the shift of the clock of each dump as far as it is known."""
+    """Join by number or span where an entry has them, else by time; return the shift of the clock of each dump as far
+    as it is known.
+    """
     calls, ops = outcome.calls, outcome.ops
     rest: dict[tuple[object, ...], list[int]] = defaultdict(list)
     may_be = [units(calls, ops, k) for k in range(len(calls.lanes))]
@@ -106,7 +117,8 @@ def _by_recorder(outcome: Outcome, lane: int, may_be: Sequence[Unit]) -> bool:
 
 
 def _by_sequence(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> _Pairs | None:
-    """Return pairs of the unit in which most numbers tell the same call; None where most do not, or two units fit as well.
+    """Return pairs of the unit in which most numbers tell the same call; None where most do not, or two units fit as
+    well.
 
     Messages are numbered apart from collectives. A number that a side has twice pairs nothing. O(n log n).
     """
@@ -134,9 +146,11 @@ def _once(number: I64, at: I64) -> tuple[I64, I64]:
 
 
 def _by_span(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> _Pairs | None:
-    """Return entries with the ops of the one unit that ran, asking for a row of gloo's, while they were made. O(n log n).
+    """Return entries with the ops of the one unit that ran, asking for a row of gloo's, while they were made. O(n log
+    n).
 
-    Both show the time of day of one host, and the entry is made in the op, so no offset is sought: a busy host may stop between the two.
+    Both show the time of day of one host, and the entry is made in the op, so no offset is sought: a busy host may stop
+    between the two.
     """
     own = own[calls.host_ns[own] > 0]
     found = [pairs for unit in may_be if (pairs := _spans(calls, ops, own, unit)) is not None]
@@ -159,7 +173,9 @@ def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
 
 
 def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
-    """Return a line per lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes of both sides."""
+    """Return a line per lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes
+    of both sides.
+    """
     calls, ops = outcome.calls, outcome.ops
     lines = []
     joined: set[int] = set()
@@ -167,7 +183,13 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
         own = calls.of_lane[k]
         unit = outcome.unit.get(k)
         every = lane.communicator == NOWHERE and k in outcome.rule
-        theirs = np.arange(len(ops.group)) if every else np.flatnonzero(of_unit(ops, unit)) if unit else np.zeros(0, np.int64)
+        theirs = (
+            np.arange(len(ops.group))
+            if every
+            else np.flatnonzero(of_unit(ops, unit))
+            if unit
+            else np.zeros(0, np.int64)
+        )
         joined.update(range(len(ops.groups)) if every else (unit.group,) if unit else ())
         met = own[outcome.op[own] != NOWHERE]
         group = ops.groups[unit.group] if unit else None
@@ -226,7 +248,9 @@ def _times(ops: OpSide, split: Split) -> list[NcclTimes]:
 
 
 def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:
-    """Count the reasons of those of ``own`` that are not among ``met``, both ascending; without one, their places among those that are."""
+    """Count the reasons of those of ``own`` that are not among ``met``, both ascending; without one, their places among
+    those that are.
+    """
     at = np.flatnonzero(~np.isin(own, met))
     if len(met):
         place = np.where(own[at] < met[0], "before", np.where(own[at] > met[-1], "after", "between"))

@@ -27,7 +27,8 @@ _TIMES: Final = {
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
-    """Return the columns of side files for the communication nodes of ``graph``: texts, then integers; nothing where a rank has none.
+    """Return the columns of side files for the communication nodes of ``graph``: texts, then integers; nothing where a
+    rank has none.
 
     The four times are of the ops that the join could split. O(n log n) in matched pairs, proxies and nodes.
     """

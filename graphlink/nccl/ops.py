@@ -31,7 +31,9 @@ _NAMES: Final = {
     CollectiveType.REDUCE_SCATTER_BLOCK: "reducescatter",
     CollectiveType.BARRIER: BARRIER,
 }
-_KERNEL: Final = re.compile(r"[nr]ccl(?:(?:Dev)?Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?:_|Ring|Tree)")
+_KERNEL: Final = re.compile(
+    r"[nr]ccl(?:(?:Dev)?Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?:_|Ring|Tree)"
+)
 _UNKNOWN: Final = Comm("")
 # Kineto's type -> what NCCL is called with, and how many of those an element is
 _SENT_AS: Final = {
@@ -41,15 +43,19 @@ _SENT_AS: Final = {
     "ComplexDouble": ("Double", 2),
 }
 _BYTES_ALONE: Final = "Float8"  # sent as bytes by some versions
-_GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
+_GETS: Final = (
+    "reducescatter",
+    "scatter",
+    RECV,
+)  # NCCL is called with the elements that a rank gets, else with those that it gives
 _EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many elements in as out
 _OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
 
 
 @dataclass(frozen=True, slots=True)
 class OpSide:
-    """The ops that calls are compared with, one entry per op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the
-    group; ``first``: whether the own rank stands before the peer in it."""
+    """The ops that calls are compared with, one entry per op. ``function``, ``dtype``: codes shared with ``CallSide``;
+    ``peer``: in the group; ``first``: whether the own rank stands before the peer in it."""
 
     trace: CommOps
     groups: tuple[ProcessGroup, ...]
@@ -66,12 +72,16 @@ class OpSide:
     several: Bool  # its kernel stands for several calls of NCCL, or may
     first: Bool
     seq: I64  # as recorded, NOWHERE where it was not
-    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
+    issued_ns: (
+        I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
+    )
     asked_until_ns: I64  # end of the op that asked for a host row which another thread ran; NOWHERE else
 
 
 def function_of(name: str) -> str:
-    """Return the function of a recorded name (``_allgather_base``, ``nccl:all_reduce``, ``gloo:send``); "" where it says none."""
+    """Return the function of a recorded name (``_allgather_base``, ``nccl:all_reduce``, ``gloo:send``); "" where it
+    says none.
+    """
     kind = kind_of(name)
     if kind is not CommKind.COLLECTIVE:
         return {CommKind.SEND: SEND, CommKind.RECV: RECV}.get(kind, "")
@@ -81,16 +91,19 @@ def function_of(name: str) -> str:
 
 
 def function_of_kernel(name: str) -> str:
-    """Return the function of a kernel (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``); "" for sends, receives and all made of them."""
+    """Return the function of a kernel (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``); "" for sends, receives and all
+    made of them.
+    """
     found = _KERNEL.match(name)
     return found[1].lower() if found else ""
 
 
 def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> OpSide:
-    """Return the communication of a rank in the spelling of NCCL; ``comm`` is ``communication(linked)``. O(n log n) in rows.
+    """Return the communication of a rank in the spelling of NCCL; ``comm`` is ``communication(linked)``. O(n log n) in
+    rows.
 
-    A kernel of several calls has the function and counts of one call that does the same, else none; so have further kernels of a call,
-    which an earlier one stands for.
+    A kernel of several calls has the function and counts of one call that does the same, else none; so have further
+    kernels of a call, which an earlier one stands for.
     """
     ops, by_row = comm.ops, [{one.row: one for one in rows} for rows in comm_rows(linked)]
     recorded = [by_row[on_host][row] for on_host, row in zip(ops.on_host.tolist(), ops.row.tolist(), strict=True)]
@@ -99,7 +112,9 @@ def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> O
     group = np.array([keys.setdefault(_group(ops, k, one), len(keys)) for k, one in enumerate(recorded)], np.int64)
     members = [ranks or () for ranks, _ in keys]
     member = np.array([_place(ranks, rank) for ranks in members], np.int64)
-    peer = np.array([_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64)
+    peer = np.array(
+        [_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64
+    )
     function = codes.column([_function(one, call) for one, call in zip(recorded, calls, strict=True)])
     given, got = _numbers(call.in_nelems for call in calls), _numbers(call.out_nelems for call in calls)
     gets = np.isin(function, codes.column(_GETS))

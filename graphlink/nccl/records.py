@@ -15,7 +15,9 @@ from graphlink.records import Short
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The parts of the time of each matched op with proxy steps: gpu + peer + wire + receive + other = end - start, exactly."""
+    """The parts of the time of each matched op with proxy steps: gpu + peer + wire + receive + other = end - start,
+    exactly.
+    """
 
     op: I32
     gpu_ns: I64
@@ -29,8 +31,8 @@ class Split:
 class SideFiles(Short):
     """The side files of a rank, ``dumps``, joined with its communication, ``ops``.
 
-    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one call per dump, and a
-    call at most one op.
+    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one
+    call per dump, and a call at most one op.
     """
 
     dumps: tuple[Dump, ...]

@@ -1,7 +1,8 @@
 """The shift of one clock from another, from two lists of events that should be the same, with gaps on both sides.
 
-A repeated pattern fits under many shifts. So a shift is taken only where nothing else fits nearly as well, and where what fits could
-hardly be chance: intervals count as evidence by how rarely the trace itself repeats them after the same events.
+A repeated pattern fits under many shifts. So a shift is taken only where nothing else fits nearly as well, and where
+what fits could hardly be chance: intervals count as evidence by how rarely the trace itself repeats them after the same
+events.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ MayMeet = Callable[[I64, I64], Bool]
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """Events of both sides by time, each ascending. ``kind``: a code of what each of the right side is; ``call``, ``op``: what they are."""
+    """Events of both sides by time, each ascending. ``kind``: a code of what each of the right side is; ``call``,
+    ``op``: what they are.
+    """
 
     call: I64
     call_ns: I64
@@ -40,7 +43,9 @@ class EventTimes:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """``left``, ``right``: positions in a timeline that meet. right time = left time + offset_ns, within ``reach_ns``."""
+    """``left``, ``right``: positions in a timeline that meet. right time = left time + offset_ns, within
+    ``reach_ns``.
+    """
 
     offset_ns: int
     reach_ns: int
@@ -60,7 +65,9 @@ def of_calls(line: EventTimes, kept: Bool) -> EventTimes:
 
 
 def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
-    """Return offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted on."""
+    """Return offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted
+    on.
+    """
     n, m = len(line.call), len(line.op)
     if not n or not m:
         return np.zeros(0, np.int64)
@@ -90,8 +97,8 @@ def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
 
 
 def shifted(line: EventTimes, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
-    """Return what meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked
-    at, either way, where the nearest may not."""
+    """Return what meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many
+    farther ones are looked at, either way, where the nearest may not."""
     if not len(line.call):
         return Shift(offset_ns, reach_ns, line.call, line.call, 0)
     at = line.call_ns + offset_ns
@@ -169,8 +176,9 @@ def overlap(line: EventTimes, shift: Shift) -> int:
 def evidence_bits(line: EventTimes, shift: Shift) -> float:
     """Return how unlikely it is that the intervals of both sides agree by chance, in bits.
 
-    An interval of the trace that comes again after the same events says nothing; one that differs each time says -log2 of the share of
-    those that are as near. Only intervals between events that follow each other on both sides count. O(n log n).
+    An interval of the trace that comes again after the same events says nothing; one that differs each time says -log2
+    of the share of those that are as near. Only intervals between events that follow each other on both sides count.
+    O(n log n).
     """
     kind = line.kind
     context = np.zeros(len(kind), np.int64)
@@ -185,7 +193,9 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     place = context[order] * span + since[order]
     near = 2 * shift.reach_ns
     alike = np.searchsorted(place, place + near, side="right") - np.searchsorted(place, place - near, side="left")
-    every = np.searchsorted(context[order], context[order], side="right") - np.searchsorted(context[order], context[order], side="left")
+    every = np.searchsorted(context[order], context[order], side="right") - np.searchsorted(
+        context[order], context[order], side="left"
+    )
     bits = np.empty(len(order))
     bits[order] = np.log2(every / alike)
     follow = (np.diff(shift.left) == 1) & (np.diff(shift.right) == 1)

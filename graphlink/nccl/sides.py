@@ -42,7 +42,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class CallSide:
-    """One entry per call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not recorded."""
+    """One entry per call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not
+    recorded.
+    """
 
     lanes: tuple[Lane, ...]
     of_lane: tuple[I64, ...]  # the calls of each, ascending
@@ -62,15 +64,17 @@ class CallSide:
 
 
 class Unit(NamedTuple):
-    """A group that a lane is joined with, or for the lane of a pair its messages with one peer (a place in the group)."""
+    """A group that a lane is joined with, or for the lane of a pair its messages with one peer (a place in the
+    group).
+    """
 
     group: int
     peer: int  # NOWHERE = all ops of the group
 
 
 class Outcome:
-    """Pairs and reasons found so far. ``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" = by their place among
-    those that met. ``rule``, ``unit``, ``mismatch`` (call, op): of lanes."""
+    """Pairs and reasons found so far. ``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" =
+    by their place among those that met. ``rule``, ``unit``, ``mismatch`` (call, op): of lanes."""
 
     def __init__(self, calls: CallSide, ops: OpSide) -> None:
         self.calls, self.ops = calls, ops
@@ -115,7 +119,12 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
         lane = lane.reshape(-1)
         for (communicator, member), own in zip(pairs.tolist(), _parted(lane, len(pairs)), strict=True):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
-            alone = known is not None and known.size in (2, None) and member in (0, 1) and dump.kind is not DumpKind.FLIGHT_RECORDER
+            alone = (
+                known is not None
+                and known.size in (2, None)
+                and member in (0, 1)
+                and dump.kind is not DumpKind.FLIGHT_RECORDER
+            )
             pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
             lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
         barrier = function == codes[BARRIER]
@@ -153,10 +162,11 @@ def gpu_starts(dump: Dump) -> I64:
 
 
 def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
-    """Return the place of each call among the collectives of its lane, ``NOWHERE`` where it is not sure. O(n log n) in calls.
+    """Return the place of each call among the collectives of its lane, ``NOWHERE`` where it is not sure. O(n log n) in
+    calls.
 
-    NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number of a call.
-    It is not sure where calls are missing around it, and where a lane's counts begin later.
+    NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number
+    of a call. It is not sure where calls are missing around it, and where a lane's counts begin later.
     """
     found = np.full(len(seq), NOWHERE, np.int64)
     for calls in _parted(lane, int(lane.max(initial=NOWHERE)) + 1):
@@ -198,11 +208,17 @@ def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], ops: OpSide, rank: int
 def units(calls: CallSide, ops: OpSide, lane: int) -> list[Unit]:
     """Return all that a lane may be."""
     one = calls.lanes[lane]
-    groups = [Unit(g, NOWHERE) for g in np.flatnonzero(calls.may_be[lane]).tolist() if not one.pair or ops.groups[g].ranks is None]
+    groups = [
+        Unit(g, NOWHERE)
+        for g in np.flatnonzero(calls.may_be[lane]).tolist()
+        if not one.pair or ops.groups[g].ranks is None
+    ]
     if not one.pair:
         return groups
     way = ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
-    return groups + [Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()]
+    return groups + [
+        Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()
+    ]
 
 
 def of_unit(ops: OpSide, unit: Unit) -> Bool:
@@ -214,11 +230,15 @@ def of_unit(ops: OpSide, unit: Unit) -> Bool:
 
 
 def may_meet(calls: CallSide, ops: OpSide, call: I64, op: I64) -> Bool:
-    """Return whether each call may be the op at its place: functions, elements, types and peers that both sides record are equal."""
+    """Return whether each call may be the op at its place: functions, elements, types and peers that both sides record
+    are equal.
+    """
     lane, group = calls.lane[call], ops.group[op]
     pair = np.array([one.pair for one in calls.lanes], np.bool_)[lane]
     member = np.array([one.member for one in calls.lanes], np.int64)[lane]
-    recorder = np.array([one.kind is DumpKind.FLIGHT_RECORDER for one in calls.lanes], np.bool_)[lane]  # counts of inputs or outputs
+    recorder = np.array([one.kind is DumpKind.FLIGHT_RECORDER for one in calls.lanes], np.bool_)[
+        lane
+    ]  # counts of inputs or outputs
     of_pair = pair & ops.message[op] & (ops.peer[op] >= 0) & (ops.first[op] == (member == 0))
     of_group = calls.may_be[lane, group] & _agree(calls.peer[call], ops.peer[op])
     equal = ops.known[op] & (calls.function[call] == ops.function[op]) & (of_group | of_pair)
@@ -236,10 +256,11 @@ def _agree(one: I64, other: I64) -> Bool:
 
 
 def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
-    """Return lanes of files in which a communicator has calls of several members: of one process that has several ranks.
+    """Return lanes of files in which a communicator has calls of several members: of one process that has several
+    ranks.
 
-    Its ranks call at nearly the same times, each in groups of its own at the same places, and nothing tells whose a communicator is.
-    A Flight Recorder has global ranks.
+    Its ranks call at nearly the same times, each in groups of its own at the same places, and nothing tells whose a
+    communicator is. A Flight Recorder has global ranks.
     """
     members: dict[tuple[DumpKind, str], set[int]] = {}
     for lane in lanes:
@@ -250,7 +271,9 @@ def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
 
 
 def rivals(lanes: Sequence[Lane], unit: Mapping[int, Unit], met: I64) -> list[int]:
-    """Return lanes that claim a unit which another communicator of their kind has clearly more pairs in; all of them where none has."""
+    """Return lanes that claim a unit which another communicator of their kind has clearly more pairs in; all of them
+    where none has.
+    """
     claims: dict[tuple[DumpKind, Unit], dict[str, list[int]]] = {}
     for k, one in unit.items():
         if lanes[k].communicator != NOWHERE:

@@ -19,8 +19,8 @@ TIMES: Final = {
 
 
 class NcclClock(msgspec.Struct, frozen=True, kw_only=True):
-    """trace = own + offset_ns; of the GPU's own clock gpu_offset_ns. None: nothing ties them. ``inside`` of ``checked`` kernel starts fall
-    into the span of their kernel.
+    """trace = own + offset_ns; of the GPU's own clock gpu_offset_ns. None: nothing ties them. ``inside`` of ``checked``
+    kernel starts fall into the span of their kernel.
     """
 
     offset_ns: int | None
@@ -42,7 +42,8 @@ class NcclFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the join table: a communicator of a file against the group of the trace that fits. Either may be missing.
+    """A line of the join table: a communicator of a file against the group of the trace that fits. Either may be
+    missing.
 
     calls = matched + sum(calls_left), ops = matched + sum(ops_left).
     """
@@ -132,7 +133,11 @@ def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
             for (kind, group, named, ranks), found in lines.items()
         ],
         times=[
-            NcclTimes(group=group, ops=sum(row.ops for row in rows), **{name: sum(getattr(row, name) for row in rows) for name in TIMES})
+            NcclTimes(
+                group=group,
+                ops=sum(row.ops for row in rows),
+                **{name: sum(getattr(row, name) for row in rows) for name in TIMES},
+            )
             for group, rows in times.items()
         ],
     )
@@ -140,7 +145,11 @@ def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
 
 def rank_rows(nccl: Nccl) -> list[tuple[str, str]]:
     """Return the printed block of a rank: its files, its join table, and how the time inside communication divides."""
-    return [*_shown("NCCL", map(_file, nccl.files)), *_shown("  joined", map(_line, nccl.join)), *_shown("  time", map(_time, nccl.times))]
+    return [
+        *_shown("NCCL", map(_file, nccl.files)),
+        *_shown("  joined", map(_line, nccl.join)),
+        *_shown("  time", map(_time, nccl.times)),
+    ]
 
 
 def run_rows(nccl: NcclRun) -> list[tuple[str, str]]:
@@ -167,7 +176,11 @@ def _file(file: NcclFile) -> str:
 
 
 def _line(line: NcclGroup | NcclRunGroup) -> str:
-    name = f"communicator {line.communicator or '(unknown)'}" if line.group is None else f"group {line.group or '(unnamed)'}"
+    name = (
+        f"communicator {line.communicator or '(unknown)'}"
+        if line.group is None
+        else f"group {line.group or '(unnamed)'}"
+    )
     calls, ops = (f" ({_counted(left)})" if left else "" for left in (line.calls_left, line.ops_left))
     first = f"; first mismatch: {line.mismatch}" if line.mismatch else ""
     return f"{name}: {line.matched:,} of {line.calls:,} calls{calls}, of {line.ops:,} ops{ops}{first}"

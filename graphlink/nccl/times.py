@@ -20,7 +20,9 @@ SLACK_NS: Final = 2_000  # a block may seem to begin so long before its kernel: 
 
 
 def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: OpSide) -> NcclClock:
-    """Return the clock of a dump from its shift against the trace, else from its pairs (``call`` with ``op``), and check kernel starts."""
+    """Return the clock of a dump from its shift against the trace, else from its pairs (``call`` with ``op``), and
+    check kernel starts.
+    """
     offset_ns, residual_ns = (None, 0) if shift is None else (shift.offset_ns, shift.residual_ns)
     timed = (dump.calls.start_ns[call] > 0) & (ops.issued_ns[op] > 0)
     if shift is None and timed.any():
@@ -35,7 +37,13 @@ def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: OpSide)
     timed = (at != NOWHERE) & (dump.kernels.gpu_start_ns > 0)
     at, shown_ns = at[timed], dump.kernels.gpu_start_ns[timed] + gpu_offset_ns
     inside = (shown_ns >= ops.trace.start_ns[at] - SLACK_NS) & (shown_ns <= ops.trace.end_ns[at])
-    return NcclClock(offset_ns=offset_ns, residual_ns=residual_ns, gpu_offset_ns=gpu_offset_ns, inside=int(inside.sum()), checked=len(at))
+    return NcclClock(
+        offset_ns=offset_ns,
+        residual_ns=residual_ns,
+        gpu_offset_ns=gpu_offset_ns,
+        inside=int(inside.sum()),
+        checked=len(at),
+    )
 
 
 def _ops_of(dump: Dump, op: I32, call: I32) -> I64:
@@ -46,8 +54,8 @@ def _ops_of(dump: Dump, op: I32, call: I32) -> I64:
 
 
 def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
-    """Divide the time of ops with proxy steps among the pairs (``call`` of ``dump`` is ``op``). Of several dumps the first
-    counts.
+    """Divide the time of ops with proxy steps among the pairs (``call`` of ``dump`` is ``op``). Of several dumps the
+    first counts.
 
     Each moment of an op belongs in equal parts to the steps that are in progress then. O(n log n) in steps.
     """
@@ -60,7 +68,14 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
         mine, steps = dump == k, one.steps
         of_step = _ops_of(one, op[mine], call[mine])[one.proxies.call[steps.proxy]]
         kept = (of_step != NOWHERE) & ~np.isin(of_step, taken)
-        found.append((of_step[kept], steps.state[kept], steps.start_ns[kept] + clock.offset_ns, steps.end_ns[kept] + clock.offset_ns))
+        found.append(
+            (
+                of_step[kept],
+                steps.state[kept],
+                steps.start_ns[kept] + clock.offset_ns,
+                steps.end_ns[kept] + clock.offset_ns,
+            )
+        )
         taken = np.union1d(taken, of_step[kept])
     own, state, start_ns, end_ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
     every, at = np.unique(own, return_inverse=True)
@@ -74,8 +89,8 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
 def shares(own: I64, state: NDArray[np.integer], start_ns: I64, end_ns: I64, count: int) -> I64:
     """Return the time of each state of ``count`` ops, (count, states). ``own``: the op of each step.
 
-    One sweep over the begins and ends of all steps. Between two of them the time is cut at rounded shares, so that the parts make the
-    whole.
+    One sweep over the begins and ends of all steps. Between two of them the time is cut at rounded shares, so that the
+    parts make the whole.
     """
     steps = len(own)
     ns = np.concatenate([start_ns, end_ns])

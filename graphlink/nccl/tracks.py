@@ -1,4 +1,6 @@
-"""Rows of a timeline for the channels of NCCL: blocks of kernels, and what the steps of proxies waited for (docs/nccl.md)."""
+"""Rows of a timeline for the channels of NCCL: blocks of kernels, and what the steps of proxies waited for
+(docs/nccl.md).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ Columns = dict[str, NDArray[Any]]
 
 
 def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int) -> Rows:
-    """Return what the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
+    """Return what the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log
+    n).
 
     A block without an end has no length.
     """
@@ -59,8 +62,9 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
 
 
 def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> tuple[Bool, Columns]:
-    """Return which calls of a dump are of this rank, as far as that is known (it was matched, or its communicator has no other rank in this
-    file), and what is reported of them: both with one more entry at the end for what belongs to none that is known."""
+    """Return which calls of a dump are of this rank, as far as that is known (it was matched, or its communicator has
+    no other rank in this file), and what is reported of them: both with one more entry at the end for what belongs to
+    none that is known."""
     calls, mine = dump.calls, np.flatnonzero(files.dump == number)
     correlation = np.full(len(calls.rank) + 1, NOWHERE, np.int64)
     op, matched = files.op[mine], files.call[mine]
@@ -72,14 +76,18 @@ def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, string
     own[matched] = True
     return own, {
         "name": strings.column([*(dump.strings[k] for k in calls.function.tolist()), KERNEL]),
-        "communicator": strings.column([*(dump.communicators[k].key if k != NOWHERE else "" for k in calls.communicator.tolist()), ""]),
+        "communicator": strings.column(
+            [*(dump.communicators[k].key if k != NOWHERE else "" for k in calls.communicator.tolist()), ""]
+        ),
         "nccl_seq": np.append(calls.seq, NOWHERE),
         "correlation": correlation,
     }
 
 
 def _kernels(dump: Dump, clock: NcclClock) -> tuple[I32, Columns]:
-    """Return the calls of blocks of kernels, and their rows: by the GPU's clock where it is known, else by the host's."""
+    """Return the calls of blocks of kernels, and their rows: by the GPU's clock where it is known, else by the
+    host's.
+    """
     kernels = dump.kernels
     start, end = np.zeros((2, len(kernels.call)), np.int64)
     for offset_ns, begins, ends in (

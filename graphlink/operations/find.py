@@ -19,7 +19,12 @@ from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_
 from graphlink.tables import codes, distinct, spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
-_USES: Final[dict[Use, UseName]] = {Use.USED: "used", Use.NOT_USED: "not_used", Use.UNKNOWN: "unknown", Use.NONE: "none"}
+_USES: Final[dict[Use, UseName]] = {
+    Use.USED: "used",
+    Use.NOT_USED: "not_used",
+    Use.UNKNOWN: "unknown",
+    Use.NONE: "none",
+}
 _SHAPES: Final = 3  # of an operation that are listed
 NOT_RECORDED: Final = "launch not recorded"
 
@@ -74,7 +79,9 @@ def _kinds(paths: I64, host: HostPaths, annotation: Bool) -> tuple[Kind, ...]:
     return tuple("python" if path == host.python else kinds.get(path, "launch") for path in paths.tolist())
 
 
-def measured(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, gain_ns: I64, rank: int) -> Operations:
+def measured(
+    found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, gain_ns: I64, rank: int
+) -> Operations:
     """Sum up what each operation took; ``gain_ns`` as ``FoundGains`` has it. O(n log n) in rows and operations."""
     count, device = len(found.path), linked.trace.device
     length_ns = device.end_ns - device.start_ns
@@ -158,7 +165,9 @@ def _sums(of: I64 | I32, ns: I64 | None, count: int) -> I64:
     return out
 
 
-def _tensor_cores(found: FoundOperations, linked: Linked, comm: Communication, length_ns: I64) -> tuple[I64, dict[str, I64]]:
+def _tensor_cores(
+    found: FoundOperations, linked: Linked, comm: Communication, length_ns: I64
+) -> tuple[I64, dict[str, I64]]:
     """Return the ``Use`` of each device row, and the fields of ``TensorCores`` for each operation."""
     device, strings, count = linked.trace.device, linked.trace.strings, len(found.path)
     names = distinct(device.name)
@@ -230,7 +239,9 @@ def _dtypes(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list
 
 
 def _shapes(found: FoundOperations, linked: Linked) -> dict[str, list[Any]]:
-    """Return the most frequent input shapes of the forward calls of each operation, as recorded, and how many others there are."""
+    """Return the most frequent input shapes of the forward calls of each operation, as recorded, and how many others
+    there are.
+    """
     codes, texts = _recorded(linked, "input_shapes")
     rows = np.flatnonzero(found.host.heads & ~found.host.backward & (found.of_row != NOWHERE))
     key, count = np.unique(found.of_row[rows] * len(texts) + codes[rows], return_counts=True)
@@ -240,28 +251,41 @@ def _shapes(found: FoundOperations, linked: Linked) -> dict[str, list[Any]]:
         if texts[text] not in ("", "[]"):
             by_operation[operation].append((-times, texts[text]))
     first = [[text for _, text in sorted(shapes)[:_SHAPES]] for shapes in by_operation]
-    return {"shapes": first, "other_shapes": [len(shapes) - len(some) for shapes, some in zip(by_operation, first, strict=True)]}
+    return {
+        "shapes": first,
+        "other_shapes": [len(shapes) - len(some) for shapes, some in zip(by_operation, first, strict=True)],
+    }
 
 
-def _kernels(of: I64, linked: Linked, use: I64, length_ns: I64, count: int, rows: I64 | None = None) -> list[list[Kernel]]:
-    """Return the kernels of each of ``count`` groups, most time first; ``of``: the group of each of ``rows``, which are all without any."""
+def _kernels(
+    of: I64, linked: Linked, use: I64, length_ns: I64, count: int, rows: I64 | None = None
+) -> list[list[Kernel]]:
+    """Return the kernels of each of ``count`` groups, most time first; ``of``: the group of each of ``rows``, which are
+    all without any.
+    """
     device, strings = linked.trace.device, linked.trace.strings
     rows = np.arange(len(device.name)) if rows is None else rows
-    key, which, counts = np.unique((of * len(strings) + device.name[rows]) * len(Use) + use[rows], return_inverse=True, return_counts=True)
+    key, which, counts = np.unique(
+        (of * len(strings) + device.name[rows]) * len(Use) + use[rows], return_inverse=True, return_counts=True
+    )
     spent = _sums(which.reshape(-1), length_ns[rows], len(key))
     out: list[list[Kernel]] = [[] for _ in range(count)]
     for one, times, ns in zip(key.tolist(), counts.tolist(), spent.tolist(), strict=True):
         group, code = divmod(one // len(Use), len(strings))
         whole = strings[code]
-        out[group].append(Kernel(name=short_name(whole), whole_name=whole, count=times, ns=ns, tensor_cores=_USES[Use(one % len(Use))]))
+        out[group].append(
+            Kernel(
+                name=short_name(whole), whole_name=whole, count=times, ns=ns, tensor_cores=_USES[Use(one % len(Use))]
+            )
+        )
     for kernels in out:
         kernels.sort(key=lambda kernel: (-kernel.ns, -kernel.count, kernel.whole_name))
     return out
 
 
 def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list[str]]:
-    """Return the Python frames around the launch of the longest device op of each operation, or around the longest call of one without
-    any; a forward one where there is any, as autograd's threads have no stack."""
+    """Return the Python frames around the launch of the longest device op of each operation, or around the longest call
+    of one without any; a forward one where there is any, as autograd's threads have no stack."""
     device, calls, host = linked.trace.device, linked.trace.calls, linked.trace.host
     launched = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[launched]
@@ -282,7 +306,9 @@ def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list
 
 
 def _waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
-    """Return the calls in which the host waited for what an edge names, longest first. O(n log n) in ``sync`` edges, and ``stacks_at``."""
+    """Return the calls in which the host waited for what an edge names, longest first. O(n log n) in ``sync`` edges,
+    and ``stacks_at``.
+    """
     kept, calls = graph.sync_calls, linked.trace.calls
     call, which = np.unique(kept.call, return_inverse=True)
     ended_ns = calls.start_ns[call].copy()

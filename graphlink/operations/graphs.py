@@ -12,10 +12,11 @@ from graphlink.tables import begins, take, turns
 
 
 def graph_replays(linked: Linked) -> list[GraphReplays]:
-    """Return the graphs that were launched, most device time first, with their nodes in the order in which they run. O(n log n) in device
-    rows.
+    """Return the graphs that were launched, most device time first, with their nodes in the order in which they run.
+    O(n log n) in device rows.
 
-    Where ids are not recorded, launches with as many ops of the same names are of one graph, and the k-th op of a name is one node.
+    Where ids are not recorded, launches with as many ops of the same names are of one graph, and the k-th op of a name
+    is one node.
     """
     rows = np.flatnonzero(_behind_graphs(linked))
     rows = rows[np.lexsort((linked.trace.device.start_ns[rows], linked.trace.device.correlation[rows]))]
@@ -46,8 +47,8 @@ def graph_replays(linked: Linked) -> list[GraphReplays]:
 
 
 def _behind_graphs(linked: Linked) -> Bool:
-    """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch that was not
-    recorded."""
+    """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch
+    that was not recorded."""
     device, call = linked.trace.device, linked.device_call
     by_graph = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
     known = call != NOWHERE
@@ -59,18 +60,24 @@ def _behind_graphs(linked: Linked) -> Bool:
 
 
 def _graphs(device: DeviceRows, first: I64) -> I64:
-    """Return the graph of each launch, by number: that of equal recorded ids, else of equal names; ``first``: the first row of each."""
+    """Return the graph of each launch, by number: that of equal recorded ids, else of equal names; ``first``: the first
+    row of each.
+    """
     code: dict[tuple[int, bytes], int] = {}
     names = np.split(device.name, first[1:])
     keys = (
         (graph, b"" if graph else np.sort(name).tobytes())
-        for graph, name in zip(np.maximum.reduceat(device.graph, first).tolist() if len(first) else [], names, strict=False)
+        for graph, name in zip(
+            np.maximum.reduceat(device.graph, first).tolist() if len(first) else [], names, strict=False
+        )
     )
     return np.array([code.setdefault(key, len(code)) for key in keys], np.int64)
 
 
 def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
-    """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then by start."""
+    """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then
+    by start.
+    """
     turn = turns(launch, device.name)
     turn[device.graph_node > 0] = 0
     columns = np.stack([graph, device.graph_node, device.name.astype(np.int64), turn], axis=1)

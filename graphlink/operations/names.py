@@ -1,4 +1,6 @@
-"""Short names of kernels: without parameters and template arguments, but for the one that says what a general kernel does."""
+"""Short names of kernels: without parameters and template arguments, but for the one that says what a general kernel
+does.
+"""
 
 from __future__ import annotations
 

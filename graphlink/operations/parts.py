@@ -28,8 +28,8 @@ _WAITS: Final = tuple(role for role in Role if role.waits)
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What is summed up. ``operation`` may be ``NOWHERE``; ``name``, ``op``: positions in the strings of the trace; ``step``: from 1 on, 0
-    for none; ``count``: how many rows were summed up."""
+    """What is summed up. ``operation`` may be ``NOWHERE``; ``name``, ``op``: positions in the strings of the trace;
+    ``step``: from 1 on, 0 for none; ``count``: how many rows were summed up."""
 
     operation: I64
     sort: I64
@@ -43,8 +43,12 @@ class _Rows:
     ns: I64
 
 
-def parts_of(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]) -> list[Part]:
-    """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x steps."""
+def parts_of(
+    found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps, order: Sequence[int]
+) -> list[Part]:
+    """Return the parts of all operations, which are given in ``order``; O(n log n) in rows, and linear in parts x
+    steps.
+    """
     strings = (*linked.trace.strings, OTHER_THREADS)
     own = _host(found, graph, linked, steps, len(strings) - 1)
     rows = concat(*_device(found, graph, linked, comm, steps), *own, *_calls(found, linked, steps))
@@ -57,7 +61,9 @@ def places(order: Sequence[int]) -> I64:
 
 
 def _parts(rows: _Rows, operation: I64, width: int, strings: tuple[str, ...]) -> Iterator[Part]:
-    turn = np.argsort(np.argsort(np.array(strings, object), kind="stable"), kind="stable")  # by text: numbers depend on the order of rows
+    turn = np.argsort(
+        np.argsort(np.array(strings, object), kind="stable"), kind="stable"
+    )  # by text: numbers depend on the order of rows
     by = np.lexsort((rows.stream, rows.device, rows.backward, turn[rows.op], turn[rows.name], rows.sort, operation))
     columns = [column[by] for column in (operation, rows.sort, rows.name, rows.op, rows.backward)]
     opens = begins(*columns)
@@ -67,10 +73,14 @@ def _parts(rows: _Rows, operation: I64, width: int, strings: tuple[str, ...]) ->
     np.add.at(ns, (number, rows.step[by]), rows.ns[by])
     streams: list[list[tuple[int, int]]] = [[] for _ in range(len(first))]
     placed = np.flatnonzero(begins(number, rows.device[by], rows.stream[by]) & (columns[1] < _LATE))
-    for k, device, stream in zip(*(column[placed].tolist() for column in (number, rows.device[by], rows.stream[by])), strict=True):
+    for k, device, stream in zip(
+        *(column[placed].tolist() for column in (number, rows.device[by], rows.stream[by])), strict=True
+    ):
         streams[k].append((device, stream))
     keys = zip(*(column[first].tolist() for column in columns), strict=True)
-    for (of, sort, name, op, backward), placed_on, counts, times in zip(keys, streams, count.tolist(), ns.tolist(), strict=True):
+    for (of, sort, name, op, backward), placed_on, counts, times in zip(
+        keys, streams, count.tolist(), ns.tolist(), strict=True
+    ):
         yield Part(
             operation=None if of == NOWHERE else of,
             of=_SORTS[sort],
@@ -108,19 +118,23 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     yield _summed(found.of_device, sort, device.name, steps, at_ns, device.end_ns - device.start_ns, **placed)
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
-    late_ns = _sums(graph.row[node], graph.start_delay_ns[node], len(op)) + _sums(graph.row[delay], graph.duration_ns[delay], len(op))
+    late_ns = _sums(graph.row[node], graph.start_delay_ns[node], len(op)) + _sums(
+        graph.row[delay], graph.duration_ns[delay], len(op)
+    )
     late = np.flatnonzero(late_ns > 0)
     yield _summed(found.of_device[late], _LATE, 0, steps, at_ns[late], late_ns[late])
     rows = comm.host_row  # gloo
     took_ns = host.end_ns[rows] - host.start_ns[rows]
-    yield _summed(found.of_row[rows], _COMM, host.name[rows], steps, host.start_ns[rows], took_ns, device=NOWHERE, stream=NOWHERE)
+    yield _summed(
+        found.of_row[rows], _COMM, host.name[rows], steps, host.start_ns[rows], took_ns, device=NOWHERE, stream=NOWHERE
+    )
 
 
 def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, other_threads: int) -> Iterator[_Rows]:
     """Yield the own time of each host row, without GPU calls and waits; and the time between ops, which is of no row.
 
-    ``other_threads``: the name of long time between ops on others than the main thread. They may as well wait there for what was not
-    recorded.
+    ``other_threads``: the name of long time between ops on others than the main thread. They may as well wait there for
+    what was not recorded.
     """
     host, calls = linked.trace.host, linked.trace.calls
     count = len(host.start_ns)
@@ -139,7 +153,14 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, ot
     main = graph.tid[node] == _main_thread(linked)
     python = np.flatnonzero(found.path == found.host.python)
     name = np.where(main | (between_ns < _ASLEEP_NS), 0, other_threads)
-    yield _summed(int(python[0]) if len(python) else NOWHERE, _HOST, name, steps, graph.start_ns[node] + graph.epoch_ns, between_ns)
+    yield _summed(
+        int(python[0]) if len(python) else NOWHERE,
+        _HOST,
+        name,
+        steps,
+        graph.start_ns[node] + graph.epoch_ns,
+        between_ns,
+    )
 
 
 def _main_thread(linked: Linked) -> int:

@@ -1,7 +1,8 @@
-"""The path of each host row: the modules, ranges and ops around it, outermost first; and which op forward or backward work is of.
+"""The path of each host row: the modules, ranges and ops around it, outermost first; and which op forward or backward
+work is of.
 
-Instances of one module class are one (``nn.Module: Linear_36`` is ``Linear``), and marks of steps are left out, so that what is done
-once a layer and a step has one path. An autograd node is part of the forward op that made it.
+Instances of one module class are one (``nn.Module: Linear_36`` is ``Linear``), and marks of steps are left out, so that
+what is done once a layer and a step has one path. An autograd node is part of the forward op that made it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _ENGINE: Final = "autograd::engine::evaluate_function"
 
 
 class PathTable:
-    """Paths by number: each is another one and a name behind it; 0 is the empty one. ``names``: texts, of which more may be added."""
+    """Paths by number: each is another one and a name behind it; 0 is the empty one. ``names``: texts, of which more
+    may be added.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -84,9 +87,11 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class FoundOperations(Short, msgspec.Struct, frozen=True):
-    """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node, ``NOWHERE`` for none.
+    """Operations by number: ``path`` and ``kind`` have one entry each; ``of_node``: the operation of each node,
+    ``NOWHERE`` for none.
 
-    ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device row.
+    ``of_device``, ``backward``, ``op`` (the host row that launched; ``NOWHERE`` outside any op): one entry per device
+    row.
     """
 
     host: HostPaths
@@ -132,7 +137,8 @@ def host_paths(linked: Linked) -> HostPaths:
 
 
 def _forward_of(linked: Linked) -> tuple[I64, Bool]:
-    """Return for each host row the forward op whose backward it begins, ``NOWHERE`` for others; and which rows are such forward ops.
+    """Return for each host row the forward op whose backward it begins, ``NOWHERE`` for others; and which rows are such
+    forward ops.
 
     What the engine does around an autograd node, such as adding gradients up, is part of the backward.
     """
@@ -159,7 +165,8 @@ def _levels(parent: I64) -> list[I64]:
 
 
 def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
-    """Return (parent, name) of all host rows and, behind them, of the frames of modules: what encloses each, and its name in ``table``.
+    """Return (parent, name) of all host rows and, behind them, of the frames of modules: what encloses each, and its
+    name in ``table``.
 
     Of a row and a frame that cover the same time the frame is the outer one.
     """
@@ -172,7 +179,9 @@ def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
     within, _ = nest(modules, np.zeros(len(modules.tid), np.bool_), 0)
     everything = np.ones(len(modules.tid), np.bool_)
     until_ns = np.maximum(rows.start_ns, rows.end_ns - 1)
-    module = innermost(modules, within, last_started(modules, everything, rows.tid, rows.start_ns), everything, until_ns)
+    module = innermost(
+        modules, within, last_started(modules, everything, rows.tid, rows.start_ns), everything, until_ns
+    )
     module[linked.crossing] = NOWHERE
     usable = ~linked.crossing
     op = last_started(rows, usable, modules.tid, modules.start_ns)
@@ -187,7 +196,9 @@ def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
 
 
 def _later(op: I32 | I64, rows: HostRows, module: I32, modules: HostRows, count: int) -> I64:
-    """Choose the inner one of the op and the module around something: the one that began later. Modules are numbered from ``count``."""
+    """Choose the inner one of the op and the module around something: the one that began later. Modules are numbered
+    from ``count``.
+    """
     some = (op != NOWHERE) & (module != NOWHERE)
     began, other = rows.start_ns[op[some]], modules.start_ns[module[some]]
     inner = op == NOWHERE
@@ -206,6 +217,6 @@ def _as_rows(frames: FrameRows) -> HostRows:
     frames = take(frames, np.lexsort((frames.name, -frames.end_ns, frames.start_ns)))
     none, zero = np.zeros(len(frames.tid), np.int32), np.zeros(len(frames.tid), np.int64)
     return HostRows(
-        frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero, none, none,
+        frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero, none, none,  # noqa: E501
         CommTable(none[:0], ()),
     )  # fmt: skip

@@ -19,9 +19,10 @@ PartOf = Literal["kernel", "copy", "communication", "late", "host", "call", "wai
 class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Device time of kernels that compute, by whether their names tell that they use tensor cores.
 
-    ``kernels_ns`` = ``used_ns`` + ``not_used_ns`` + ``unknown_ns``. Of it ``eligible_ns`` ran for ops that libraries can run on tensor
-    cores (by the op that launched), of that again ``eligible_used_ns``, ``eligible_unknown_ns``, and ``other_type_ns``: with inputs of a
-    type that the tensor cores of this device do not take. ``without_op_ns``: of kernels whose op is not recorded.
+    ``kernels_ns`` = ``used_ns`` + ``not_used_ns`` + ``unknown_ns``. Of it ``eligible_ns`` ran for ops that libraries
+    can run on tensor cores (by the op that launched), of that again ``eligible_used_ns``, ``eligible_unknown_ns``, and
+    ``other_type_ns``: with inputs of a type that the tensor cores of this device do not take. ``without_op_ns``: of
+    kernels whose op is not recorded.
     """
 
     kernels_ns: int
@@ -36,7 +37,9 @@ class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """Device ops of one name. ``name``: demangled and short; ``whole_name``: as recorded; ``tensor_cores``: none = it does not compute."""
+    """Device ops of one name. ``name``: demangled and short; ``whole_name``: as recorded; ``tensor_cores``: none = it
+    does not compute.
+    """
 
     name: str
     whole_name: str
@@ -46,13 +49,15 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A forward op with its backward, a range, or what was launched outside any op; all calls that come from one ``path``.
+    """A forward op with its backward, a range, or what was launched outside any op; all calls that come from one
+    ``path``.
 
-    ``path``: modules, ranges and ops, outermost first. ``stack``: Python frames outside of PyTorch around the launch of its longest device
-    op, or of one without any around its longest call, the innermost last. Device time is the sum over device ops, host time what its rows
-    took without those inside them; of both the backward's part is ``backward_...``. ``delay_ns``: for how long its device ops came late and
-    nothing explains it. ``gain_ns``: how much earlier the rank would end if it took no time; None where it is none of the largest.
-    ``shapes``: most frequent first, the other ones only counted.
+    ``path``: modules, ranges and ops, outermost first. ``stack``: Python frames outside of PyTorch around the launch of
+    its longest device op, or of one without any around its longest call, the innermost last. Device time is the sum
+    over device ops, host time what its rows took without those inside them; of both the backward's part is
+    ``backward_...``. ``delay_ns``: for how long its device ops came late and nothing explains it. ``gain_ns``: how much
+    earlier the rank would end if it took no time; None where it is none of the largest. ``shapes``: most frequent
+    first, the other ones only counted.
     """
 
     path: list[str]
@@ -75,10 +80,12 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one name from one ``path`` and Python line in which the host waited for a device, and an edge says for what.
+    """Calls of one name from one ``path`` and Python line in which the host waited for a device, and an edge says for
+    what.
 
-    ``path``: as that of ``Operation``, [] outside any op or range; ``ns``: from the start of each call to the end of what it waited for;
-    ``stack``: Python frames outside of PyTorch around the call, the innermost last, [] where none were recorded.
+    ``path``: as that of ``Operation``, [] outside any op or range; ``ns``: from the start of each call to the end of
+    what it waited for; ``stack``: Python frames outside of PyTorch around the call, the innermost last, [] where none
+    were recorded.
     """
 
     call: str
@@ -89,13 +96,14 @@ class HostWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation has of one sort and name, step by step. A part of no operation (``operation`` None) was called outside any.
+    """What an operation has of one sort and name, step by step. A part of no operation (``operation`` None) was called
+    outside any.
 
-    ``of``: device ops (``kernel``: memsets too; ``copy``, ``communication``; by recorded name), ``late`` (starts that nothing explains),
-    ``host`` (its own host time without GPU calls and waits), ``call`` and ``waiting_call`` (GPU calls by name, with the time blocked
-    in them). ``operation``: a position in ``operations``. Of device ops: ``op`` launched them, ``backward`` is that of the operation,
-    ``streams`` are (device, stream). ``count``, ``ns``: one entry a step of ``steps``, before these one of what is in none. Device ops
-    count in the step of their launch call.
+    ``of``: device ops (``kernel``: memsets too; ``copy``, ``communication``; by recorded name), ``late`` (starts that
+    nothing explains), ``host`` (its own host time without GPU calls and waits), ``call`` and ``waiting_call`` (GPU
+    calls by name, with the time blocked in them). ``operation``: a position in ``operations``. Of device ops: ``op``
+    launched them, ``backward`` is that of the operation, ``streams`` are (device, stream). ``count``, ``ns``: one entry
+    a step of ``steps``, before these one of what is in none. Device ops count in the step of their launch call.
     """
 
     operation: int | None
@@ -109,7 +117,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a graph: ``node`` is its recorded id, None where it is told by the name of its device op and its turn in the launch.
+    """A node of a graph: ``node`` is its recorded id, None where it is told by the name of its device op and its turn
+    in the launch.
 
     ``replays``: how often it ran, ``ns`` in all; ``spread_ns``: the standard deviation. Names as in ``Kernel``.
     """
@@ -125,8 +134,9 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA or HIP graph and what ran behind its launches. ``graph``: its recorded id; None where launches with as many device ops of
-    the same names are taken to be of one graph. ``call``: what launched it; "" where no launch was recorded. ``nodes`` as they run.
+    """A CUDA or HIP graph and what ran behind its launches. ``graph``: its recorded id; None where launches with as
+    many device ops of the same names are taken to be of one graph. ``call``: what launched it; "" where no launch was
+    recorded. ``nodes`` as they run.
     """
 
     graph: int | None
@@ -138,11 +148,13 @@ class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those of the rank.
+    """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those
+    of the rank.
 
-    ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the devices.
-    ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device time first. ``steps``: names,
-    as in ``summary.json``. ``of_node``: of each node of the graph, by id, the position of its operation; -1 for none.
+    ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the
+    devices. ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device
+    time first. ``steps``: names, as in ``summary.json``. ``of_node``: of each node of the graph, by id, the position of
+    its operation; -1 for none.
     """
 
     graphlink: str = __version__

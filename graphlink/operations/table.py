@@ -1,4 +1,6 @@
-"""What ``graphlink ops`` prints and its ``--json`` holds: operations with most device time, use of tensor cores, waits of the host."""
+"""What ``graphlink ops`` prints and its ``--json`` holds: operations with most device time, use of tensor cores, waits
+of the host.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ _END: Final = 34  # of its first and of its last name
 _FEW: Final = 3
 _FEW_RANKS: Final = 2
 _OVER: Final = (
-    "a gain may exceed host and device time: short times (below 20 us each) in which the ops around it end, and pauses behind it, "
+    "a gain may exceed host and device time: short times (below 20 us each) in which the ops around it end, and pauses "
+    "behind it, "
     "belong to its nodes"
 )
 
 
 class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A rank with its first operations, unknown names and waits; ``others``, ``others_device_ns``: how many more operations there are, and
-    their time; ``other_waits``, ``other_waits_ns``: the same of waits. ``graphs``: each with the nodes that took most time.
+    """A rank with its first operations, unknown names and waits; ``others``, ``others_device_ns``: how many more
+    operations there are, and their time; ``other_waits``, ``other_waits_ns``: the same of waits. ``graphs``: each with
+    the nodes that took most time.
 
     ``most_delayed``: the path of the operation whose device ops came late by most; empty where none did.
     """
@@ -54,7 +58,10 @@ def top_of(file: Operations, top: int) -> RankOperations:
     """Return the first operations of a rank."""
     latest = max(file.operations, key=lambda one: one.delay_ns, default=None)
     return RankOperations(
-        **{name: getattr(file, name) for name in ("rank", "gpus", "device_ops", "device_ns", "host_ns", "delay_ns", "tensor_cores")},
+        **{
+            name: getattr(file, name)
+            for name in ("rank", "gpus", "device_ops", "device_ns", "host_ns", "delay_ns", "tensor_cores")
+        },
         most_delayed=latest.path if latest and latest.delay_ns else [],
         unknown=file.unknown[:top],
         other_unknown=len(file.unknown[top:]),
@@ -64,12 +71,17 @@ def top_of(file: Operations, top: int) -> RankOperations:
         waits=file.waits[:top],
         other_waits=len(file.waits[top:]),
         other_waits_ns=sum(one.ns for one in file.waits[top:]),
-        graphs=[msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top]) for one in file.graphs[:_FEW]],
+        graphs=[
+            msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top])
+            for one in file.graphs[:_FEW]
+        ],
     )
 
 
 def operations_table(report: OperationsReport, *, whole: bool = False) -> list[str | Table]:
-    """Return the report for people: of few ranks all, of many a line each, and the operations of the one with most device time."""
+    """Return the report for people: of few ranks all, of many a line each, and the operations of the one with most
+    device time.
+    """
     ranks, out = report.ranks, list[str | Table]()
     if len(ranks) > _FEW_RANKS:
         out += [_ranks(ranks), ""]
@@ -95,10 +107,26 @@ def _ranks(ranks: Sequence[RankOperations]) -> Table:
 
 def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     on = f" on {', '.join(rank.gpus)}" if rank.gpus else ""
-    late = f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
-    took = f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; host {ms(rank.host_ns)} ms{late}"
+    late = (
+        f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
+    )
+    took = (
+        f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; host "
+        f"{ms(rank.host_ns)} ms{late}"
+    )
     out: list[str | Table] = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
-    head = ["device ms", "share", "backward", "calls", "host ms", "gain ms", "tensor cores", "type", "operation", "longest kernel"]
+    head = [
+        "device ms",
+        "share",
+        "backward",
+        "calls",
+        "host ms",
+        "gain ms",
+        "tensor cores",
+        "type",
+        "operation",
+        "longest kernel",
+    ]
     rows = [_row(one, rank.device_ns, whole) for one in rank.operations]
     called = any(one.stack for one in rank.operations)
     if called:
@@ -110,8 +138,13 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     if rank.others:
         out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
     if rank.unknown:
-        names = [(ms(one.ns), f"{one.count:,}", one.whole_name if whole else shortened(one.name)) for one in rank.unknown]
-        out += ["kernels whose names do not tell whether they use tensor cores", Table(names, ("ms", "count", ""), ">><")]
+        names = [
+            (ms(one.ns), f"{one.count:,}", one.whole_name if whole else shortened(one.name)) for one in rank.unknown
+        ]
+        out += [
+            "kernels whose names do not tell whether they use tensor cores",
+            Table(names, ("ms", "count", ""), ">><"),
+        ]
     if rank.other_unknown:
         out.append(f"  {counted(rank.other_unknown, 'more name')}")
     return [*out, *_waits(rank, whole), *(part for one in rank.graphs for part in _graph(one, whole)), ""]
@@ -123,7 +156,8 @@ def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
         return []
     head = ["ms", "calls", "call", "in"]
     rows: list[tuple[str, ...]] = [
-        (ms(one.ns), f"{one.count:,}", one.call, "/".join(one.path) if whole else short_path(one.path)) for one in rank.waits
+        (ms(one.ns), f"{one.count:,}", one.call, "/".join(one.path) if whole else short_path(one.path))
+        for one in rank.waits
     ]
     if any(one.stack for one in rank.waits):
         head.append("from")
@@ -167,9 +201,13 @@ def core_lines(of: TensorCores) -> list[str]:
     states = _states(of.used_ns, of.unknown_ns, of.kernels_ns)
     out = [f"  tensor cores, of {ms(of.kernels_ns)} ms of compute kernels: {states}{bare}"]
     if of.eligible_ns:
-        other = f"; {percent(of.other_type_ns, of.eligible_ns)} in types that they do not take" if of.other_type_ns else ""
+        other = (
+            f"; {percent(of.other_type_ns, of.eligible_ns)} in types that they do not take" if of.other_type_ns else ""
+        )
         states = _states(of.eligible_used_ns, of.eligible_unknown_ns, of.eligible_ns)
-        out.append(f"  of {ms(of.eligible_ns)} ms in ops that could use them, all their kernels counted: {states}{other}")
+        out.append(
+            f"  of {ms(of.eligible_ns)} ms in ops that could use them, all their kernels counted: {states}{other}"
+        )
     return out
 
 
@@ -199,7 +237,9 @@ def _from(stack: Sequence[str], whole: bool) -> str:
 
 
 def core_state(of: TensorCores) -> str:
-    """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where it could not."""
+    """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where it
+    could not.
+    """
     if of.used_ns:
         return f"used {percent(of.used_ns, of.kernels_ns)}"
     if of.unknown_ns:

@@ -23,20 +23,23 @@ class Use(IntEnum):
     NONE = 3
 
 
-# These are searched for in names in lower case, as a whole with all template arguments; each is linear in the length of a name. First what
-# rules tensor cores out: kernels of plain arithmetic, among them those of families that have both (``sm80_xmma_gemm_..._ffma_...``), and
-# the helpers of such families.
+# These are searched for in names in lower case, as a whole with all template arguments; each is linear in the length of a name. First what  # noqa: E501
+# rules tensor cores out: kernels of plain arithmetic, among them those of families that have both
+# (``sm80_xmma_gemm_..._ffma_...``), and the helpers of such families.
 _PLAIN: Final = re.compile(
     r"simt|ffma|universalfma|gemv|scudnn|splitkreduce|reducesplitk|split_k_kernel|init_device_workspace|compute(wgrad)?(splitk)?b?offsets"
     r"|subtensorop"
 )
-_SINGLE: Final = re.compile(r"(?<![a-z])(gc|[sdcz])gemm|[^a-z][sdcz]gemm(?![a-z])|convolve_sgemm")  # unless a tensor core is named too
+_SINGLE: Final = re.compile(
+    r"(?<![a-z])(gc|[sdcz])gemm|[^a-z][sdcz]gemm(?![a-z])|convolve_sgemm"
+)  # unless a tensor core is named too
 _UNITS: Final = re.compile(
     r"(?<!\d)[a-z](884|1688|8816|16816|16832)(?!\d)|tensor\d+x\d+x\d+|(?<![a-z])(h|i|q|w|g|wg|hg|qg|ig|utc)?mma(_sync)?(?![a-z])"
     r"|tensor_?op(?!erat)|tcgen05|nvjet|tf32|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group"
     r"|flash_?(fwd|bwd|attn)|flash::compute_attn|fmha|mfma|xdl(ops)?"
 )
-# Words that only together name such units: families of cuDNN and cuBLAS, arithmetic of 8 bits, which nothing else has; Tensile, MIOpen.
+# Words that only together name such units: families of cuDNN and cuBLAS, arithmetic of 8 bits, which nothing else has;
+# Tensile, MIOpen.
 _TOGETHER: Final = tuple(
     (re.compile(one), re.compile(other))
     for one, other in (
@@ -53,7 +56,8 @@ _HELPERS: Final = tuple(
         (r"fmha_cutlass[fb]_f32_", r"sm(50|60|70|75)(?!\d)"),  # before sm80 no tensor core takes 32 bits
     )
 )
-# Namespaces and words of kernels that multiply no matrices, searched for in the qualified name without template arguments.
+# Namespaces and words of kernels that multiply no matrices, searched for in the qualified name without template
+# arguments.
 _OTHERS: Final = re.compile(
     r"^(at|at_cuda_detail|c10|cub|thrust|hipcub|rocprim|layer_norm|fbgemm_gpu|multi_tensor_apply)::|^triton_(poi|red|per)_"
     r"|elementwise|softmax|norm|embedding|transpose|fill|copy|cast|quant|reduce|scan|sort|gather|scatter|dropout|pool|adam|sgd|lamb"
@@ -95,15 +99,17 @@ def is_eligible(op: str) -> bool:
 # As Kineto, execution traces and C++ spell the types of tensors.
 _TYPES: Final = {
     "c10::half": "float16", "half": "float16", "c10::bfloat16": "bfloat16", "float": "float32", "double": "float64",
-    "signed char": "int8", "unsigned char": "uint8", "c10::float8_e4m3fn": "float8_e4m3fn", "c10::float8_e5m2": "float8_e5m2",
-    "c10::float8_e4m3fnuz": "float8_e4m3fnuz", "c10::float8_e5m2fnuz": "float8_e5m2fnuz", "c10::complex<float>": "complex64",
+    "signed char": "int8", "unsigned char": "uint8", "c10::float8_e4m3fn": "float8_e4m3fn", "c10::float8_e5m2": "float8_e5m2",  # noqa: E501
+    "c10::float8_e4m3fnuz": "float8_e4m3fnuz", "c10::float8_e5m2fnuz": "float8_e5m2fnuz", "c10::complex<float>": "complex64",  # noqa: E501
     "c10::complex<double>": "complex128",
 }  # fmt: skip
 _WORD: Final = re.compile(r"""["(\[]\s*(?:Tensor\()?([^"()\[\],]+)""")
 
 
 def dtype_of(recorded: str) -> str:
-    """Return the type of the first tensor of floats or bytes among recorded input types, as PyTorch names it; "" where there is none."""
+    """Return the type of the first tensor of floats or bytes among recorded input types, as PyTorch names it; "" where
+    there is none.
+    """
     found = (_TYPES.get(word.strip().lower()) for word in _WORD.findall(recorded))
     return next((dtype for dtype in found if dtype), "")
 
@@ -114,7 +120,8 @@ _FLOAT8: Final = ("float8_e4m3fn", "float8_e5m2")
 
 
 def types_taken(gpus: Sequence[Gpu]) -> frozenset[str] | None:
-    """Return the types that the tensor cores of these devices take, float32 as TF32; None where generations differ or are not known.
+    """Return the types that the tensor cores of these devices take, float32 as TF32; None where generations differ or
+    are not known.
 
     CUDA's Programming Guide, "Warp Matrix Functions", by compute capability; devices of other makers are not known.
     """

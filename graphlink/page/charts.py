@@ -1,4 +1,5 @@
-"""Charts as SVG, inside a page or alone. Text is any text: what does not print is spelled out, nothing is read as markup.
+"""Charts as SVG, inside a page or alone. Text is any text: what does not print is spelled out, nothing is read as
+markup.
 
 Sizes are px of a chart ``WIDE`` px wide; every chart has a legend or a scale in view, and its sentence as description.
 """
@@ -22,12 +23,20 @@ _LANE: Final = 26
 _DOTS: Final = 44  # px of a row of dots
 _MOST_LABEL: Final = 56  # characters
 _LEAST_SPAN: Final = 0.1  # of the middle of a scale of times, to each side: times closer than that are no contrast
-EDGES: Final = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)  # of the shades of shares: what is small on all, and large on one, is seen
+EDGES: Final = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+)  # of the shades of shares: what is small on all, and large on one, is seen
 _MOST_TITLES: Final = 4_000  # cells of a heat map with a tooltip of their own
 _FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 STYLE: Final = (
     f".chart{{{_FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
-    ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart .small{font-size:11px}"
+    ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart "
+    ".small{font-size:11px}"
     ".dot{fill:none;stroke-width:6;stroke-linecap:round;opacity:.65}.dot.apart{opacity:.3}.mean{fill:none;stroke-width:2}"
 )
 
@@ -36,14 +45,18 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
     """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white."""
     body, high, keys, wide = _drawn(chart)
     top = 34 if alone else 0
-    title = f'<title id="{chart.name}-t">{xml(chart.title)}</title><desc id="{chart.name}-d">{xml(chart.says, 1000)}</desc>'
+    title = (
+        f'<title id="{chart.name}-t">{xml(chart.title)}</title><desc id="{chart.name}-d">{xml(chart.says, 1000)}</desc>'
+    )
     role = f'role="img" aria-labelledby="{chart.name}-t {chart.name}-d"'
     size = f'width="{wide}" height="{high + top:g}" viewBox="0 0 {wide} {high + top:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} {size}>{title}'
     if not alone:
         return f"{head}{body}</svg>"
     style = f"<style>{STYLE}\n{look.rules(keys, dark=False)}\n{look.fills(keys)}</style><defs>{look.defs(keys)}</defs>"
-    shown = f'<rect class="c-page" width="{wide}" height="{high + top:g}"/><text class="c-ink" x="4" y="20" font-size="15">'
+    shown = (
+        f'<rect class="c-page" width="{wide}" height="{high + top:g}"/><text class="c-ink" x="4" y="20" font-size="15">'
+    )
     return f'{head}{style}{shown}{xml(chart.title)}</text><g transform="translate(0,{top})">{body}</g></svg>\n'
 
 
@@ -135,7 +148,10 @@ def _bar(bar: Bar, unit: str, zero: float, y: float, scale: float) -> Iterator[s
             x, right = right, right + wide
         place = f'x="{x:.2f}" y="{y:g}" width="{wide:.2f}" height="{_BAR}"'
         key, tip = _known(one.key), xml(_tip(bar, one, unit, whole))
-        yield f'<rect class="k-{key}" {place}><title>{tip}</title></rect><rect class="c-edge" {place} pointer-events="none"/>'
+        yield (
+            f'<rect class="k-{key}" {place}><title>{tip}</title></rect><rect class="c-edge" {place} '
+            'pointer-events="none"/>'
+        )
         if len(bar.segments) > 1:
             share = percent(abs(one.value), whole)
             yield from _inside(f"{look.LOOKS[key].words} {share}", share, x, y, wide)
@@ -169,7 +185,9 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
         y = top + k * _LANE
         if left:
             out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(_shortened(lane))}</text>')
-        out.append(f'<rect class="c-edge" x="{left:g}" y="{y:g}" width="{WIDE - left - 2:g}" height="{_BAR}" opacity=".35"/>')
+        out.append(
+            f'<rect class="c-edge" x="{left:g}" y="{y:g}" width="{WIDE - left - 2:g}" height="{_BAR}" opacity=".35"/>'
+        )
     shapes: dict[str, list[str]] = {}
     for part in chart.parts:
         wide, y = part.count * pixel, top + part.lane * _LANE
@@ -179,7 +197,10 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
                 x = left + part.first * pixel
                 shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
                 y += high
-    out += [f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>' for key, d in shapes.items()]
+    out += [
+        f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>'
+        for key, d in shapes.items()
+    ]
     y = top + len(chart.lanes) * _LANE
     return "".join(out) + _axis(0, chart.length_ns, left, WIDE - left - 2, y), y + 20
 
@@ -187,7 +208,9 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
 def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> str:
     """Draw ticks at round times below the lanes."""
     step = _round((high_ns - low_ns) / 8)
-    unit_ns, unit = next(one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if high_ns >= one[0] or one[0] == 1)
+    unit_ns, unit = next(
+        one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if high_ns >= one[0] or one[0] == 1
+    )
     out = []
     first, last = ceil(low_ns / step - 1e-9), int(high_ns / step + 1e-9)
     for k in range(first, last + 1):
@@ -195,7 +218,8 @@ def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> 
         text = f"{k * step / unit_ns:,.10g}" + (f" {unit}" if k == first else "")
         side = "" if x < 20 else " end" if x > WIDE - 20 else " mid"
         out.append(
-            f'<path class="c-grid" d="M{x:.1f} {y - 6:g}v4"/><text class="c-dim num small{side}" x="{x:.1f}" y="{y + 11:g}">{text}</text>'
+            f'<path class="c-grid" d="M{x:.1f} {y - 6:g}v4"/><text class="c-dim num small{side}" x="{x:.1f}" '
+            f'y="{y + 11:g}">{text}</text>'
         )
     return "".join(out)
 
@@ -212,10 +236,15 @@ def _dots(chart: Dots) -> tuple[str, float]:
     for k, (row, note) in enumerate(zip(chart.rows, notes, strict=True)):
         y = 4.0 + k * (_DOTS + 12)
         out.append(f'<rect class="c-lane" x="{left:g}" y="{y:g}" width="{wide:g}" height="{_DOTS}"/>')
-        out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + _DOTS / 2 + 4:g}">{xml(_shortened(row.label))}</text>')
+        out.append(
+            f'<text class="c-ink end" x="{left - 8:g}" y="{y + _DOTS / 2 + 4:g}">{xml(_shortened(row.label))}</text>'
+        )
         out.append(f'<text class="c-dim num" x="{left + wide + 8:g}" y="{y + _DOTS / 2 + 4:g}">{note}</text>')
         pitch = (_DOTS - 8) / max(len(row.values) - 1, 1)
-        at = [f"M{left + (ns - low) / (high - low) * wide:.0f} {y + 4 + pitch * n:.0f}h.01" for n, ns in enumerate(row.values)]
+        at = [
+            f"M{left + (ns - low) / (high - low) * wide:.0f} {y + 4 + pitch * n:.0f}h.01"
+            for n, ns in enumerate(row.values)
+        ]
         out.append(f'<path class="dot apart" d="{"".join(at[: row.apart])}"/>' if row.apart else "")
         out.append(f'<path class="dot" d="{"".join(dict.fromkeys(at[row.apart :]))}"/>')
         if row.mean_ns is not None:
@@ -253,19 +282,30 @@ def _heat(chart: Heat) -> tuple[str, float]:
                 if chart.unit == "share"
                 else min(int((value - low) / ((most - low) or 1) * classes), classes - 1)
             )
-            tip = f"<title>{xml(f'{chart.across} {column}, {label}: {_amount(value, chart.unit)}')}</title>" if titles else ""
+            tip = (
+                f"<title>{xml(f'{chart.across} {column}, {label}: {_amount(value, chart.unit)}')}</title>"
+                if titles
+                else ""
+            )
             place = f'x="{left + j * wide:.1f}" y="{y}" width="{wide - 0.6:.1f}" height="{high - 1}"'
-            out.append(f'<rect class="h-{step}" {place}>{tip}</rect>' if titles else f'<rect class="h-{step}" {place}/>')
+            out.append(
+                f'<rect class="h-{step}" {place}>{tip}</rect>' if titles else f'<rect class="h-{step}" {place}/>'
+            )
     y, every = top + len(chart.rows) * high, max(ceil(26 / wide), 1)
     for j, column in enumerate(chart.columns):
         if j % every == 0:
-            out.append(f'<text class="c-dim num small mid" x="{left + (j + 0.5) * wide:.1f}" y="{y + 13}">{xml(_shortened(column))}</text>')
+            out.append(
+                f'<text class="c-dim num small mid" x="{left + (j + 0.5) * wide:.1f}" '
+                f'y="{y + 13}">{xml(_shortened(column))}</text>'
+            )
     out.append(f'<text class="c-dim end small" x="{left - 8}" y="{y + 13}">{xml(chart.across)}</text>')
     return "".join(out), y + 22
 
 
 def _span(known: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the scale of times: wide enough that times which are nearly the same are of one middle shade."""
+    """Return the ends of the scale of times: wide enough that times which are nearly the same are of one middle
+    shade.
+    """
     low, high = min(known, default=0), max(known, default=0)
     middle, half = (low + high) / 2, max((high - low) / 2, _LEAST_SPAN * (low + high) / 2)
     return middle - half, middle + half
@@ -277,7 +317,9 @@ def _scale(chart: Heat, low: float, most: float) -> str:
         return _share_scale()
     first = _amount(low, chart.unit)
     x = len(first) * _LETTER + 8
-    boxes = "".join(f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(look.HEAT)))
+    boxes = "".join(
+        f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(look.HEAT))
+    )
     edge = f'<rect class="c-edge" x="{x:g}" y="2" width="{22 * len(look.HEAT)}" height="13"/>'
     return (
         f'<text class="c-dim num" x="0" y="13">{first}</text>{boxes}{edge}'
@@ -288,7 +330,11 @@ def _scale(chart: Heat, low: float, most: float) -> str:
 def _share_scale() -> str:
     wide = 44
     names = ["0 %", *(f"{edge:.0%}".replace("%", " %") for edge in EDGES)]
-    boxes = "".join(f'<rect class="h-{k}" x="{k * wide + 0.5:g}" y="2" width="{wide}" height="13"/>' for k in range(len(names)))
+    boxes = "".join(
+        f'<rect class="h-{k}" x="{k * wide + 0.5:g}" y="2" width="{wide}" height="13"/>' for k in range(len(names))
+    )
     edge = f'<rect class="c-edge" x=".5" y="2" width="{wide * len(names)}" height="13"/>'
-    texts = "".join(f'<text class="c-dim num small" x="{k * wide:g}" y="27">{name}</text>' for k, name in enumerate(names))
+    texts = "".join(
+        f'<text class="c-dim num small" x="{k * wide:g}" y="27">{name}</text>' for k, name in enumerate(names)
+    )
     return f"{boxes}{edge}{texts}"

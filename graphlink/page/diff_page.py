@@ -27,20 +27,32 @@ def diff_page(report: DiffReport) -> Page:
         made += [operations(report), communication(report), pipeline(report), path(report)]
     sections = [section for section in [*made, _steps(report)] if section is not None]
     about = f"A is {side_line(report.before)}. B is {side_line(report.after)}."
-    return Page(title=headline(report.verdict), about=about, lead=lead, sections=sections, meanings=meanings(lead, sections))
+    return Page(
+        title=headline(report.verdict), about=about, lead=lead, sections=sections, meanings=meanings(lead, sections)
+    )
 
 
 def _verdict(report: DiffReport) -> Words:
     found = report.verdict
-    before, after = (time_figure(getattr(found, one), "of_a_step", f"diff#/verdict/{one}") for one in ("before_ns", "after_ns"))
+    before, after = (
+        time_figure(getattr(found, one), "of_a_step", f"diff#/verdict/{one}") for one in ("before_ns", "after_ns")
+    )
     change = Figure(f"{found.change_pct:+.1f} %", found.change_pct, "change", "diff#/verdict/change_pct")
     told: Words = [_WHOSE[found.per], before, " in A and ", after, " in B: ", change, "."]
     if found.identical or found.low_pct is None or found.high_pct is None:
         return [*told, f" {found.why[0].upper()}{found.why[1:]}."]
     low = Figure(f"{found.low_pct:+.1f}", found.low_pct, "margin", "diff#/verdict/low_pct")
     one_sided = found.low_pct <= NOTHING_LEFT
-    high = Figure(one_end(found.high_pct) if one_sided else f"{found.high_pct:+.1f} %", found.high_pct, "margin", "diff#/verdict/high_pct")
-    sure = f" at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]}). {found.why[0].upper()}{found.why[1:]}."
+    high = Figure(
+        one_end(found.high_pct) if one_sided else f"{found.high_pct:+.1f} %",
+        found.high_pct,
+        "margin",
+        "diff#/verdict/high_pct",
+    )
+    sure = (
+        f" at {100 * found.level:g} % confidence ({found.test} test, {PER[found.per]}). "
+        f"{found.why[0].upper()}{found.why[1:]}."
+    )
     span: Words = [" is ", high] if one_sided else [" lies between ", low, " and ", high]
     return [*told, " The true change", *span, sure]
 
@@ -52,7 +64,13 @@ def _compares(report: DiffReport) -> Words:
     others = [one.about for one in found.reasons if not one.same]
     differ = f" They differ in {', '.join(others)}." if others else ""
     refused = f" That is below {found.least}: they were compared all the same." if found.score < found.least else ""
-    return ["How far they compare: score ", score, "; ", alike, f" of the work is alike, matched by {found.matched_by}.{differ}{refused}"]
+    return [
+        "How far they compare: score ",
+        score,
+        "; ",
+        alike,
+        f" of the work is alike, matched by {found.matched_by}.{differ}{refused}",
+    ]
 
 
 def _cause(report: DiffReport) -> Words:
@@ -77,11 +95,18 @@ def _comparable(report: DiffReport) -> Section:
     rows = []
     for k, one in enumerate(report.comparable.reasons):
         sides = [Cell(shortened(side, 160), whole=side) for side in (one.before, one.after)]
-        rows.append(Row([Cell(one.about), Cell("yes" if one.same else "no"), *sides, Cell(f"{one.points:g}", one.points)], f"/{k}"))
+        rows.append(
+            Row(
+                [Cell(one.about), Cell("yes" if one.same else "no"), *sides, Cell(f"{one.points:g}", one.points)],
+                f"/{k}",
+            )
+        )
     rows.sort(key=lambda row: (row.cells[1].text == "yes", -(row.cells[4].value or 0)))
     columns = [Column("what", field="about"), Column("alike"), Column("A"), Column("B")]
     columns.append(Column("points off", "number", "points", "points"))
-    table = Table("reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons")
+    table = Table(
+        "reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons"
+    )
     notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
     return Section("comparable", "Do they compare?", [table, *notes])
 
@@ -95,7 +120,11 @@ def _steps(report: DiffReport) -> Section | None:
     means = (report.verdict.before_ns, report.verdict.after_ns) if apart else (None, None)
     dots = [DotRow(label, side.steps_ns, apart, mean) for (label, side), mean in zip(sides, means, strict=True)]
     first = "; the first one, pale, does not count" if apart else ""
-    says = f"Each dot is a step, the first on top{first}. The farther to the right, the longer it took. The scale does not begin at zero."
+    says = (
+        f"Each dot is a step, the first on top{first}. The farther to the right, the longer it took. The scale "
+        "does "
+        "not begin at zero."
+    )
     chart: Part = Dots("steps", "How long each step took", says, [row for row in dots if row.values])
     return Section("steps-of-both", "Step times", [chart, _step_table(report.before, report.after)])
 
@@ -103,10 +132,17 @@ def _steps(report: DiffReport) -> Section | None:
 def _step_table(one: Side, other: Side) -> Table:
     most = max(len(one.steps_ns), len(other.steps_ns))
     rows = [
-        Row([Cell(str(k + 1), k + 1), *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other))])
+        Row(
+            [
+                Cell(str(k + 1), k + 1),
+                *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other)),
+            ]
+        )
         for k in range(min(most, MOST_STEPS))
     ]
     columns = [Column("no.", "number"), Column("A", "number", "step"), Column("B", "number", "step")]
     keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (one, other) if side.steps_ns)
     more = f"{most - MOST_STEPS:,} more steps are in the file of --json." if most > MOST_STEPS else ""
-    return Table("step-times", f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}", columns, rows, more=more)
+    return Table(
+        "step-times", f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}", columns, rows, more=more
+    )

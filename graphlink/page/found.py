@@ -1,4 +1,6 @@
-"""What the page of a run is made of, read from its folder: each file once, and of many ranks only those that are told in detail."""
+"""What the page of a run is made of, read from its folder: each file once, and of many ranks only those that are told
+in detail.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from graphlink.replay.workload import Workload, workload
 from graphlink.report.summary import MOST_BLOCKS, Rank, Summary, exposed_percent, far_from_usual, idle_percent
 from graphlink.report.timeline import NAME as TIMELINE
 
-MOST_NODES: Final = 300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
+MOST_NODES: Final = (
+    300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
+)
 _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
 _ACROSS: Final = "critical_path.ranks.json"
 _File = TypeVar("_File", idle_file.IdleFile, Operations, path_file.PathFile)
@@ -38,9 +42,11 @@ _File = TypeVar("_File", idle_file.IdleFile, Operations, path_file.PathFile)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outputs of a run. ``told``: the ranks that are told in detail, and why each; ``at``: where each rank stands in the summary.
+    """The outputs of a run. ``told``: the ranks that are told in detail, and why each; ``at``: where each rank stands
+    in the summary.
 
-    ``idle`` to ``metadata`` are of those ranks, ``operations`` of all whose graphs are in ``work``: those that ``advice`` is for.
+    ``idle`` to ``metadata`` are of those ranks, ``operations`` of all whose graphs are in ``work``: those that
+    ``advice`` is for.
     """
 
     folder: str
@@ -88,7 +94,10 @@ def find(folder: Path, summary: Summary) -> Found:
     ranks = summary.ranks
     told, at = told_ranks(ranks, summary), {rank.rank: k for k, rank in enumerate(ranks)}
     replayed = _replayed(ranks, told)
-    operations = {one: _of_rank(one, folder / output_names.operations(one), operations_file.load) for one in sorted({*told, *replayed})}
+    operations = {
+        one: _of_rank(one, folder / output_names.operations(one), operations_file.load)
+        for one in sorted({*told, *replayed})
+    }
     work = advice = None
     groups = load_groups(folder)
     graphs = load({one: folder / output_names.graph(summary.options.name, one) for one in replayed})
@@ -118,12 +127,16 @@ def find(folder: Path, summary: Summary) -> Found:
 def _of_rank(rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:
     file = load_file(path)
     if file.rank != rank:
-        raise InputError(f"is of rank {file.rank}, not of the rank in its name", path=path, todo="run graphlink again with --force")
+        raise InputError(
+            f"is of rank {file.rank}, not of the rank in its name", path=path, todo="run graphlink again with --force"
+        )
     return file
 
 
 def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
-    """Choose the ranks that are told in detail, and say why: of few all, of many the worst, the median, and who is far from it."""
+    """Choose the ranks that are told in detail, and say why: of few all, of many the worst, the median, and who is far
+    from it.
+    """
     if len(ranks) <= MOST_BLOCKS:
         return {rank.rank: "" for rank in ranks}
     idle = {rank.rank: idle_percent(rank) for rank in ranks}
@@ -156,7 +169,9 @@ def _path_rank(summary: Summary) -> int | None:
 
 
 def _replayed(ranks: Sequence[Rank], told: Mapping[int, str]) -> list[int]:
-    """Return the ranks whose graphs are replayed for advice: all, or where that would take long, the one that matters most."""
+    """Return the ranks whose graphs are replayed for advice: all, or where that would take long, the one that matters
+    most.
+    """
     if sum(rank.graph_nodes for rank in ranks) <= MOST_NODES or len(ranks) == 1:
         return sorted(rank.rank for rank in ranks)
     by_path = [rank for rank, why in told.items() if "critical path" in why]

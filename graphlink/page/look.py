@@ -1,7 +1,8 @@
-"""Colours and patterns of the charts, one look for each thing wherever it is drawn, for light and dark pages and for paper.
+"""Colours and patterns of the charts, one look for each thing wherever it is drawn, for light and dark pages and for
+paper.
 
-Busy time is solid, idle time hatched. Causes that ``pipeline.svg`` has too look as there. No two looks share both pattern and lightness, so
-that they are told apart without colours. Hues are after Okabe and Ito.
+Busy time is solid, idle time hatched. Causes that ``pipeline.svg`` has too look as there. No two looks share both
+pattern and lightness, so that they are told apart without colours. Hues are after Okabe and Ito.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ LOOKS: Final[dict[str, Look]] = {
     "memory_management": Look("memory_management", HATCH[Cause.MEMORY_MANAGEMENT]),
     "data_loading": Look("data_loading", HATCH[Cause.DATA_LOADING]),
     "host_blocked": Look("host_blocked", HATCH[Cause.HOST_SYNC]),
-    "start_delay": Look("start_delay", Hatch("M-2 2l4-4M0 8l8-8M6 10l4-4", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 1.2)),
+    "start_delay": Look(
+        "start_delay", Hatch("M-2 2l4-4M0 8l8-8M6 10l4-4", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 1.2)
+    ),
     "host_work": Look("host_work", HATCH[Cause.LAUNCH_STARVED]),
     "python": Look("python", Hatch("M1 2h2M5 6h2", "#fdf6d8", "#8a6d00", "#302a0c", "#f0d352", 2)),
     "no_work": Look("no_work", HATCH[Cause.WARMUP]),
@@ -72,7 +75,8 @@ def _pattern(key: str) -> str:
     tile = LOOKS[key].tile
     lines = f'<path class="l-{key}" stroke-width="{tile.width}" d="{tile.path}"/>' if tile.path else ""
     return (
-        f'<pattern id="k-{key}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a-{key}" width="8" height="8"/>'
+        f'<pattern id="k-{key}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a-{key}" width="8" '
+        'height="8"/>'
         f"{lines}</pattern>"
     )
 

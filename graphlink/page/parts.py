@@ -1,7 +1,9 @@
-"""What a page is made of, whatever it is about: sections of sentences, tables, charts and commands. ``graphlink report --json`` writes it.
+"""What a page is made of, whatever it is about: sections of sentences, tables, charts and commands. ``graphlink report
+--json`` writes it.
 
-A figure and a cell keep the number behind their text (``value``: ns, bytes, a count, a share of 1) and where it stands: ``at`` is the file
-in the output folder and a JSON pointer into it (RFC 6901), as ``summary.json#/ranks/0/gpu/0/idle_ns``.
+A figure and a cell keep the number behind their text (``value``: ns, bytes, a count, a share of 1) and where it stands:
+``at`` is the file in the output folder and a JSON pointer into it (RFC 6901), as
+``summary.json#/ranks/0/gpu/0/idle_ns``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Sort = Literal["text", "number", "place"]
 
 
 class Figure(msgspec.Struct, frozen=True, tag="figure"):
-    """A number in a sentence, or, without ``value``, a name out of the recording. ``means``: a key of ``words.MEANINGS``."""
+    """A number in a sentence, or, without ``value``, a name out of the recording. ``means``: a key of
+    ``words.MEANINGS``.
+    """
 
     text: str
     value: Number | None = None
@@ -38,8 +42,8 @@ class Sentence(msgspec.Struct, frozen=True, tag="sentence"):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell. ``value``: by which it sorts; ``whole``: the text, where it was shortened; ``key``: of the colour beside it; ``place``: ns on
-    the clock of the timeline, where the cell leads to a place there."""
+    """A cell. ``value``: by which it sorts; ``whole``: the text, where it was shortened; ``key``: of the colour beside
+    it; ``place``: ns on the clock of the timeline, where the cell leads to a place there."""
 
     text: str
     value: Number | None = None
@@ -49,7 +53,9 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column. ``field``: of the entry that ``Table.at`` and ``Row.at`` point to, "" where its cells are none of a file."""
+    """A column. ``field``: of the entry that ``Table.at`` and ``Row.at`` point to, "" where its cells are none of a
+    file.
+    """
 
     name: str
     sort: Sort = "text"
@@ -85,8 +91,8 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Bars(Short, msgspec.Struct, frozen=True, tag="bars"):
-    """Bars of one scale, one below the other, each of segments, those below zero to the left. ``says``: the chart in a sentence;
-    ``unit``: ns, or 1 for shares."""
+    """Bars of one scale, one below the other, each of segments, those below zero to the left. ``says``: the chart in a
+    sentence; ``unit``: ns, or 1 for shares."""
 
     name: str
     title: str
@@ -96,7 +102,9 @@ class Bars(Short, msgspec.Struct, frozen=True, tag="bars"):
 
 
 class StripCell(msgspec.Struct, frozen=True):
-    """So many ``count`` of the ``Strip.cells`` from ``first`` on, in which a lane spends its time on ``segments`` (ns in each)."""
+    """So many ``count`` of the ``Strip.cells`` from ``first`` on, in which a lane spends its time on ``segments`` (ns
+    in each).
+    """
 
     lane: int
     first: int

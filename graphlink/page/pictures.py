@@ -20,7 +20,10 @@ def pictures(page: Page) -> dict[str, bytes]:
     """Return the charts of a page as SVG files by name, with that of a pipeline."""
     parts = [part for section in page.sections for part in section.parts]
     found = {f"{chart.name}.svg": svg(chart, alone=True).encode() for chart in charts(parts)}
-    return {**found, **{f"{part.name}.svg": base64.b64decode(part.data) for part in flat(parts) if isinstance(part, Picture)}}
+    return {
+        **found,
+        **{f"{part.name}.svg": base64.b64decode(part.data) for part in flat(parts) if isinstance(part, Picture)},
+    }
 
 
 def as_png(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -26,9 +26,18 @@ def html(page: Page) -> str:
     """Return the page as one file."""
     parts = [part for section in page.sections for part in section.parts]
     keys, style, script = sorted(look.LOOKS), _text("page.css"), _text("page.js")
-    automatic = f"@media (prefers-color-scheme:dark){{{look.rules(keys, dark=True, scope=':root:not([data-theme=light]) ')}}}"
+    automatic = (
+        f"@media (prefers-color-scheme:dark){{{look.rules(keys, dark=True, scope=':root:not([data-theme=light]) ')}}}"
+    )
     sheet = "\n".join(
-        [style, charts.STYLE, look.rules(keys, dark=False), automatic, look.rules(keys, dark=True, scope=_DARK), look.fills(keys)]
+        [
+            style,
+            charts.STYLE,
+            look.rules(keys, dark=False),
+            automatic,
+            look.rules(keys, dark=True, scope=_DARK),
+            look.fills(keys),
+        ]
     )
     sheet = f"{sheet}\n@media print{{{look.rules(keys, dark=False, scope=':root:root ')}}}\n"
     return (
@@ -48,7 +57,10 @@ def _policy(sheet: str, script: str, pictures: bool) -> str:
     """Return the Content-Security-Policy: this style and this script, pictures inside the file, and nothing else."""
     style, code = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (sheet, script))
     images = "img-src data:; " if pictures else ""
-    return f"default-src 'none'; {images}style-src 'sha256-{style}'; script-src 'sha256-{code}'; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; {images}style-src 'sha256-{style}'; script-src 'sha256-{code}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def _text(name: str) -> str:
@@ -84,4 +96,7 @@ def _kind(part: Any) -> str:
 def _sides(table: Table) -> list[str]:
     """Return the class of each column: numbers stand to the right, long texts wrap."""
     longest = [max((len(row.cells[k].text) for row in table.rows), default=0) for k in range(len(table.columns))]
-    return ["n" if column.sort != "text" else "w" if long > _WRAPS else "" for column, long in zip(table.columns, longest, strict=True)]
+    return [
+        "n" if column.sort != "text" else "w" if long > _WRAPS else ""
+        for column, long in zip(table.columns, longest, strict=True)
+    ]

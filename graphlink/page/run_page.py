@@ -35,5 +35,9 @@ def run_page(folder: Path, summary: Summary) -> Page:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]
     lead = verdict(found)
     return Page(
-        title="Where the time of this run goes", about=about(found), lead=lead, sections=sections, meanings=meanings(lead, sections)
+        title="Where the time of this run goes",
+        about=about(found),
+        lead=lead,
+        sections=sections,
+        meanings=meanings(lead, sections),
     )

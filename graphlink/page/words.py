@@ -8,7 +8,21 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
-from graphlink.page.parts import Bar, Bars, Cell, Figure, Meaning, Part, Proposals, Section, Sentence, Strip, StripCell, Table, flat
+from graphlink.page.parts import (
+    Bar,
+    Bars,
+    Cell,
+    Figure,
+    Meaning,
+    Part,
+    Proposals,
+    Section,
+    Sentence,
+    Strip,
+    StripCell,
+    Table,
+    flat,
+)
 from graphlink.records import first_few, percent, three_digits, time, times
 
 _FEW: Final = 6  # numbers that are shown
@@ -17,13 +31,23 @@ _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "step": (
         "step",
-        "The range that marks it (ProfilerStep), or else from one optimizer step, or what repeats, to the next. The first step is set "
+        "The range that marks it (ProfilerStep), or else from one optimizer step, or what repeats, to the next. The "
+        "first step is set "
         "aside, as it may hold what is done once.",
     ),
     "recorded": ("recorded time", "From the first recorded start of a rank to its last recorded end."),
-    "gpu_time": ("GPU time", "From the start of the first op of the GPU to the end of the last one. Of a step: from its begin to its end."),
-    "compute": ("compute", "A kernel that is no communication ran, or a memset. The critical path counts memsets as copies."),
-    "communication": ("communication", "Time in which any communication ran on the GPU, waiting for other ranks included."),
+    "gpu_time": (
+        "GPU time",
+        "From the start of the first op of the GPU to the end of the last one. Of a step: from its begin to its end.",
+    ),
+    "compute": (
+        "compute",
+        "A kernel that is no communication ran, or a memset. The critical path counts memsets as copies.",
+    ),
+    "communication": (
+        "communication",
+        "Time in which any communication ran on the GPU, waiting for other ranks included.",
+    ),
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
     "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
     "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
@@ -34,13 +58,20 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "launch_starved",
         "Idle stage of a pipeline: the host launched late. Without a GPU: the host did other work.",
     ),
-    "host_sync": ("host_sync", "Idle stage of a pipeline: the host launched late, as it was blocked in a call that waits."),
+    "host_sync": (
+        "host_sync",
+        "Idle stage of a pipeline: the host launched late, as it was blocked in a call that waits.",
+    ),
     "until": ("until this began", "The op of the GPU that began at the end of the idle interval."),
     "mostly": ("mostly", "The cause with most of the idle time."),
-    "utilisation": ("utilisation", "Of the time of the GPU: the share in which kernels, communication or copies ran on it."),
+    "utilisation": (
+        "utilisation",
+        "Of the time of the GPU: the share in which kernels, communication or copies ran on it.",
+    ),
     "sm_efficiency": (
         "SM efficiency",
-        "Estimated: of the time of kernels, weighted by how many of the multiprocessors their blocks can fill. Empty where they do "
+        "Estimated: of the time of kernels, weighted by how many of the multiprocessors their blocks can fill. Empty "
+        "where they do "
         "not tell their grid.",
     ),
     "hidden": ("hidden communication", "Of the time in communication: the share in which computation ran beside it."),
@@ -49,35 +80,48 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "evidence": ("evidence", "What in the recording says so, most by time."),
     "gain": (
         "gain",
-        "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the difference of two "
-        "replays. Gains do not add up. A gain can be larger than the time of the op: its nodes also hold the pause after it and the last "
+        "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the "
+        "difference of two "
+        "replays. Gains do not add up. A gain can be larger than the time of the op: its nodes also hold the pause "
+        "after it and the last "
         "moments (below 20 us each) of the ops that contain it.",
     ),
     "band": (
         "90 % band",
-        "What a second run with this change would take, in 90 of 100 cases. Its steps vary as those of the recording do, so it "
-        "may gain more or less than the change alone. Where the band reaches from later to earlier, the change may gain nothing.",
+        "What a second run with this change would take, in 90 of 100 cases. Its steps vary as those of the recording "
+        "do, so it "
+        "may gain more or less than the change alone. Where the band reaches from later to earlier, the change may "
+        "gain nothing.",
     ),
-    "on_path": ("on the path", "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain."),
+    "on_path": (
+        "on the path",
+        "Time of the critical path: the chain of work that decides when the replay ends. A share of it is no gain.",
+    ),
     "kind": ("kind", "The sort of work: host, compute, communication, copy, or unexplained."),
     "host": (
         "host",
-        "Ops and calls on host threads. Waiting inside them counts if nothing recorded tells for what, as in a data loader.",
+        "Ops and calls on host threads. Waiting inside them counts if nothing recorded tells for what, as in a data "
+        "loader.",
     ),
     "copy": ("copy", "Of the critical path: copies, and memsets."),
     "nodes": ("nodes", "A node of the graph is an op, a part of an op, or an op of the GPU. This is how many of them."),
     "from": ("from", "When the stretch begins in the replay."),
     "most_in": ("most in", "The name with most of the time of the stretch."),
     "of_it": ("of it", "How much of the time of the stretch this name has."),
-    "unexplained": ("unexplained", "Time of the path between ops: a GPU stream or a host thread was idle, and nothing recorded says why."),
+    "unexplained": (
+        "unexplained",
+        "Time of the path between ops: a GPU stream or a host thread was idle, and nothing recorded says why.",
+    ),
     "fixed": (
         "fixed on the path",
-        "Time of the path that stays when ops, kernels or communication change: idle streams and threads, without the latency of launches, "
+        "Time of the path that stays when ops, kernels or communication change: idle streams and threads, without the "
+        "latency of launches, "
         "and blocked calls that nothing explains.",
     ),
     "calls": (
         "calls",
-        "How often it was called. The GPU work of its backward counts with it; what the host does there may stand in rows of its own, "
+        "How often it was called. The GPU work of its backward counts with it; what the host does there may stand in "
+        "rows of its own, "
         "as ...Backward0.",
     ),
     "device_time": (
@@ -88,51 +132,73 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "backward": ("backward", "The part of its device time that the backward took."),
     "host_time": (
         "host time",
-        "What these ops took on host threads, without the ops that they call and without recognised waits. A data loader's wait counts.",
+        "What these ops took on host threads, without the ops that they call and without recognised waits. A data "
+        "loader's wait counts.",
     ),
     "tensor_cores": (
         "tensor cores",
-        "Whether the names of its kernels tell that they use tensor cores: used, not used, not used because of the type, or unknown. "
+        "Whether the names of its kernels tell that they use tensor cores: used, not used, not used because of the "
+        "type, or unknown. "
         "Empty where libraries have no such kernels for it.",
     ),
     "types": ("type", "Types of its inputs, the one with most device time first."),
-    "line": ("Python line", "Innermost Python frame outside of PyTorch around its ops. Recorded only with with_stack=True."),
+    "line": (
+        "Python line",
+        "Innermost Python frame outside of PyTorch around its ops. Recorded only with with_stack=True.",
+    ),
     "place": (
         "place in the timeline",
-        "Time since the start of the rank. The button copies a query: open timeline.perfetto-trace in ui.perfetto.dev, type a colon in the "
+        "Time since the start of the rank. The button copies a query: open timeline.perfetto-trace in ui.perfetto.dev, "
+        "type a colon in the "
         "search box, paste it, press Enter and click a row.",
     ),
     "waited_host": ("waited", "How long the host thread stood still in these calls, as recorded."),
-    "wait": ("waited for other ranks", "Time in communication until the last rank came, summed over the ranks that waited."),
+    "wait": (
+        "waited for other ranks",
+        "Time in communication until the last rank came, summed over the ranks that waited.",
+    ),
     "transfer": ("transfer", "Time of communication after all ranks had come, once a meeting."),
     "skew": ("skew", "By how much the last rank came later than the first, on the clock of the run."),
-    "bandwidth": ("bus bandwidth", "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes)."),
+    "bandwidth": (
+        "bus bandwidth",
+        "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes).",
+    ),
     "bytes": ("bytes", "Bytes of one rank, as ASTRA-sim counts them."),
     "apart": ("set apart", "Meetings that the profiler disturbed. They are in no sum."),
     "last": ("came last", "In how many meetings the rank came last by more than the clocks tell."),
     "replay": (
         "replay error",
-        "How far a replay of the graph, from its own times and dependencies, is from the recording: self-consistency, no prediction.",
+        "How far a replay of the graph, from its own times and dependencies, is from the recording: self-consistency, "
+        "no prediction.",
     ),
     "explained": (
         "standstill explained",
-        "Of the time in which calls, threads and streams stood still, summed over all of them: what a dependency of the graph explains.",
+        "Of the time in which calls, threads and streams stood still, summed over all of them: what a dependency of "
+        "the graph explains.",
     ),
-    "bubble": ("bubble", "Idle time of a pipeline stage inside the makespan. Communication is no work, the optimizer is outside."),
+    "bubble": (
+        "bubble",
+        "Idle time of a pipeline stage inside the makespan. Communication is no work, the optimizer is outside.",
+    ),
     "makespan": ("makespan", "From the first start to the last end of the forward and backward ranges of a step."),
     "bubble_rate": ("bubble rate", "The formula stands beside it; docs/bubbles.md compares the definitions."),
     "of_a_step": (
         "time",
-        "Of a step: the mean over the steps without the first, of several ranks over ranks. Where a run has too few steps, of the first "
+        "Of a step: the mean over the steps without the first, of several ranks over ranks. Where a run has too few "
+        "steps, of the first "
         "step or of all that was recorded; the first sentence says which.",
     ),
     "change": ("change", "B less A: with + it takes longer in B, with - it takes less."),
     "factor": ("factor", "B divided by A: 2.00 means twice as much in B. Empty where one of them has none."),
     "margin": ("margin", "Where the true change lies with the confidence that stands beside it, in per cent of A."),
-    "chance": ("chance", "How often steps that vary as these do would differ by so much or more if nothing had changed."),
+    "chance": (
+        "chance",
+        "How often steps that vary as these do would differ by so much or more if nothing had changed.",
+    ),
     "score": (
         "score",
-        "How far two runs compare, from 0 to 100: the share of their work that both have and do as often, less points for other "
+        "How far two runs compare, from 0 to 100: the share of their work that both have and do as often, less points "
+        "for other "
         "differences. Runs below the least score are refused.",
     ),
     "points": ("points", "What a difference takes off the score."),
@@ -243,5 +309,10 @@ def _figures(part: Part) -> Iterator[str]:
 def _colours(part: Part) -> Iterator[str]:
     """Yield the meanings of the causes and kinds of work that a part shows by their colours."""
     keys = [cell.key for row in part.rows for cell in row.cells] if isinstance(part, Table) else []
-    of: Sequence[Bar | StripCell] = part.bars if isinstance(part, Bars) else part.parts if isinstance(part, Strip) else ()
-    yield from (_LOOKS.get(key, key) for key in (*keys, *(segment.key for one in of for segment in one.segments if segment.value)))
+    of: Sequence[Bar | StripCell] = (
+        part.bars if isinstance(part, Bars) else part.parts if isinstance(part, Strip) else ()
+    )
+    yield from (
+        _LOOKS.get(key, key)
+        for key in (*keys, *(segment.key for one in of for segment in one.segments if segment.value))
+    )

@@ -1,9 +1,10 @@
 """Slices on tracks as the bytes of a Perfetto trace (``perfetto_trace.proto``): a stream of ``TracePacket``s.
 
-A trace is the concatenation of its packets, so files of several ranks can be joined byte for byte: what must differ (uuids of tracks,
-ids of sequences and flows, pids) is made of the rank. Every track is a packet sequence of its own: its packets need no track uuid, its
-times are differences to the packet before, names and texts are interned once. Packets that say what a track is are made by the
-message classes; the two of each slice, which are most of the file, a block at a time. ``tests/report`` holds both against each other.
+A trace is the concatenation of its packets, so files of several ranks can be joined byte for byte: what must differ
+(uuids of tracks, ids of sequences and flows, pids) is made of the rank. Every track is a packet sequence of its own:
+its packets need no track uuid, its times are differences to the packet before, names and texts are interned once.
+Packets that say what a track is are made by the message classes; the two of each slice, which are most of the file, a
+block at a time. ``tests/report`` holds both against each other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from graphlink.model import I32, I64, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
-RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
+RANKS: Final = (
+    1 << 15
+)  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
 SEQUENCES: Final = 1 << 16  # of a rank
 FLOWS_OF_RANK: Final = 1 << 44
 KIND_OF_FLOW: Final = 1 << 60  # a flow's id is divided by this for its kind
@@ -48,7 +51,8 @@ SUMMARY: Final = -1
 class Track:
     """A row of the timeline in ``process`` (position in a list). With ``tid`` it is a thread of that process.
 
-    ``order``: from the top; of a feature's row 0 is behind those before, and ``SUMMARY`` before all threads and streams.
+    ``order``: from the top; of a feature's row 0 is behind those before, and ``SUMMARY`` before all threads and
+    streams.
     """
 
     process: int
@@ -68,7 +72,9 @@ class Arg:
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Rows that a feature adds to a rank. ``slices`` name ``tracks`` and ``names``, both from 0; ``args`` are of slices from 0."""
+    """Rows that a feature adds to a rank. ``slices`` name ``tracks`` and ``names``, both from 0; ``args`` are of slices
+    from 0.
+    """
 
     tracks: tuple[Track, ...]
     slices: Slices
@@ -78,9 +84,11 @@ class Rows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Arrows:
-    """Begins and ends of arrows from slice to slice; the slice where one ``ends`` begins no sooner, and has a higher key.
+    """Begins and ends of arrows from slice to slice; the slice where one ``ends`` begins no sooner, and has a higher
+    key.
 
-    The two of an arrow have an ``id`` that no other has: inside a rank one of ``arrows``, else ``ACROSS`` x ``KIND_OF_FLOW`` and more.
+    The two of an arrow have an ``id`` that no other has: inside a rank one of ``arrows``, else ``ACROSS`` x
+    ``KIND_OF_FLOW`` and more.
     """
 
     slice: I64
@@ -93,8 +101,8 @@ NO_ARROWS: Final = Arrows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros
 
 @dataclass(frozen=True, slots=True)
 class PerfettoTrace:
-    """The tracks and slices of a rank. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since
-    ``epoch_ns``."""
+    """The tracks and slices of a rank. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``;
+    times are ns since ``epoch_ns``."""
 
     rank: int
     epoch_ns: int
@@ -108,7 +116,9 @@ class PerfettoTrace:
 
 def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     """Encode the packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
-    number = {word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)}
+    number = {
+        word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)
+    }
     args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
     trace = replace(trace, args=args)
     yield b"".join(_heads(trace, {iid: word for word, iid in number.items()}))
@@ -131,7 +141,9 @@ def uuid(rank: int, track: int) -> int:
 
 
 def arrows(rank: int, source: I64, target: I64, kind: U8) -> Arrows:
-    """Return arrows between slices of a rank, of kinds 0 to 6: ``kind * KIND_OF_FLOW`` + what tells each from all others."""
+    """Return arrows between slices of a rank, of kinds 0 to 6: ``kind * KIND_OF_FLOW`` + what tells each from all
+    others.
+    """
     ids = kind.astype(np.int64) * KIND_OF_FLOW + rank % RANKS * FLOWS_OF_RANK + np.arange(len(kind))
     return Arrows(np.append(source, target), np.append(ids, ids), np.repeat([False, True], len(ids)))
 
@@ -149,7 +161,8 @@ def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
         descriptor = pb.TrackDescriptor(
             uuid=uuid(trace.rank, SEQUENCES + i),
             child_ordering=pb.TrackDescriptor.EXPLICIT,
-            process_ordering=pb.TrackDescriptor.PROCESS_ORDERING_EXPLICIT,  # new viewers; older ones sort by legacy_sort_index, or as below
+            # new viewers; older ones sort by legacy_sort_index, or as below
+            process_ordering=pb.TrackDescriptor.PROCESS_ORDERING_EXPLICIT,
             sibling_order_rank=_order(trace, i),
             process=pb.ProcessDescriptor(
                 pid=_pid(trace, i), process_name=process.name, process_labels=labels, legacy_sort_index=_order(trace, i)
@@ -162,7 +175,9 @@ def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
 
 
 def _order(trace: PerfettoTrace, process: int) -> int:
-    """Return the place of a group among all: by rank, its replay right behind; the pipeline, which has rank -1, first."""
+    """Return the place of a group among all: by rank, its replay right behind; the pipeline, which has rank -1,
+    first.
+    """
     return 2 * min(trace.rank, RANKS) + trace.processes[process].number
 
 
@@ -170,7 +185,9 @@ def _pid(trace: PerfettoTrace, process: int) -> int:
     return trace.rank % RANKS + 1 + trace.processes[process].number * RANKS
 
 
-def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
+def _track_heads(
+    trace: PerfettoTrace, i: int, track: Track, names: list[int], texts: dict[int, str]
+) -> Iterator[bytes]:
     """Encode what the sequence is: its clock, its track, and the strings that its packets name by number."""
     mine = sequence(trace.rank, i)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE)
@@ -178,7 +195,9 @@ def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], t
     packet.trace_packet_defaults.track_event_defaults.track_uuid = uuid(trace.rank, i)
     strings = packet.interned_data
     strings.event_names.extend(pb.EventName(iid=code + 1, name=trace.names[code]) for code in names)
-    strings.debug_annotation_names.extend(pb.DebugAnnotationName(iid=k, name=arg) for k, arg in enumerate(_arg_names(trace), start=1))
+    strings.debug_annotation_names.extend(
+        pb.DebugAnnotationName(iid=k, name=arg) for k, arg in enumerate(_arg_names(trace), start=1)
+    )
     strings.debug_annotation_string_values.extend(
         pb.InternedString(iid=code, str=text.encode("utf-8", "backslashreplace")) for code, text in texts.items()
     )
@@ -191,7 +210,9 @@ def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], t
     if track.tid is None:
         descriptor.MergeFrom(pb.TrackDescriptor(name=track.name, sibling_order_rank=track.order))
     else:
-        descriptor.thread.MergeFrom(pb.ThreadDescriptor(pid=_pid(trace, track.process), tid=track.tid, thread_name=track.name))
+        descriptor.thread.MergeFrom(
+            pb.ThreadDescriptor(pid=_pid(trace, track.process), tid=track.tid, thread_name=track.name)
+        )
     yield framed(pb.TracePacket(trusted_packet_sequence_id=mine, track_descriptor=descriptor))
 
 
@@ -220,14 +241,16 @@ _Detail = tuple[I64, I64, Callable[[I64], Encoded]]
 
 
 def _detail(at: I64, value: I64, encode: Callable[[I64], Encoded]) -> _Detail:
-    """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
+    """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes
+    of.
+    """
     order = np.argsort(at, kind="stable")
     return at[order], value[order], encode
 
 
 def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
-    """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
-    sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
+    """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type,
+    name_iid, flows), sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
     (which, begins, time_ns), slices = order, trace.slices
     begin_of = np.empty(len(slices.track), np.int64)  # the packet where each slice begins
@@ -247,7 +270,10 @@ def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
         ]
         on_sequence = sequence(trace.rank, 0) + track[part].astype(np.int64)
         packet = [
-            int_fields([(b"\x40", since_ns[part], None), (b"\x50", on_sequence, None), (b"\x5a", _sizes(event), None)], len(starts)),
+            int_fields(
+                [(b"\x40", since_ns[part], None), (b"\x50", on_sequence, None), (b"\x5a", _sizes(event), None)],
+                len(starts),
+            ),
             *event,
             int_fields([(b"\x68", np.full(len(starts), _NEEDS_STATE), None)], len(starts)),
         ]
@@ -256,7 +282,9 @@ def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
 
 def _since(track: I32, time_ns: I64) -> I64:
     """Return the time from the packet before on the same track."""
-    order = np.argsort(track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable")  # numpy sorts 16 bits by radix
+    order = np.argsort(
+        track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable"
+    )  # numpy sorts 16 bits by radix
     before = np.zeros(len(order), np.int64)
     same = track[order][1:] == track[order][:-1]
     before[order[1:][same]] = time_ns[order[:-1][same]]
@@ -299,7 +327,8 @@ def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
 
     own = trace.arrows
     return [
-        _detail(begin_of[own.slice[mine]], own.id[mine], fixed(tag)) for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
+        _detail(begin_of[own.slice[mine]], own.id[mine], fixed(tag))
+        for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
     ]
 
 

@@ -1,7 +1,7 @@
 """Slices on tracks, and the order in which they begin and end: what a timeline needs of nesting, whoever draws it.
 
-A track shows slices inside slices. The end of one is not named, it closes the slice that was opened last; so slices of a track must not
-cross, and what begins and ends at one time must do so in the right order.
+A track shows slices inside slices. The end of one is not named, it closes the slice that was opened last; so slices of
+a track must not cross, and what begins and ends at one time must do so in the right order.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _FAR = np.iinfo(np.int64).max
 class Slices:
     """One entry per slice, in any order.
 
-    ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides which of two
-    that begin at the same time comes first in the file: the source of a flow needs a lower one than its target. ``parent``: a slice of
-    the same track, or ``NOWHERE``. ``name``: position in a table of names.
+    ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides
+    which of two that begin at the same time comes first in the file: the source of a flow needs a lower one than its
+    target. ``parent``: a slice of the same track, or ``NOWHERE``. ``name``: position in a table of names.
     """
 
     track: I32
@@ -44,7 +44,8 @@ def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
 
 
 def nested(slices: Slices) -> tuple[I64, I64]:
-    """Return where each slice ends, cut so that no two of a track cross, and the key of the last slice inside it (or its own).
+    """Return where each slice ends, cut so that no two of a track cross, and the key of the last slice inside it (or
+    its own).
 
     A slice ends no later than its parent does, and than what follows it begins. O(n log n + n x depth) at worst.
     """
@@ -70,10 +71,14 @@ def nested(slices: Slices) -> tuple[I64, I64]:
 
 
 def _after(slices: Slices, order: I64) -> I64:
-    """Return the slice of its track that begins next outside each: its next sibling, else that of the first ancestor that has one."""
+    """Return the slice of its track that begins next outside each: its next sibling, else that of the first ancestor
+    that has one.
+    """
     n = len(order)
     by_parent = order[np.lexsort((slices.parent[order], slices.track[order]))]  # stable: keys ascend inside
-    same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (slices.track[by_parent][1:] == slices.track[by_parent][:-1])
+    same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (
+        slices.track[by_parent][1:] == slices.track[by_parent][:-1]
+    )
     sibling = np.full(n, NOWHERE, np.int64)
     sibling[by_parent[:-1][same]] = by_parent[1:][same]
     out = sibling.copy()
@@ -95,7 +100,8 @@ class SliceEvents(NamedTuple):
 
 
 def events(slices: Slices) -> SliceEvents:
-    """Order begins and ends of slices, two a slice, as a file has them: by time, and at one time so that they nest. O(n log n).
+    """Order begins and ends of slices, two a slice, as a file has them: by time, and at one time so that they nest. O(n
+    log n).
 
     They are cut as ``nested`` says.
     """
@@ -110,12 +116,16 @@ def events(slices: Slices) -> SliceEvents:
 
 
 def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:
-    """Return the lowest free lane of its group for each interval, from 0, so that no two of a lane overlap. Cost: O(n log n)."""
+    """Return the lowest free lane of its group for each interval, from 0, so that no two of a lane overlap. Cost: O(n
+    log n).
+    """
     out = np.zeros(len(start_ns), np.int64)
     busy: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # heaps of (until, lane)
     free: defaultdict[int, list[int]] = defaultdict(list)
     order = np.lexsort((end_ns, start_ns))
-    for i, start, end, of in zip(order.tolist(), start_ns[order].tolist(), end_ns[order].tolist(), group[order].tolist(), strict=True):
+    for i, start, end, of in zip(
+        order.tolist(), start_ns[order].tolist(), end_ns[order].tolist(), group[order].tolist(), strict=True
+    ):
         while busy[of] and busy[of][0][0] <= start:
             heappush(free[of], heappop(busy[of])[1])
         out[i] = heappop(free[of]) if free[of] else len(busy[of])

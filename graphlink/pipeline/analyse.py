@@ -1,4 +1,6 @@
-"""The pipeline of a run, from what its ranks did: stages, schedule, idle time by cause, and what the schedule itself must lose."""
+"""The pipeline of a run, from what its ranks did: stages, schedule, idle time by cause, and what the schedule itself
+must lose.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ from graphlink.pipeline.theory import measure, rates, theory
 
 
 def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> RunPipeline | None:
-    """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
+    """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on
+    all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
-    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised wrongly on others.
-    O(n log n).
+    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised
+    wrongly on others. O(n log n).
     """
     there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Pass.F, Pass.B, Pass.I)).any()]
     alone = len(runs) - len(there)
@@ -36,7 +39,9 @@ def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -
     if not whole.steps or not _passes_on(whole):
         return None
     if alone:
-        whole = replace(whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out"))
+        whole = replace(
+            whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out")
+        )
     return _analysed(whole, tolerance_ns)
 
 
@@ -44,12 +49,17 @@ _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names t
 
 
 def _passes_on(whole: Pipes) -> bool:
-    """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are passed on, from a
-    first rank.
+    """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are
+    passed on, from a first rank.
 
-    In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
+    In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their
+    peers besides.
     """
-    named = {run.ranges.rules[k].removeprefix("inferred:order ") for run in whole.runs for k in np.unique(run.ranges.rule).tolist()}
+    named = {
+        run.ranges.rules[k].removeprefix("inferred:order ")
+        for run in whole.runs
+        for k in np.unique(run.ranges.rule).tolist()
+    }
     inferred = any(map(_inferred, whole.runs))
     if not inferred and named - _ANY_TRAINING - {OPTIMIZER.name}:
         return True
@@ -72,7 +82,11 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> RunPipeline:
     """Analyse the pipeline. ``raw``: with the stages of the recording, which the schedule may show better."""
     groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
-    one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
+    one = (
+        found[0]
+        if len({f.schedule for f in found}) == 1
+        else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
+    )
     whole = with_stages(raw, found if one.schedule != UNKNOWN else [replace(f, steps=()) for f in found])
     steps, idle = account(whole)
     microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
@@ -90,7 +104,9 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> RunPipeline:
         schedule=one.schedule,
         nearest=_nearest(found, one),
         idle=idle,
-        rates=rates([s.end_ns - s.start_ns for s in steps], [s.work_ns for s in steps], [s.own_ns for s in steps], ratio),
+        rates=rates(
+            [s.end_ns - s.start_ns for s in steps], [s.work_ns for s in steps], [s.own_ns for s in steps], ratio
+        ),
         theory=_theory(whole, groups, found, steps) if one.schedule != UNKNOWN else None,
         warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole, tolerance_ns), *_untold(whole)),
     )
@@ -120,20 +136,30 @@ def _untold(whole: Pipes) -> list[str]:
     if not unknown:
         return []
     return [
-        f"{unknown} communication kernels have no recorded parameters: beside them, waiting for a late rank counts as exposed_communication"
+        f"{unknown} communication kernels have no recorded parameters: beside them, waiting for a late rank counts as "
+        "exposed_communication"
     ]
 
 
 def _left_out(found: Sequence[Recognised]) -> list[str]:
     """Warn of steps that could not be compared with schedules."""
-    return list(dict.fromkeys(f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()))
+    return list(
+        dict.fromkeys(
+            f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()
+        )
+    )
 
 
-def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]) -> Theory | None:
+def _theory(
+    whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]
+) -> Theory | None:
     """Compute theory; of several pipelines the parts are added up, and the rates are those of the first."""
     each = []
     for group, one in zip(groups, found, strict=True):
-        own = [structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
+        own = [
+            structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group))
+            for s in steps
+        ]
         inside = not all(whole.runs[i].sees_device for i in group)
         each.append(theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own))
     known = [mine for mine in each if mine is not None]

@@ -1,13 +1,13 @@
 """Every idle ns of every rank inside a step, with one cause and its evidence.
 
-By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its last phase
-``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest: of a communication the part
-before the producer on the peer ended is ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the
-transfer ``exposed_communication``. Of communication with a rank that was not recorded NCCL's own records tell until when it waited for
-its peer, where a side file has them.
-Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
-has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which nothing is
-waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
+By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its
+last phase ``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest: of a
+communication the part before the producer on the peer ended is ``dependency_stall``, what then passed until the last
+side had come ``straggler_wait``, and the transfer ``exposed_communication``. Of communication with a rank that was not
+recorded NCCL's own records tell until when it waited for its peer, where a side file has them. Where nothing recorded
+explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before has
+ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which
+nothing is waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LATEST: Final = np.iinfo(np.int64).max
 
 
 def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
-    """Return the steps, and all idle time: per step and rank, work and idle time inside the makespan add up to the makespan (asserted).
+    """Return the steps, and all idle time: per step and rank, work and idle time inside the makespan add up to the
+    makespan (asserted).
 
     O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own.
     """
@@ -42,7 +43,9 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
         delayed = _Delayed(run, supply, meeting, from_ns, profiled)
         for step in steps:
-            _of_step(parts, run, step, delayed, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
+            _of_step(
+                parts, run, step, delayed, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST
+            )
     idle = parts.idle()
     _assert_complete(runs, steps, idle)
     return steps, idle
@@ -70,12 +73,19 @@ def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
 
 
 def _of_step(parts: _IdlePieces, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
-    """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of that one."""
+    """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of
+    that one.
+    """
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Pass.F]
     work = _work(run, step.number)
-    begins = int(max(r.start_ns[forward[0] if len(forward) else mine[0]], work.start_ns[0] if len(work.start_ns) else step.start_ns))
+    begins = int(
+        max(
+            r.start_ns[forward[0] if len(forward) else mine[0]],
+            work.start_ns[0] if len(work.start_ns) else step.start_ns,
+        )
+    )
     ends = int(r.end_ns[mine].max())
     idle = spans.complement(work, step.start_ns, step.end_ns)
     head, tail = spans.within(idle, step.start_ns, begins), spans.within(idle, max(begins, ends), step.end_ns)
@@ -93,16 +103,26 @@ class _Delayed:
     """The delays of one rank, prepared for its steps."""
 
     def __init__(
-        self, run: StageRun, supply: Producers, meeting: PeerExchanges, from_ns: dict[int, int], profiled: dict[int, Delays]
+        self,
+        run: StageRun,
+        supply: Producers,
+        meeting: PeerExchanges,
+        from_ns: dict[int, int],
+        profiled: dict[int, Delays],
     ) -> None:
         self.run, self.supply, self.meeting = run, supply, meeting
-        self.from_ns, self.profiled = from_ns, profiled  # of all ranks: when recordings begin, and when profilers kept their ranks
+        self.from_ns, self.profiled = (
+            from_ns,
+            profiled,
+        )  # of all ranks: when recordings begin, and when profilers kept their ranks
         r = run.ranges
         order = np.argsort(r.start_ns, kind="stable")
         self.order = order[r.phase[order] != Pass.OPT]
         self.starts_ns = r.start_ns[self.order]
         passes = np.where(r.phase == Pass.OPT, _LATEST, r.start_ns)
-        self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
+        self.earliest_ns = np.append(
+            np.minimum.accumulate(passes[::-1])[::-1], _LATEST
+        )  # from each range on, in order of steps
         self.stalled = cache(self._stalled)
         self.came_ns = np.full(len(run.exchanges.start_ns), NO_TIME)
         self.words: dict[int, str] = {}
@@ -117,7 +137,9 @@ class _Delayed:
         return f"{Pass(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
 
     def last_collective_ns(self, step: StepEntry) -> int:
-        """Return when the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
+        """Return when the last collective ended that began after the step and before the rank's next one: parameters
+        are gathered there.
+        """
         ex = self.run.exchanges
         until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
         low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
@@ -129,7 +151,10 @@ class _Delayed:
         if not len(idle.start_ns):
             return
         delays = self.run.delays
-        low, high = np.searchsorted(delays.end_ns, idle.start_ns[0], side="right"), np.searchsorted(delays.start_ns, idle.end_ns[-1])
+        low, high = (
+            np.searchsorted(delays.end_ns, idle.start_ns[0], side="right"),
+            np.searchsorted(delays.start_ns, idle.end_ns[-1]),
+        )
         pieces = spans.cut(idle, delays.start_ns[low:high], delays.end_ns[low:high])
         x, y, by = pieces.start_ns, pieces.end_ns, np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
         exchange, cause = _taken(delays.exchange, by, NOWHERE), _taken(delays.cause, by, Cause.UNKNOWN)
@@ -142,10 +167,13 @@ class _Delayed:
         some, local = exchange != NOWHERE, cause != Cause.UNKNOWN
         known = _taken(self.meeting.known, exchange, 0).astype(np.bool_)  # all its sides were recorded
         late_rank = np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
-        # when the transfer began: else NCCL's own records may tell; of unknown parameters it transfers once there is something to
+        # when the transfer began: else NCCL's own records may tell; of unknown parameters it transfers once there is
+        # something to
         guess = np.where(~some | local | (kind == CommKind.RECV), y, np.where(kind == CommKind.UNKNOWN, produced, x))
         by_nccl = _taken(self.came_ns, exchange, NO_TIME)
-        began = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(by_nccl != NO_TIME, by_nccl, guess))
+        began = np.where(
+            known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(by_nccl != NO_TIME, by_nccl, guess)
+        )
         middle = np.clip(began, x, y)
         # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
         alone = some & (kind == CommKind.RECV) & ~known & ~local
@@ -163,18 +191,33 @@ class _Delayed:
         def came(i: int) -> str:
             return self._came_last(int(late_rank[i]), int(exchange[i]))
 
-        late = np.where(known & ~local & self._before_recording(exchange, kind, late_rank), middle, np.where(local, stall, late))
+        late = np.where(
+            known & ~local & self._before_recording(exchange, kind, late_rank), middle, np.where(local, stall, late)
+        )
         parts.add(self.run, step, Spans(stall, late), Cause.PROFILER_ARTEFACT, lambda i: f"{came(i)}, in its profiler")
         waits = some & ~local
         then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
-        handed = ~waits & ~local & (evidence == 0) & (middle - late <= LATENCY_NS) & self.run.sees_device & self.run.sees_causes
+        handed = (
+            ~waits
+            & ~local
+            & (evidence == 0)
+            & (middle - late <= LATENCY_NS)
+            & self.run.sees_device
+            & self.run.sees_causes
+        )
         then = np.where(handed, Cause.LAUNCH_STARVED, then)
 
         def held(i: int) -> str:
             return came(i) if waits[i] else "from one kernel to the next" if handed[i] else delays.texts[evidence[i]]
 
         parts.add(self.run, step, Spans(late, middle), then, held)
-        parts.add(self.run, step, Spans(middle, y), Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
+        parts.add(
+            self.run,
+            step,
+            Spans(middle, y),
+            Cause.EXPOSED_COMMUNICATION,
+            lambda i: self._came_last(NOWHERE, int(exchange[i])),
+        )
 
     def _before_recording(self, exchange: I64, kind: I64, rank: I64) -> Bool:
         """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""
@@ -184,7 +227,9 @@ class _Delayed:
         return np.asarray(first & (begins > _taken(ex.start_ns, exchange, 0)))
 
     def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
-        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
+        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as
+        the profiler's.
+        """
         out = start.copy()
         for r in np.unique(rank[rank != NOWHERE]).tolist():
             at = np.flatnonzero(rank == r)
@@ -195,10 +240,14 @@ class _Delayed:
     def _range_at(self, at_ns: I64) -> I64:
         """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
         k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
-        return np.asarray(np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE))
+        return np.asarray(
+            np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
+        )
 
     def _begins(self, step: StepEntry, k: I64, at_ns: I64) -> Bool:
-        """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait before it works."""
+        """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait
+        before it works.
+        """
         begins = self.run.ranges.start_ns[k]
         work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
         return np.asarray(spans.overlap_ns(work, begins, at_ns) == 0)
@@ -236,7 +285,9 @@ class _IdlePieces:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.texts: dict[str, int] = {"": 0}
 
-    def add(self, run: StageRun, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
+    def add(
+        self, run: StageRun, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]
+    ) -> None:
         """Add the spans that are not empty, each with its cause and evidence."""
         causes = np.broadcast_to(cause, idle.start_ns.shape)
         for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
@@ -251,7 +302,9 @@ class _IdlePieces:
 
 
 def _touching_joined(table: I64) -> I64:
-    """Return rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
+    """Return rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put
+    together.
+    """
     same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
     first = np.flatnonzero(np.append(True, ~same)[: len(table)])
     last = np.flatnonzero(np.append(~same, True)[: len(table)])
@@ -269,4 +322,6 @@ def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle:
     for k, step in enumerate(steps):
         for i, work in enumerate(step.work_ns):
             total = work + int(spent[i * len(steps) + k])
-            assert total == step.end_ns - step.start_ns, f"rank {runs[i].rank}, step {step.number}: {total} ns accounted for"
+            assert total == step.end_ns - step.start_ns, (
+                f"rank {runs[i].rank}, step {step.number}: {total} ns accounted for"
+            )

@@ -1,4 +1,6 @@
-"""Complete steps of a recording, from their first forward to their last backward, as the orders in which the ranks ran them."""
+"""Complete steps of a recording, from their first forward to their last backward, as the orders in which the ranks ran
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from graphlink.tables import take, turns
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Ranges):
-    """What one rank ran in one step, one entry an action, by start; of those that start together, F first, then B, I, W.
+    """What one rank ran in one step, one entry an action, by start; of those that start together, F first, then B, I,
+    W.
 
-    ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the recording calls
-    it (``label``; the same number where it says nothing: then counted in order).
+    ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the
+    recording calls it (``label``; the same number where it says nothing: then counted in order).
     """
 
     row: I64
@@ -30,7 +33,8 @@ class Recorded(Ranges):
 
 @dataclass(frozen=True, slots=True)
 class CompleteStep:
-    """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and backward.
+    """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and
+    backward.
 
     ``split``: some backwards are split into input and weight gradient.
     """
@@ -43,10 +47,12 @@ class CompleteStep:
 
 
 def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list[CompleteStep], dict[int, str]]:
-    """Return the complete steps of a run, and why others are not, by number (``NOWHERE``: ranges of no step). Linear but for sorting.
+    """Return the complete steps of a run, and why others are not, by number (``NOWHERE``: ranges of no step). Linear
+    but for sorting.
 
-    A step that the recording cuts at its begin or end lacks forwards of backwards that are there, or the other way round, or ranks
-    differ in their microbatches: it is left out. Ranges of no step count as a step only where no range has one.
+    A step that the recording cuts at its begin or end lacks forwards of backwards that are there, or the other way
+    round, or ranks differ in their microbatches: it is left out. Ranges of no step count as a step only where no range
+    has one.
 
     Args:
         ranges: by pipeline rank.
@@ -66,12 +72,16 @@ def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list
                 left_out[step] = why
             else:
                 many, pieces = (int(column.max()) + 1 for column in (recorded[0].microbatch, recorded[0].chunk))
-                complete.append(CompleteStep(step, recorded, many, pieces, any((rank.phase == Pass.W).any() for rank in recorded)))
+                complete.append(
+                    CompleteStep(step, recorded, many, pieces, any((rank.phase == Pass.W).any() for rank in recorded))
+                )
     return complete, left_out
 
 
 def _chunks(ranges: Ranges) -> I64:
-    """Return which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all ranges have one."""
+    """Return which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all
+    ranges have one.
+    """
     counted = ranges.phase <= Pass.W
     for column in (ranges.chunk, ranges.stage):
         if counted.any() and column[counted].min() > NOWHERE:
@@ -99,7 +109,9 @@ def _without_gaps(chunk: I64, label: I64) -> I64:
 
 
 def _by_order(phase: U8, chunk: I64) -> I64:
-    """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients as their I."""
+    """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients
+    as their I.
+    """
     label = turns(3 * chunk + np.array([0, 1, 1, 2])[phase])
     for k in range(int(chunk.max(initial=-1)) + 1):
         inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Pass.I, Pass.W))
@@ -116,11 +128,17 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
         if chunks * many > len(rank) or not _once(rank, chunks, many):
             F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
-            return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
+            return (
+                f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} "
+                "chunk(s)"
+            )
         shapes.append((chunks, many))
     for shape, name in zip(shapes, names, strict=True):
         if shape != shapes[0]:
-            return f"rank {names[0]} has {shapes[0][1]} microbatches in {shapes[0][0]} chunk(s), rank {name} {shape[1]} in {shape[0]}"
+            return (
+                f"rank {names[0]} has {shapes[0][1]} microbatches in {shapes[0][0]} chunk(s), rank {name} "
+                f"{shape[1]} in {shape[0]}"
+            )
     return ""
 
 

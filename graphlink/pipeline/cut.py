@@ -1,4 +1,6 @@
-"""Cuts the times of stages where the model is cut anew: into parts that have equally many layers, which need not take equally long."""
+"""Cuts the times of stages where the model is cut anew: into parts that have equally many layers, which need not take
+equally long.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ByPhase = Mapping[int, tuple[int, ...]]  # by phase, ``Layers.mean_ns`` of a sta
 
 
 def cut(durations: I64, parts: int, shares: Sequence[F64]) -> I64:
-    """Return times of ``parts`` equal parts of what the given stages cover; the sum stays. ``shares``: of each stage."""
+    """Return times of ``parts`` equal parts of what the given stages cover; the sum stays. ``shares``: of each
+    stage.
+    """
     whole, left = np.divmod(np.arange(parts + 1) * len(durations), parts)
     until = np.append(0, np.cumsum(durations)).astype(np.float64)[whole]
     for at in np.flatnonzero(left).tolist():
@@ -25,8 +29,8 @@ def cut(durations: I64, parts: int, shares: Sequence[F64]) -> I64:
 
 
 def shares(phase: int, layers: ByPhase) -> F64:
-    """Return after which part of a pass each layer begins, and the last one ends. Of input or weight gradients that the run does not have
-    apart: after which part of the backward."""
+    """Return after which part of a pass each layer begins, and the last one ends. Of input or weight gradients that the
+    run does not have apart: after which part of the backward."""
     there = layers.get(phase) or (layers.get(Pass.B) if phase in (Pass.I, Pass.W) else None) or (0, 1, 0)
     until = np.cumsum(np.array(there, np.float64))
     return np.asarray(until[:-1] / until[-1])

@@ -1,10 +1,12 @@
-"""The causes that delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
+"""The causes that delayed the next work of a rank after its device, or in a run without device ops its thread, had
+nothing to do.
 
-On a device the edges of the graph tell (``waits``). Where a launch came late, this says what its host did meanwhile: it waited for device
-work, loaded data, managed memory, or just launched late. The first of these counts, in this order: a moment in which the profiler worked, a
-call that allocates or frees, a data loader, a wait. What is left until the launch returns is ``launch_starved``; but where the host was
-blocked when the device ran empty, it would have launched that much earlier without, so of what is left as much as it had been blocked
-before counts as that, too, and so do the up to 20 us that a launch takes right after it.
+On a device the edges of the graph tell (``waits``). Where a launch came late, this says what its host did meanwhile: it
+waited for device work, loaded data, managed memory, or just launched late. The first of these counts, in this order: a
+moment in which the profiler worked, a call that allocates or frees, a data loader, a wait. What is left until the
+launch returns is ``launch_starved``; but where the host was blocked when the device ran empty, it would have launched
+that much earlier without, so of what is left as much as it had been blocked before counts as that, too, and so do the
+up to 20 us that a launch takes right after it.
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ from graphlink.pipeline.work import Worked
 from graphlink.read.ranges import LOADER, step_marks
 from graphlink.tables import concat, take
 
-MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
+MEMORY: Final = re.compile(
+    r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
+)
 
 
 def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
     """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
 
-    First counts communication that the next work waited for, then its late launch, then communication that just ran meanwhile.
+    First counts communication that the next work waited for, then its late launch, then communication that just ran
+    meanwhile.
     """
     device, strings = linked.trace.device, linked.trace.strings
     idle = _idle(worked)
@@ -59,14 +64,20 @@ def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delay
     outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
-    words = [f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators" for k in pieces.by.tolist()]
+    words = [
+        f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators"
+        for k in pieces.by.tolist()
+    ]
     return explained(pieces, words, reasons)
 
 
 def joined(*tables: Delays) -> Delays:
     """Put tables together, sorted by start; of equal starts those of the first table come first."""
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *(text for table in tables for text in table.texts)]))}
-    numbered = (replace(table, evidence=np.array([texts[text] for text in table.texts], np.int32)[table.evidence]) for table in tables)
+    numbered = (
+        replace(table, evidence=np.array([texts[text] for text in table.texts], np.int32)[table.evidence])
+        for table in tables
+    )
     whole = concat(*numbered)
     return replace(take(whole, np.argsort(whole.start_ns, kind="stable")), texts=tuple(texts))
 
@@ -110,8 +121,8 @@ def _loads(linked: Linked, row: I32) -> Bool:
 def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
-    Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since no row tells what
-    comes after them; the profiler's own time and work outside ranges stay what they are.
+    Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since
+    no row tells what comes after them; the profiler's own time and work outside ranges stay what they are.
     """
     late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
     delays = _meanwhile(delays, ex, late, ex.kind == CommKind.COLLECTIVE)
@@ -136,7 +147,10 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
     overhead = trace.overhead
     words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
     tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, words)]
-    for table, pattern, cause in ((trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, LOADER, Cause.DATA_LOADING)):
+    for table, pattern, cause in (
+        (trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT),
+        (trace.host, LOADER, Cause.DATA_LOADING),
+    ):
         fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
         mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
         words = [strings[k] for k in table.name[mine].tolist()]
@@ -153,12 +167,19 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threa
     by_device = (source != NOWHERE) & ~by_host
     row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
     exchange = np.full(len(row), NOWHERE, np.int32)
-    for of, on_host, count in ((by_host, True, len(linked.trace.host.start_ns)), (by_device, False, len(device.start_ns))):
+    for of, on_host, count in (
+        (by_host, True, len(linked.trace.host.start_ns)),
+        (by_device, False, len(device.start_ns)),
+    ):
         exchange[of] = of_rows(ops, count, on_host=on_host)[row[of]]
     words = []
-    for call, at, is_exchange in zip(mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True):
+    for call, at, is_exchange in zip(
+        mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True
+    ):
         by = strings[calls.name[call]] if call != NOWHERE else "wait"
-        words.append(by if is_exchange else f"{by} waited for {strings[device.name[at]] if at != NOWHERE else 'device work'}")
+        words.append(
+            by if is_exchange else f"{by} waited for {strings[device.name[at]] if at != NOWHERE else 'device work'}"
+        )
     out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, words, exchange)
     out.cause[_loads(linked, np.where(by_device, row, NOWHERE))] = Cause.DATA_LOADING
     out.cause[by_host | (exchange != NOWHERE)] = Cause.UNKNOWN
@@ -168,8 +189,9 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threa
 def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
     """Return host-side receives and collectives that somebody waited for on ``threads``.
 
-    Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or since the row began.
-    The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
+    Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or
+    since the row began. The graph takes fewer of these for waits (only where the next row begins within 50 us), so that
+    nothing else is hidden in them.
     """
     rows = linked.trace.host
     row = comm.host_row[~comm.host_sends]
@@ -180,13 +202,17 @@ def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
         marks = np.sort(np.append(rows.start_ns[nested], rows.end_ns[nested]))
         mine = rows.tid[row] == tid
         last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
-        start[mine] = np.maximum(start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine])
+        start[mine] = np.maximum(
+            start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine]
+        )
     exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
     return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), exchange)
 
 
 def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
-    """Cut ``late`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n log n)."""
+    """Cut ``late`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n
+    log n).
+    """
     first = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
     groups = [np.flatnonzero(reasons.cause == cause) for cause in first]
     left = Pieces(late.start_ns, late.end_ns, np.arange(len(late.start_ns)), np.full(len(late.start_ns), NOWHERE))

@@ -1,7 +1,8 @@
 """Draws steps whose actions take what recorded ones took, and between which a rank does what it did.
 
-The first of the forwards, or backwards, of a stage in a step is told from the others: its backward makes the gradients to which the others
-add. Between two actions a rank sends, posts receives and returns to its schedule, which takes time even where no input is waited for.
+The first of the forwards, or backwards, of a stage in a step is told from the others: its backward makes the gradients
+to which the others add. Between two actions a rank sends, posts receives and returns to its schedule, which takes time
+even where no input is waited for.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ MOST_ACTIONS: Final = 200_000  # of all draws
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How the actions of a recording went. ``varied``: by phase, of the first ones of a stage in a step, then of the others, what each took
-    in multiples of the median of its stage. ``gap_ns``: by phase, of an action whose result stays on its rank, then of one whose result
-    another rank receives, the median time to the rank's next action, of those that waited for no input."""
+    """How the actions of a recording went. ``varied``: by phase, of the first ones of a stage in a step, then of the
+    others, what each took in multiples of the median of its stage. ``gap_ns``: by phase, of an action whose result
+    stays on its rank, then of one whose result another rank receives, the median time to the rank's next action, of
+    those that waited for no input."""
 
     varied: tuple[tuple[F64, F64], ...]
     gap_ns: I64
@@ -36,7 +38,9 @@ class Habits:
 def habits(measured: Measured) -> Habits:
     """Measure them over all recognised steps. O(n log n)."""
     first, others = ([_varied(one, measured, first) for one in measured.played] for first in (True, False))
-    by_phase = [tuple(np.concatenate([one[phase] for one in ranks]) for ranks in (first, others)) for phase in range(PHASES)]
+    by_phase = [
+        tuple(np.concatenate([one[phase] for one in ranks]) for ranks in (first, others)) for phase in range(PHASES)
+    ]
     return Habits(tuple((a if len(a) else b, b if len(b) else a) for a, b in by_phase), _gaps(measured))
 
 
@@ -44,7 +48,9 @@ def _varied(one: Ranges, measured: Measured, first: bool) -> list[F64]:
     """Return by phase what each action of a rank took in multiples of the median of its stage; where that is 0 none."""
     median = measured.times.duration_ns[one.phase, one.stage]
     mine = (median > 0) & ((turns(one.phase, one.stage, one.step) == 0) == first)
-    return [one.busy_ns[at] / median[at] for at in (np.flatnonzero(mine & (one.phase == phase)) for phase in range(PHASES))]
+    return [
+        one.busy_ns[at] / median[at] for at in (np.flatnonzero(mine & (one.phase == phase)) for phase in range(PHASES))
+    ]
 
 
 def _gaps(measured: Measured) -> I64:
@@ -62,9 +68,13 @@ def _gaps(measured: Measured) -> I64:
 
 
 def _gaps_of_step(measured: Measured, at: int) -> tuple[I64, Bool, I64]:
-    """Return, of each action whose successor on its rank waited for no input, phase, whether it sends, and the time to the successor."""
+    """Return, of each action whose successor on its rank waited for no input, phase, whether it sends, and the time to
+    the successor.
+    """
     step = measured.recognised.steps[at]
-    number = [np.cumsum([0, *(len(one.rows[rank]) for one in measured.recognised.steps)]) for rank in range(len(step.rows))]
+    number = [
+        np.cumsum([0, *(len(one.rows[rank]) for one in measured.recognised.steps)]) for rank in range(len(step.rows))
+    ]
     rows = [slice(first[at], first[at + 1]) for first in number]
     mine = [(one.start_ns[of], one.end_ns[of]) for one, of in zip(measured.played, rows, strict=True)]
     start_ns, end_ns = (np.concatenate(columns) for columns in zip(*mine, strict=True))
@@ -86,7 +96,9 @@ def _sends(first: I64, producer: I64) -> Bool:
 
 
 def drawn(orders: Sequence[Order], times: ActionTimes, known: Habits) -> list[Timed]:
-    """Simulate steps whose actions vary as the recorded ones of their phase did, by a fixed seed; one step where they do not vary."""
+    """Simulate steps whose actions vary as the recorded ones of their phase did, by a fixed seed; one step where they
+    do not vary.
+    """
     first = np.cumsum([0, *map(len, orders)])
     phase, sends = np.concatenate([order.phase for order in orders]), _sends(first, inputs(orders, first, times)[0])
     gaps_ns = np.split(known.gap_ns[phase, sends.astype(np.int64)], first[1:-1])
@@ -95,7 +107,9 @@ def drawn(orders: Sequence[Order], times: ActionTimes, known: Habits) -> list[Ti
         return [simulate(orders, times, gaps_ns=gaps_ns)]
     random = np.random.default_rng(0)
     draws = min(MOST_DRAWS, max(1, MOST_ACTIONS // max(1, len(phase))))
-    return [simulate(orders, times, [_each_ns(one, times, varied, random) for one in orders], gaps_ns) for _ in range(draws)]
+    return [
+        simulate(orders, times, [_each_ns(one, times, varied, random) for one in orders], gaps_ns) for _ in range(draws)
+    ]
 
 
 def _whole(known: Habits, phase: int) -> tuple[F64, F64]:

@@ -1,7 +1,7 @@
 """Pipeline ranges as a rank's host recorded them: which names are phases, of which step, microbatch and stage.
 
-A rule counts for a rank only where it explains the run: forwards and backwards both occur, and microbatches are 0 .. m - 1, alike in
-both, or not given. Of several the first in the order of ``rules.RULES`` holds, generic ones last.
+A rule counts for a rank only where it explains the run: forwards and backwards both occur, and microbatches are 0 .. m
+- 1, alike in both, or not given. Of several the first in the order of ``rules.RULES`` holds, generic ones last.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _BACKWARD = (Pass.B, Pass.I)
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times absolute.
+    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times
+    absolute.
 
-    ``around``: the range of the thread that encloses it, ``NOWHERE`` if none. ``other_threads``: the range that stands for the work of
-    other threads inside this one (an overlapped pair of forward and backward), else itself. ``step`` is a number of the recording,
-    equal on all ranks. ``inferred`` where the microbatch was numbered by order.
+    ``around``: the range of the thread that encloses it, ``NOWHERE`` if none. ``other_threads``: the range that stands
+    for the work of other threads inside this one (an overlapped pair of forward and backward), else itself. ``step`` is
+    a number of the recording, equal on all ranks. ``inferred`` where the microbatch was numbered by order.
     """
 
     tid: I64
@@ -45,7 +46,9 @@ class Entries:
 
 
 def named_entries(linked: Linked, user: Sequence[NameRule] = ()) -> tuple[Entries | None, tuple[str, ...]]:
-    """Return the ranges that the names of a rank's annotations say, and warnings; None where no rule explains the run. O(n log n)."""
+    """Return the ranges that the names of a rank's annotations say, and warnings; None where no rule explains the run.
+    O(n log n).
+    """
     rows = linked.trace.host
     marked = np.flatnonzero(rows.annotation & ~linked.crossing)
     warnings = _crossing(linked, user)
@@ -82,10 +85,14 @@ def _crossing(linked: Linked, user: Sequence[NameRule]) -> tuple[str, ...]:
     return (f"pipeline ranges that cross others of their thread are left out: {len(lost)}, the first is {first}",)
 
 
-def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Reading, ...]]) -> tuple[Entries, I64] | None:
-    """Return the ranges among the rows ``marked`` that a rule reads, and their layers; ``name`` of each row points into ``of_name``.
+def _table(
+    linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Reading, ...]]
+) -> tuple[Entries, I64] | None:
+    """Return the ranges among the rows ``marked`` that a rule reads, and their layers; ``name`` of each row points into
+    ``of_name``.
 
-    They have what names say, two for a name that says two phases: ``other_threads`` is ``NOWHERE`` for the second, 0 for all others.
+    They have what names say, two for a name that says two phases: ``other_threads`` is ``NOWHERE`` for the second, 0
+    for all others.
     """
     rows = linked.trace.host
     many = np.array([len(read) for read in of_name], np.int64)[name]
@@ -131,7 +138,9 @@ def _why_not(raw: Entries) -> str:
     return ""
 
 
-def _finished(linked: Linked, raw: Entries, layer: I64, optimizer: tuple[Entries, I64] | None, rule: NameRule) -> Entries:
+def _finished(
+    linked: Linked, raw: Entries, layer: I64, optimizer: tuple[Entries, I64] | None, rule: NameRule
+) -> Entries:
     if (layer != NOWHERE).any():
         raw = _passes(raw, layer)
     if optimizer is not None:
@@ -161,8 +170,8 @@ def _passes(raw: Entries, layer: I64) -> Entries:
 
 
 def nested(entries: Entries) -> Entries:
-    """Sort ranges and find which encloses which. A range inside one of its own phase is a part of that: it gives it what it lacks, and
-    goes."""
+    """Sort ranges and find which encloses which. A range inside one of its own phase is a part of that: it gives it
+    what it lacks, and goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
@@ -199,8 +208,8 @@ def nested(entries: Entries) -> Entries:
 
 
 def step_numbers(linked: Linked, entries: Entries) -> I64:
-    """Find the step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges, else by
-    repetition."""
+    """Find the step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges,
+    else by repetition."""
     rows, strings = linked.trace.host, linked.trace.strings
     codes = [k for k in np.unique(rows.name[rows.annotation]).tolist() if STEP_MARK.fullmatch(strings[k])]
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
@@ -223,12 +232,16 @@ def _by_repetition(entries: Entries) -> I64:
     """Take the k-th time that a phase of a microbatch occurs for step k; one step where microbatches are not given."""
     step = np.zeros(len(entries.phase), np.int64)
     given = np.flatnonzero(entries.microbatch != NOWHERE)
-    step[given] = turns(*(column[given] for column in (entries.phase, entries.stage, entries.chunk, entries.microbatch)))
+    step[given] = turns(
+        *(column[given] for column in (entries.phase, entries.stage, entries.chunk, entries.microbatch))
+    )
     return step
 
 
 def numbered(entries: Entries, step: I64) -> Entries:
-    """Fill in step, chunk and microbatch: a missing microbatch is the order number among the ranges of its phase, chunk and step."""
+    """Fill in step, chunk and microbatch: a missing microbatch is the order number among the ranges of its phase, chunk
+    and step.
+    """
     chunk = entries.chunk.copy()
     staged = (entries.stage != NOWHERE) & (chunk == NOWHERE)
     stages = np.unique(entries.stage[staged])
@@ -247,12 +260,17 @@ def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     own = np.flatnonzero(~second & (entries.start_ns < entries.end_ns))
     if not len(own):
         return np.full(len(at_ns), NOWHERE, np.int32)
-    # from its end on it is what is around a range, from its start on the range; at one moment ends come first, and what is outer ends last
+    # from its end on it is what is around a range, from its start on the range; at one moment ends come first, and what
+    # is outer ends last
     since_ns, inner = np.append(entries.end_ns[own], entries.start_ns[own]), np.append(entries.around[own], own)
     thread = np.tile(entries.tid[own], 2)
     order = np.lexsort((np.append(-own, own + 1), since_ns, thread))
     threads, points = np.unique(thread), np.unique(since_ns)
     place = np.searchsorted(threads, thread) * len(points) + np.searchsorted(points, since_ns)
-    upto = np.minimum(np.searchsorted(threads, tid), len(threads) - 1) * len(points) + np.searchsorted(points, at_ns, side="right") - 1
+    upto = (
+        np.minimum(np.searchsorted(threads, tid), len(threads) - 1) * len(points)
+        + np.searchsorted(points, at_ns, side="right")
+        - 1
+    )
     last = order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]
     return np.where((thread[last] == tid) & (since_ns[last] <= at_ns), inner[last], NOWHERE).astype(np.int32)

@@ -1,7 +1,9 @@
-"""The communication of one rank: when it ran, with whom, which one of its group it was, and what NCCL's own records tell of it.
+"""The communication of one rank: when it ran, with whom, which one of its group it was, and what NCCL's own records
+tell of it.
 
-A call that receives waited until NCCL's proxies had the first data from any peer; one that only sends, until a peer first took some. What
-comes after may hold more waiting (a ring goes on when its slowest member does): no transfer is taken for a wait.
+A call that receives waited until NCCL's proxies had the first data from any peer; one that only sends, until a peer
+first took some. What comes after may hold more waiting (a ring goes on when its slowest member does): no transfer is
+taken for a wait.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _WORDS: Final = ("waiting for the GPU", "waiting for the peer", "on the wire", "
 
 
 def ordinals(ops: CommOps) -> I64:
-    """Count the collectives of each group, and the sends to, or receives from, each peer with the same tag; ``NOWHERE`` for all else.
+    """Count the collectives of each group, and the sends to, or receives from, each peer with the same tag; ``NOWHERE``
+    for all else.
 
     O(n log n).
     """
@@ -56,7 +59,9 @@ def witness(files: SideFiles) -> Witness:
 
 
 def _came_ns(dump: Dump) -> I64:
-    """Return by call, on the dump's clock, the first end of a step that waited for data, else of one that waited for its peer."""
+    """Return by call, on the dump's clock, the first end of a step that waited for data, else of one that waited for
+    its peer.
+    """
     steps = dump.steps
     call = dump.proxies.call[steps.proxy]
     out = np.full(len(dump.calls.rank), NO_TIME)

@@ -1,7 +1,7 @@
 """``bubbles.json``: pipeline ranges, idle intervals by cause, and what the rates mean (docs/bubbles.md).
 
-What a source cannot know is absent, never 0 or null: a rate without value, causes that its recording cannot show (``causes_not_seen``),
-the microbatch of an optimizer range.
+What a source cannot know is absent, never 0 or null: a rate without value, causes that its recording cannot show
+(``causes_not_seen``), the microbatch of an optimizer range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,19 @@ from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pairs import numbered_texts
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Idle, Layers, Ns, Number, Other, Pass, Ranges, RunPipeline, StageRun, StepEntry
+from graphlink.pipeline.records import (
+    Cause,
+    Idle,
+    Layers,
+    Ns,
+    Number,
+    Other,
+    Pass,
+    Ranges,
+    RunPipeline,
+    StageRun,
+    StepEntry,
+)
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
@@ -48,21 +60,31 @@ CauseName = Literal[
 PHASES: Final[tuple[PhaseName, ...]] = get_args(PhaseName)  # by ``Pass``
 CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 # what shows of the ranges alone; the other causes need communication or the host to be recorded
-_FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN})
+_FROM_RANGES: Final = frozenset(
+    {Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN}
+)
 _FORMULAS: Final = {
-    "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, I and W ranges",
-    "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - first start of work",
-    "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of GPipe, 1F1B or interleaved with equal stages",
+    "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, "
+    "I and W ranges",
+    "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - "
+    "first start of work",
+    "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of GPipe, 1F1B or "
+    "interleaved with equal stages",
 }
-_WORK: Final = "union of the compute kernels, and of the copies that ranges issued, inside the F, B, I and W ranges of the stage"
+_WORK: Final = (
+    "union of the compute kernels, and of the copies that ranges issued, inside the F, B, I and W ranges of the stage"
+)
 _JOB_WORK: Final = (
-    "time of the jobs of the F, B, I and W phases of the stage, with the waits inside them: the bubble is at least what is shown"
+    "time of the jobs of the F, B, I and W phases of the stage, with the waits inside them: the bubble "
+    "is at least what is shown"
 )
 _HOST_WORK: Final = "host time of the F, B, I and W ranges of the stage, without waits: the run shows no device"
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """One definition of a bubble rate; over several steps the sums are taken over all of them. No ``value``: it cannot be known."""
+    """One definition of a bubble rate; over several steps the sums are taken over all of them. No ``value``: it cannot
+    be known.
+    """
 
     name: str
     formula: str
@@ -160,7 +182,9 @@ def summarised(pipeline: RunPipeline) -> summary.Pipeline:
 
 
 def blocks(pipeline: RunPipeline) -> Iterator[bytes]:
-    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges + idle)."""
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges +
+    idle).
+    """
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'
@@ -170,7 +194,10 @@ def blocks(pipeline: RunPipeline) -> Iterator[bytes]:
     yield b'],\n"idle":['
     stage_of = {entry.rank: entry.stage for entry in file.stages}
     texts = _sound(pipeline.idle.texts)
-    yield from _lists(_idle(pipeline.idle, slice(low, low + _BLOCK), stage_of, texts) for low in range(0, len(pipeline.idle.rank), _BLOCK))
+    yield from _lists(
+        _idle(pipeline.idle, slice(low, low + _BLOCK), stage_of, texts)
+        for low in range(0, len(pipeline.idle.rank), _BLOCK)
+    )
     yield b"]}\n"
 
 
@@ -204,7 +231,13 @@ def _strange(file: Bubbles) -> str:
         return f"rank {min(strange)} is none of its stages"
     said = file.pipeline
     chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
-    counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
+    counts = [
+        said.stages,
+        said.microbatches,
+        *chunks,
+        max(chunks) * max(said.stages, len(file.stages)),
+        *(s.stage for s in file.stages),
+    ]
     counts += [one.chunk for s in file.stages for one in s.layers or ()]
     counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
     if not 0 <= min(counts) <= max(counts) < _MOST:
@@ -220,7 +253,11 @@ def _too_long(file: Bubbles) -> bool:
     entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
     ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
     spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
-    spans += [ns for stage in file.stages for ns in (stage.makespan_ns, stage.work_ns, stage.optimizer_ns, *stage.idle_ns.values())]
+    spans += [
+        ns
+        for stage in file.stages
+        for ns in (stage.makespan_ns, stage.work_ns, stage.optimizer_ns, *stage.idle_ns.values())
+    ]
     spans += [e.busy_ns for e in file.ranges]
     return max(ns, default=0) - min(ns, default=0) >= MAX_SPAN_NS or max(map(abs, spans), default=0) >= MAX_SPAN_NS << 5
 
@@ -282,7 +319,9 @@ def _head(pipeline: RunPipeline) -> Bubbles:
         definition=_definition(pipeline),
         steps=list(pipeline.steps),
         stages=[_stage(pipeline, i) for i in range(len(pipeline.ranks))],
-        left_out={str(rank): run.left_out for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True) if run.left_out},
+        left_out={
+            str(rank): run.left_out for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True) if run.left_out
+        },
         warnings=_sound(list(dict.fromkeys([*pipeline.warnings, *(w for run in pipeline.runs for w in run.warnings)]))),
         ranges=[],
         idle=[],
@@ -297,7 +336,10 @@ def _definition(pipeline: RunPipeline) -> Definition:
         work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
         sees_device=sees_device,
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
-        **{name: Rate(name=name, formula=formula, value=getattr(pipeline.rates, name), steps=steps) for name, formula in _FORMULAS.items()},
+        **{
+            name: Rate(name=name, formula=formula, value=getattr(pipeline.rates, name), steps=steps)
+            for name, formula in _FORMULAS.items()
+        },
     )
 
 
@@ -322,7 +364,11 @@ def _by_cause(idle: Idle, sees_causes: bool) -> dict[Cause, int]:
     """Sum up idle time, without the causes that cannot be seen."""
     totals = np.zeros(len(Cause), np.int64)
     np.add.at(totals, idle.cause, idle.end_ns - idle.start_ns)
-    return {cause: ns for cause, ns in zip(Cause, totals.tolist(), strict=True) if sees_causes or ns or cause in _FROM_RANGES}
+    return {
+        cause: ns
+        for cause, ns in zip(Cause, totals.tolist(), strict=True)
+        if sees_causes or ns or cause in _FROM_RANGES
+    }
 
 
 def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
@@ -369,6 +415,14 @@ def _idle(idle: Idle, part: slice, stage_of: dict[int, int], texts: Sequence[str
     columns = (idle.rank, idle.start_ns, idle.end_ns, idle.cause, idle.evidence)
     rows = zip(*(c[part].tolist() for c in columns), _maybe(idle.step[part]), strict=True)
     return [
-        IdleEntry(rank=rank, stage=stage_of[rank], step=step, start_ns=start, end_ns=end, cause=CAUSES[cause], evidence=texts[evidence])
+        IdleEntry(
+            rank=rank,
+            stage=stage_of[rank],
+            step=step,
+            start_ns=start,
+            end_ns=end,
+            cause=CAUSES[cause],
+            evidence=texts[evidence],
+        )
         for rank, start, end, cause, evidence, step in rows
     ]

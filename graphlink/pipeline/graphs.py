@@ -1,11 +1,13 @@
 """Write a computed pipeline step as graphs for simulators, one a rank: no recording stands behind them.
 
-An action is a computation on the rank's compute stream, after the one before it. A transfer between ranks is a SEND on the one and a
-RECV on the other, on a stream of its own for each boundary between virtual stages and direction. A RECV depends on none but an earlier
-one that had ended, so it ends once its message is there, and only the action that needs it waits for it.
+An action is a computation on the rank's compute stream, after the one before it. A transfer between ranks is a SEND on
+the one and a RECV on the other, on a stream of its own for each boundary between virtual stages and direction. A RECV
+depends on none but an earlier one that had ended, so it ends once its message is there, and only the action that needs
+it waits for it.
 
-The bytes of a transfer may not be known. Then ``comm_size`` is what goes over 50 GB/s in the time that it takes, so that a simulator with
-this bandwidth, which ``graphlink astra`` finds in the graphs or takes without a measurement, gives it that time.
+The bytes of a transfer may not be known. Then ``comm_size`` is what goes over 50 GB/s in the time that it takes, so
+that a simulator with this bandwidth, which ``graphlink astra`` finds in the graphs or takes without a measurement,
+gives it that time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,17 @@ import numpy as np
 from graphlink import output_names
 from graphlink.errors import OutputError
 from graphlink.graph.write_et import write_et
-from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
+from graphlink.graph_model import (
+    SCHEMA_VERSION,
+    Column,
+    EdgeKind,
+    Graph,
+    Metadata,
+    NodeKind,
+    NodeRows,
+    NodeType,
+    SyncCalls,
+)
 from graphlink.model import (
     I64,
     NOWHERE,
@@ -55,8 +67,9 @@ _Rows = TypeVar("_Rows", bound=Any)  # a dataclass of columns
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Transfers between ranks. ``sender``, ``receiver``: ranks; ``after``, ``before``: the action of the sender that it leaves after, and
-    of the receiver that needs it, by place in their orders. ``link``: a number for each boundary and direction; ``tag``: of the message.
+    """Transfers between ranks. ``sender``, ``receiver``: ranks; ``after``, ``before``: the action of the sender that it
+    leaves after, and of the receiver that needs it, by place in their orders. ``link``: a number for each boundary and
+    direction; ``tag``: of the message.
     """
 
     sender: I64
@@ -101,12 +114,16 @@ def write(folder: Path, orders: Sequence[Order], timed: Timed, times: ActionTime
 
 
 def graphs(
-    orders: Sequence[Order], timed: Timed, times: ActionTimes, made: str | None = None, size_bytes: tuple[int, int] | None = None
+    orders: Sequence[Order],
+    timed: Timed,
+    times: ActionTimes,
+    made: str | None = None,
+    size_bytes: tuple[int, int] | None = None,
 ) -> Iterator[Graph]:
     """Yield the graph of each rank of a step.
 
-    ``times``: those that it was played with; ``made``: what its file says it was made by; ``size_bytes``: of activations and of gradients,
-    where they are known.
+    ``times``: those that it was played with; ``made``: what its file says it was made by; ``size_bytes``: of
+    activations and of gradients, where they are known.
     """
     messages = _messages(orders, timed, times, size_bytes)
     for rank, order in enumerate(orders):
@@ -115,18 +132,26 @@ def graphs(
         yield _graph(Metadata(SCHEMA_VERSION, __version__, 0, rank, len(orders), made=made), order, nodes, messages)
 
 
-def _messages(orders: Sequence[Order], timed: Timed, times: ActionTimes, size_bytes: tuple[int, int] | None) -> _Messages:
+def _messages(
+    orders: Sequence[Order], timed: Timed, times: ActionTimes, size_bytes: tuple[int, int] | None
+) -> _Messages:
     first = np.cumsum([0, *map(len, orders)])
     rank = np.repeat(np.arange(len(orders)), np.diff(first))
     place = np.arange(first[-1]) - first[rank]
-    phase, stage, paired = (np.concatenate([getattr(order, name) for order in orders]) for name in ("phase", "stage", "paired"))
+    phase, stage, paired = (
+        np.concatenate([getattr(order, name) for order in orders]) for name in ("phase", "stage", "paired")
+    )
     producer, lag_ns = inputs(orders, first, times)
     needs = np.flatnonzero((producer != NOWHERE) & (rank[producer] != rank))
     made = producer[needs]
     after = made + paired[made]  # a pair starts and ends as one
     start = np.concatenate(timed.end_ns)[after]
     lag, gradients = lag_ns[needs], phase[made] != Pass.F
-    size = np.maximum(_BYTES_PER_NS * lag, 1) if size_bytes is None else np.array(size_bytes, np.int64)[gradients.astype(np.int64)]
+    size = (
+        np.maximum(_BYTES_PER_NS * lag, 1)
+        if size_bytes is None
+        else np.array(size_bytes, np.int64)[gradients.astype(np.int64)]
+    )
     return _Messages(
         sender=rank[made],
         receiver=rank[needs],
@@ -151,7 +176,9 @@ def _nodes(start_ns: I64, end_ns: I64, messages: _Messages, coming: I64, going: 
         at=np.concatenate([np.arange(len(start_ns)), moved, [0]]),
         start_ns=np.concatenate([start_ns, messages.start_ns[moved], [last]]),
         end_ns=np.concatenate([end_ns, messages.end_ns[moved], [last]]),
-        stream=np.concatenate([np.zeros(len(start_ns), np.int64), 1 + np.unique(links, return_inverse=True)[1].reshape(-1), [0]]),
+        stream=np.concatenate(
+            [np.zeros(len(start_ns), np.int64), 1 + np.unique(links, return_inverse=True)[1].reshape(-1), [0]]
+        ),
     )
     return take(nodes, np.lexsort((nodes.at, nodes.sort, nodes.start_ns)))
 
@@ -167,7 +194,10 @@ def _edges(nodes: _Nodes, messages: _Messages) -> tuple[I64, I64, I64]:
     for stream in range(1, int(nodes.stream.max()) + 1):
         mine = np.flatnonzero(nodes.stream == stream)
         # the last one that had ended; where they overlap, that is not the one before
-        ended = np.minimum(np.searchsorted(nodes.end_ns[mine], nodes.start_ns[mine], side="right"), np.arange(len(mine))) - 1
+        ended = (
+            np.minimum(np.searchsorted(nodes.end_ns[mine], nodes.start_ns[mine], side="right"), np.arange(len(mine)))
+            - 1
+        )
         parts.append((mine[ended >= 0], mine[ended[ended >= 0]], EdgeKind.STREAM))
     leaves = np.setdiff1d(np.arange(len(nodes.sort) - 1), np.concatenate([source for _, source, _ in parts]))
     parts.append((np.full(len(leaves), len(nodes.sort) - 1), leaves, EdgeKind.SYNC))

@@ -1,8 +1,9 @@
 """Forward and backward passes of a run that names none: from autograd and the sends and receives between stages.
 
-Autograd gives a forward op per sequence number that its backward op repeats. Forward ops with a backward, and backward ops, each cut where
-a send or receive is made or the other kind begins, are passes; the numbers tell which backward belongs to which forward, and so its
-microbatch. Where the two are not one to one nothing is inferred. Weight gradients are not distinguished: every backward is a full one.
+Autograd gives a forward op per sequence number that its backward op repeats. Forward ops with a backward, and backward
+ops, each cut where a send or receive is made or the other kind begins, are passes; the numbers tell which backward
+belongs to which forward, and so its microbatch. Where the two are not one to one nothing is inferred. Weight gradients
+are not distinguished: every backward is a full one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source", "recvanysource
 
 
 class PeerOps(msgspec.Struct, frozen=True):
-    """Host rows that send or receive, in start order: absolute start, global or group rank of the other side, and whether it sends."""
+    """Host rows that send or receive, in start order: absolute start, global or group rank of the other side, and
+    whether it sends.
+    """
 
     start_ns: I64
     peer: I64
@@ -33,7 +36,9 @@ class PeerOps(msgspec.Struct, frozen=True):
 
 
 def peer_ops(linked: Linked) -> PeerOps:
-    """Read them from both recordings; a call that several nested rows record counts once, by the first with its start."""
+    """Read them from both recordings; a call that several nested rows record counts once, by the first with its
+    start.
+    """
     trace, et = linked.trace, linked.et
     told = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
     if et is not None and len(et.comm.row):
@@ -122,7 +127,9 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
 
 
 def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
-    """Return which rows autograd's engine runs backward ops in, and those of them that have the number of a forward op."""
+    """Return which rows autograd's engine runs backward ops in, and those of them that have the number of a
+    forward op.
+    """
     rows = linked.trace.host
     autograd = np.array([s.startswith(_AUTOGRAD) for s in linked.trace.strings], np.bool_)[rows.name]
     return autograd, np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
@@ -131,18 +138,25 @@ def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
 def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
     """Return why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
 
-    A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
-    several stages on a rank (interleaved) or in a ring there are more.
+    A stage receives every activation from the rank before and sends every gradient to it, and the other way round with
+    the rank after. With several stages on a rank (interleaved) or in a ring there are more.
     """
     previous = _source(peers, first_end_ns)
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
-        return f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before and after"
+        return (
+            f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before "
+            "and "
+            "after"
+        )
     for peer, received, sent in ((previous, forwards, backwards), *((other, backwards, forwards) for other in others)):
         mine = peers.peer == peer
         counts = (int(np.count_nonzero(mine & ~peers.sends)), int(np.count_nonzero(mine & peers.sends)))
         if peer != NOWHERE and counts != (received, sent):
-            return f"{counts[0]} receives and {counts[1]} sends with rank {peer} fit no {forwards} forward and {backwards} backward passes"
+            return (
+                f"{counts[0]} receives and {counts[1]} sends with rank {peer} fit no {forwards} forward and "
+                f"{backwards} backward passes"
+            )
     return ""
 
 
@@ -159,7 +173,8 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
 
 
 def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
-    """Return the rows of ``backward`` (positions) whose forward op was recorded, and of each the outermost op around that.
+    """Return the rows of ``backward`` (positions) whose forward op was recorded, and of each the outermost op around
+    that.
 
     The forward op of a backward row is the last that started with its number before it, outside autograd. Rows before
     that one may carry the number of what is to come, and numbers may start over.
@@ -172,7 +187,9 @@ def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]
     moments = np.unique(rows.start_ns)
 
     def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
-        return np.asarray(np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of]))
+        return np.asarray(
+            np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
+        )
 
     row = row[np.argsort(place(row), kind="stable")]
     found = np.searchsorted(place(row), place(backward), side="left") - 1
@@ -182,9 +199,13 @@ def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]
 
 
 def outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
-    """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the reach a round."""
+    """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the
+    reach a round.
+    """
     ops = ~linked.trace.host.annotation
-    jump = np.where((linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE).astype(np.int64)
+    jump = np.where(
+        (linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE
+    ).astype(np.int64)
     top, inside = np.arange(len(jump)), autograd.copy()
     while True:
         up = jump != NOWHERE
@@ -224,7 +245,10 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Pas
     place[ops] = f.of_row
     pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
-        return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
+        return (
+            f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong "
+            "together one to one"
+        )
     return _PassPairs(f, b, pairs[1])
 
 
@@ -235,4 +259,9 @@ def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:
     part = np.searchsorted(cuts_ns, start, side="right")
     new = np.append(True, part[1:] != part[:-1]) if len(part) else np.zeros(0, np.bool_)
     first = np.flatnonzero(new)
-    return _Passes(rows.tid[rows_at[first]], start[first], np.maximum.reduceat(end, first) if len(first) else end, np.cumsum(new) - 1)
+    return _Passes(
+        rows.tid[rows_at[first]],
+        start[first],
+        np.maximum.reduceat(end, first) if len(first) else end,
+        np.cumsum(new) - 1,
+    )

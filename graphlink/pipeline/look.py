@@ -1,8 +1,9 @@
 """Colours and patterns of ``pipeline.svg``: solid boxes, hatched bubbles, for light and dark pages.
 
-Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red, green or blue vision
-any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and numbers stand in boxes that are large enough.
-Causes are distinguished by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
+Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red,
+green or blue vision any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and
+numbers stand in boxes that are large enough. Causes are distinguished by their hatching first: no two share a pattern.
+A chunk shows as lines along the top of its boxes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _BACK: Final = "M-2 6l4 4M0 0l8 8M6-2l4 4"
 HATCH: Final = {
     Cause.WARMUP: Hatch(_SLASH, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
     Cause.COOLDOWN: Hatch(_BACK, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
-    Cause.DEPENDENCY_STALL: Hatch("M-2 2l4-4M-2 6l8-8M-2 10l12-12M2 10l8-8M6 10l4-4", "#fbe9e7", "#b3261e", "#3a1714", "#ff8a80", 1.3),
+    Cause.DEPENDENCY_STALL: Hatch(
+        "M-2 2l4-4M-2 6l8-8M-2 10l12-12M2 10l8-8M6 10l4-4", "#fbe9e7", "#b3261e", "#3a1714", "#ff8a80", 1.3
+    ),
     Cause.EXPOSED_COMMUNICATION: Hatch("M0 2h8M0 6h8", "#efe7f7", "#5e3c99", "#271a3d", "#b79be6", 1.6),
     Cause.STRAGGLER_WAIT: Hatch(_SLASH + _BACK, "#efe7f7", "#5e3c99", "#271a3d", "#b79be6"),
     Cause.OPTIMIZER_SYNC: Hatch("M1 2h2M5 6h2", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 2),
@@ -68,7 +71,10 @@ def class_of(look: int) -> str:
 
 def luminance(colour: str) -> float:
     """Return the relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
-    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (b / 255 for b in bytes.fromhex(colour[1:]))]
+    linear = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+        for v in (b / 255 for b in bytes.fromhex(colour[1:]))
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -90,7 +96,11 @@ def style(looks: Iterable[int]) -> str:
         if look < FIRST_CAUSE:
             fill = FILL[Pass(look)]
             ink = "#000" if luminance(fill) > _DARK_TEXT else "#fff"
-            rules += [f".p{look}{{fill:{fill}}}", f".x.p{look}{{fill:{ink}}}", f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}"]
+            rules += [
+                f".p{look}{{fill:{fill}}}",
+                f".x.p{look}{{fill:{ink}}}",
+                f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}",
+            ]
         else:
             number = look - FIRST_CAUSE
             hatch = HATCH[Cause(number)]
@@ -121,7 +131,8 @@ def _pattern(number: int) -> str:
     hatch = HATCH[Cause(number)]
     lines = f'<path class="l{number}" stroke-width="{hatch.width}" d="{hatch.path}"/>' if hatch.path else ""
     return (
-        f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{number}" width="8" height="8"/>'
+        f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{number}" width="8" '
+        'height="8"/>'
         f"{lines}</pattern>"
     )
 
@@ -130,8 +141,8 @@ _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def xml(text: str, most: int = 300) -> str:
-    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody
-    sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
+    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML
+    allows few and nobody sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""  # noqa: E501
     if len(text) > most:
         text = f"{text[: most - 60]} ... {text[-50:]}"
     if _UNSAFE.search(text):

@@ -10,11 +10,14 @@ from graphlink.pipeline.records import Cause, Idle, Pass, StageRun
 from graphlink.ranks.records import AlignedClock
 
 
-def columns(graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: AlignedClock | None = None) -> dict[str, Column]:
-    """Return the range of each device op, and the idle time of its stage before it with what most of that was. O(n log n).
+def columns(
+    graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: AlignedClock | None = None
+) -> dict[str, Column]:
+    """Return the range of each device op, and the idle time of its stage before it with what most of that was. O(n log
+    n).
 
-    ``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no columns. ``clock``: how the graph's clock
-    becomes that of ``run`` and ``idle``, where it is another.
+    ``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no columns. ``clock``: how
+    the graph's clock becomes that of ``run`` and ``idle``, where it is another.
     """
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     which = of_device[graph.row[op]]
@@ -54,7 +57,9 @@ def _bubbles(graph: Graph, working: I64, idle: Idle, rank: int, clock: AlignedCl
 
 
 def _whole(idle: Idle, own: I64) -> tuple[I64, I64, U8]:
-    """Join the idle intervals of one rank that touch: where each ends, its length, and the cause of its longest piece."""
+    """Join the idle intervals of one rank that touch: where each ends, its length, and the cause of its longest
+    piece.
+    """
     start, end = idle.start_ns[own], idle.end_ns[own]
     new = np.append(True, start[1:] != end[:-1])
     first = np.flatnonzero(new)

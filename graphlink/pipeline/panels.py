@@ -1,6 +1,7 @@
 """The contents of ``pipeline.svg``: rows of boxes and of idle intervals, one panel per step, and what lies above what.
 
-A panel can as well come from a schedule that was only computed (``computed``), which makes the picture of theory above measured.
+A panel can as well come from a schedule that was only computed (``computed``), which makes the picture of theory above
+measured.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _INSIDE: Final = 0.3  # of the height of a row: an idle interval inside a box
 class Marks:
     """Rectangles on rows: boxes of phases, and idle intervals.
 
-    ``row`` is a position in ``Panel.labels``. ``look``: a ``Phase``, or ``FIRST_CAUSE`` and a ``Cause``. ``NOWHERE``: unknown, or of
-    an idle interval. ``text``, the rule of a box or the evidence of an idle interval, points into ``texts``.
+    ``row`` is a position in ``Panel.labels``. ``look``: a ``Phase``, or ``FIRST_CAUSE`` and a ``Cause``. ``NOWHERE``:
+    unknown, or of an idle interval. ``text``, the rule of a box or the evidence of an idle interval, points into
+    ``texts``.
     """
 
     row: I64
@@ -54,8 +56,8 @@ class Marks:
 class Panel(msgspec.Struct, frozen=True):
     """One step. ``makespan_ns``: from its start, the 0 of all times, to the end of its last F, B, I or W.
 
-    ``marks`` are sorted by row, then from the lowest ``layer`` to the uppermost, then by start. ``layer``, ``top`` and ``height``: shape
-    (marks,), the latter two as parts of the row's height.
+    ``marks`` are sorted by row, then from the lowest ``layer`` to the uppermost, then by start. ``layer``, ``top`` and
+    ``height``: shape (marks,), the latter two as parts of the row's height.
     """
 
     caption: str
@@ -68,8 +70,8 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: Sequence[StepEntry]) -> list[Panel]:
-    """Return a panel per step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks``, ``ranges``:
-    parallel."""
+    """Return a panel per step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks``,
+    ``ranges``: parallel."""
     labels = tuple(row_label(rank, r.stage) for rank, r in zip(ranks, ranges, strict=True))
     texts: dict[str, int] = {}
     parts = []
@@ -92,8 +94,15 @@ def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: 
 def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
     """Return a step that was never recorded; what a row waits between its boxes is the schedule's own dependency."""
     start, end = (int(boxes.start_ns.min()), int(boxes.end_ns.max())) if len(boxes.row) else (0, 0)
-    rows, bounds = np.arange(len(labels)), np.repeat([start, end], len(labels))  # every row begins and ends with a box of no length
-    row, starts, ends = np.append(boxes.row, [rows, rows]), np.append(boxes.start_ns, bounds), np.append(boxes.end_ns, bounds)
+    rows, bounds = (
+        np.arange(len(labels)),
+        np.repeat([start, end], len(labels)),
+    )  # every row begins and ends with a box of no length
+    row, starts, ends = (
+        np.append(boxes.row, [rows, rows]),
+        np.append(boxes.start_ns, bounds),
+        np.append(boxes.end_ns, bounds),
+    )
     kind = np.repeat([1, 0, 2], [len(boxes.row), len(labels), len(labels)])
     order = np.lexsort((kind, starts, row))
     row, starts, ends, kind = row[order], starts[order], ends[order], kind[order]
@@ -128,7 +137,9 @@ def _chosen(steps: Sequence[StepEntry]) -> list[tuple[StepEntry, str]]:
 
 
 def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: int, marks: Marks) -> Panel:
-    """Place idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
+    """Place idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap
+    share the height.
+    """
     marks = replace(marks, start_ns=marks.start_ns - start_ns, end_ns=marks.end_ns - start_ns)
     boxes, gaps = np.flatnonzero(marks.is_box), np.flatnonzero(~marks.is_box)
     inside = gaps[_covered(take(marks, boxes), take(marks, gaps))]
@@ -140,7 +151,9 @@ def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: 
 
 
 def _share_rows(boxes: Marks, at: I64, top: Parts, height: Parts) -> None:
-    """Set top and height (at positions ``at``) of the boxes that run at the same time as others: a lane of their row."""
+    """Set top and height (at positions ``at``) of the boxes that run at the same time as others: a lane of
+    their row.
+    """
     order = np.lexsort((boxes.start_ns, boxes.row))
     row, start, end = boxes.row[order], boxes.start_ns[order], boxes.end_ns[order]
     common = np.minimum(end[:-1], end[1:]) - start[1:]
@@ -157,7 +170,9 @@ def _share_rows(boxes: Marks, at: I64, top: Parts, height: Parts) -> None:
 
 
 def _covered(boxes: Marks, gaps: Marks) -> Bool:
-    """Return which idle intervals lie inside a box of their row: among the boxes that begin no later, one ends no earlier."""
+    """Return which idle intervals lie inside a box of their row: among the boxes that begin no later, one ends no
+    earlier.
+    """
     if not len(boxes.row) or not len(gaps.row):
         return np.zeros(len(gaps.row), np.bool_)
     times = np.unique(np.concatenate([boxes.start_ns, boxes.end_ns, gaps.start_ns, gaps.end_ns]))

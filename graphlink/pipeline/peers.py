@@ -1,9 +1,9 @@
-"""Facts about a rank from other ranks: communication seen from all its sides, what each range needs from another stage, and whether clocks
-agree.
+"""Facts about a rank from other ranks: communication seen from all its sides, what each range needs from another stage,
+and whether clocks agree.
 
-Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer took as long as the
-shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts until somebody waits for it, so there the
-transfer begins when the last side has begun.
+Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer
+took as long as the shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts
+until somebody waits for it, so there the transfer begins when the last side has begun.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 
 @dataclass(frozen=True, slots=True)
 class PeerExchanges:
-    """One entry per exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
+    """One entry per exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for
+    ``late_rank``.
 
-    ``known`` where all sides were recorded; else ``transfer_from_ns`` is its start and ``late_rank`` ``NOWHERE``. ``late_from_ns``: when
-    the last side began.
+    ``known`` where all sides were recorded; else ``transfer_from_ns`` is its start and ``late_rank`` ``NOWHERE``.
+    ``late_from_ns``: when the last side began.
     """
 
     transfer_from_ns: I64
@@ -41,12 +42,19 @@ def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
     tables = [run.exchanges for run in runs]
     groups = dict.fromkeys(group for table in tables for group in table.groups)
     key = np.concatenate([_keys(run, {group: k for k, group in enumerate(groups)}) for run in runs])
-    start, end, on_host = (np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "on_host"))
+    start, end, on_host = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "on_host")
+    )
     rank = np.repeat([run.rank for run in runs], [len(t.start_ns) for t in tables])
     sides = key[:, -1]
     usable = np.flatnonzero(sides > 0)
     order = usable[np.lexsort((start[usable], *key[usable].T[::-1]))]
-    transfer, late, late_from, known = start.copy(), np.full(len(start), NOWHERE), start.copy(), np.zeros(len(start), np.bool_)
+    transfer, late, late_from, known = (
+        start.copy(),
+        np.full(len(start), NOWHERE),
+        start.copy(),
+        np.zeros(len(start), np.bool_),
+    )
     if len(order):
         new = np.append(True, (key[order][1:] != key[order][:-1]).any(axis=1))
         first = np.flatnonzero(new)
@@ -55,17 +63,27 @@ def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
         shortest = np.minimum.reduceat((end - start)[order], first)[group]
         last = order[first + count - 1][group]  # the latest start of each
         complete = (count == sides[order[first]])[group]
-        begins = np.where(on_host[order], np.minimum(np.maximum(start[order], start[last]), end[order]), end[order] - shortest)
+        begins = np.where(
+            on_host[order], np.minimum(np.maximum(start[order], start[last]), end[order]), end[order] - shortest
+        )
         full = order[complete]
-        transfer[full], late[full], late_from[full], known[full] = begins[complete], rank[last][complete], start[last][complete], True
+        transfer[full], late[full], late_from[full], known[full] = (
+            begins[complete],
+            rank[last][complete],
+            start[last][complete],
+            True,
+        )
     bounds = np.cumsum([len(t.start_ns) for t in tables])[:-1]
     return tuple(
-        PeerExchanges(*columns) for columns in zip(*(np.split(c, bounds) for c in (transfer, late, late_from, known)), strict=True)
+        PeerExchanges(*columns)
+        for columns in zip(*(np.split(c, bounds) for c in (transfer, late, late_from, known)), strict=True)
     )
 
 
 def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
-    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row per exchange."""
+    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row per
+    exchange.
+    """
     rank, ex = run.rank, run.exchanges
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
@@ -85,7 +103,8 @@ def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """One entry per range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
+    """One entry per range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same
+    rank.
 
     ``lag_ns``: the least time between such a producer's end and its consumer's start, over all of its pair of stages.
     """
@@ -132,16 +151,18 @@ def producers(pipes: Pipes) -> tuple[Producers, ...]:
 def clock_warnings(pipes: Pipes, tolerance_ns: int) -> list[str]:
     """Return one warning with the number of contradictions and the largest, none where there is none.
 
-    A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended. Both on a device only: a
-    host range may begin and wait, and a gloo send may have left milliseconds before its row begins where there are few cores. ``pipes``
-    with virtual stages. ``tolerance_ns``: how far the clocks are known to agree.
+    A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended. Both
+    on a device only: a host range may begin and wait, and a gloo send may have left milliseconds before its row begins
+    where there are few cores. ``pipes`` with virtual stages. ``tolerance_ns``: how far the clocks are known to agree.
     """
     count, worst, between = 0, 0, ""
     for run, meeting, supply in zip(pipes.runs, matched(pipes.runs), producers(pipes), strict=True):
         ex = run.exchanges
         ahead = np.where((ex.kind == CommKind.RECV) & meeting.known & ~ex.on_host, meeting.late_from_ns - ex.end_ns, 0)
         made = supply.end_ns != NO_TIME
-        early = np.where(made & run.sees_device, np.where(made, supply.end_ns, run.ranges.start_ns) - run.ranges.start_ns, 0)
+        early = np.where(
+            made & run.sees_device, np.where(made, supply.end_ns, run.ranges.start_ns) - run.ranges.start_ns, 0
+        )
         for amount, other in ((ahead, meeting.late_rank), (early, supply.rank)):
             wrong = amount > tolerance_ns
             count += int(np.count_nonzero(wrong))
@@ -151,6 +172,7 @@ def clock_warnings(pipes: Pipes, tolerance_ns: int) -> list[str]:
     if not count:
         return []
     return [
-        f"the clocks of the ranks differ: {count} times something begins before what it needs has ended, by up to {worst / 1e6:.3f} ms "
+        f"the clocks of the ranks differ: {count} times something begins before what it needs has ended, by up to "
+        f"{worst / 1e6:.3f} ms "
         f"({between}); causes between ranks, and theory, are wrong by as much"
     ]

@@ -23,7 +23,9 @@ class RankPipeline:
     recorded: I64
 
     def ranges_of(self, given: I32) -> I32:
-        """Return, for ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        """Return, for ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that
+        is left out.
+        """
         if not len(self.recorded):
             return np.full(len(given), NOWHERE, np.int32)
         at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)

@@ -1,15 +1,17 @@
-"""Recognise the schedule that a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
+"""Recognise the schedule that a run followed: the orders that its ranks ran, compared with generated ones. Exact, or
+unknown.
 
-Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage where the recording
-has it. Times are not, but for what overlaps (below), and communication is not.
+Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage
+where the recording has it. Times are not, but for what overlaps (below), and communication is not.
 
-Where several schedules order alike, the first in the contract's list is named (GPipe, 1F1B, interleaved, ZB-H1, ZB-H2, ZB-V,
-interleaved-ZB, DualPipe): with one microbatch 1F1B is called GPipe; with two at most, or on one rank, ZB-H2 is ZB-H1; with one chunk
-interleaved is 1F1B and interleaved-ZB is ZB-H1; on one rank interleaved-ZB of two chunks is ZB-V.
+Where several schedules order alike, the first in the contract's list is named (GPipe, 1F1B, interleaved, ZB-H1, ZB-H2,
+ZB-V, interleaved-ZB, DualPipe): with one microbatch 1F1B is called GPipe; with two at most, or on one rank, ZB-H2 is
+ZB-H1; with one chunk interleaved is 1F1B and interleaved-ZB is ZB-H1; on one rank interleaved-ZB of two chunks is ZB-V.
 
-Full and split backwards: a run that records weight gradients is compared with all its backwards split, so a B is taken as the I and W
-that some frameworks fuse where they follow each other; the schedules that split come first, then the others with W right after I. A run
-without weight gradients is compared with GPipe, 1F1B and interleaved only: where its W ran cannot be seen.
+Full and split backwards: a run that records weight gradients is compared with all its backwards split, so a B is taken
+as the I and W that some frameworks fuse where they follow each other; the schedules that split come first, then the
+others with W right after I. A run without weight gradients is compared with GPipe, 1F1B and interleaved only: where its
+W ran cannot be seen.
 
 Overlap: a backward and a forward that run at the same time are DualPipe's pair, whichever starts first.
 """
@@ -31,7 +33,8 @@ from graphlink.tables import take
 
 @dataclass(frozen=True, slots=True)
 class RecognisedStep:
-    """A recognised step, one entry per rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
+    """A recognised step, one entry per rank: the rows of its ``Ranges`` in the order of the schedule, and what each is
+    by the schedule.
 
     ``orders`` are parallel to ``rows``; their phases are as recorded (B where a split one is fused).
     """
@@ -44,11 +47,12 @@ class RecognisedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """``schedule``: a name of the contract, or "unknown"; then ``nearest`` is the one that differs in the fewest actions ("" where none
-    exists for these numbers) and ``difference`` says where first, by step, rank and position (from 0).
+    """``schedule``: a name of the contract, or "unknown"; then ``nearest`` is the one that differs in the fewest
+    actions ("" where none exists for these numbers) and ``difference`` says where first, by step, rank and position
+    (from 0).
 
-    ``microbatches`` of a step, the most frequent number. ``steps``: those recognised; empty if unknown. ``left_out``: steps that are not
-    complete, with the reason.
+    ``microbatches`` of a step, the most frequent number. ``steps``: those recognised; empty if unknown. ``left_out``:
+    steps that are not complete, with the reason.
     """
 
     schedule: str
@@ -64,8 +68,8 @@ class Recognised:
 def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> Recognised:
     """Name the schedule that a run followed. Linear in the ranges, times the handful of schedules.
 
-    Only complete steps count (``complete_microbatches``). Of each rank either all chunks or all virtual stages should be known, and unknown
-    ones ``NOWHERE``, not guessed: a stage is compared.
+    Only complete steps count (``complete_microbatches``). Of each rank either all chunks or all virtual stages should
+    be known, and unknown ones ``NOWHERE``, not guessed: a stage is compared.
 
     Args:
         ranges: by pipeline rank, 0 .. p - 1.
@@ -83,13 +87,20 @@ def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> R
         if shape not in known:
             known[shape] = list(candidates(step))
         compared.append([compare(step, candidate) for candidate in known[shape]])
-    return _verdict(compared, Recognised(UNKNOWN, len(ranges), 0, max(step.chunks for step in steps), "", "", (), left_out), steps, names)
+    return _verdict(
+        compared,
+        Recognised(UNKNOWN, len(ranges), 0, max(step.chunks for step in steps), "", "", (), left_out),
+        steps,
+        names,
+    )
 
 
 def _verdict(
     compared: Sequence[Sequence[Comparison]], unknown: Recognised, steps: Sequence[CompleteStep], names: Sequence[int]
 ) -> Recognised:
-    """Return the schedule that every step followed, or the nearest of the first step that followed none (or not the others')."""
+    """Return the schedule that every step followed, or the nearest of the first step that followed none (or not the
+    others').
+    """
     exact = [{one.candidate.schedule: one for one in reversed(step) if not one.distance} for step in compared]
     for schedule in dict.fromkeys(one.candidate.schedule for step in compared for one in step):
         if all(schedule in step for step in exact):
@@ -103,7 +114,9 @@ def _usual(steps: Sequence[RecognisedStep | CompleteStep]) -> int:
     return Counter(step.microbatches for step in steps).most_common(1)[0][0]
 
 
-def _nearest(steps: Sequence[CompleteStep], compared: Sequence[Sequence[Comparison]], names: Sequence[int]) -> tuple[str, str]:
+def _nearest(
+    steps: Sequence[CompleteStep], compared: Sequence[Sequence[Comparison]], names: Sequence[int]
+) -> tuple[str, str]:
     """Return name and first difference of the candidate that differs least, in the first step that differs most."""
     there = []
     for step, comparisons in zip(steps, compared, strict=True):
@@ -121,7 +134,9 @@ def _nearest(steps: Sequence[CompleteStep], compared: Sequence[Sequence[Comparis
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Generated orders in the form in which they are compared: ``codes`` of the actions, ``origins`` their places in ``orders``."""
+    """Generated orders in the form in which they are compared: ``codes`` of the actions, ``origins`` their places in
+    ``orders``.
+    """
 
     schedule: str
     orders: tuple[Order, ...]
@@ -130,7 +145,9 @@ class Candidate:
 
 
 def candidates(step: CompleteStep) -> Iterator[Candidate]:
-    """Yield them in the order of preference: if some backwards are split the schedules that split first, else only those that do not."""
+    """Yield them in the order of preference: if some backwards are split the schedules that split first, else only
+    those that do not.
+    """
     stages = len(step.ranks)
     names = [name for name in SCHEDULES if name in SPLIT] if step.split else []
     for schedule in names + [name for name in SCHEDULES if name not in SPLIT]:
@@ -147,7 +164,9 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
 
 
 def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
-    """Return one number per action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    """Return one number per action, and where each comes from: in a step with split backwards a B is taken as an I and
+    a W.
+    """
     full = np.asarray(phase == Pass.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
@@ -158,8 +177,8 @@ def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``origins`` of what was recorded and whether it
-    ``differs``; ``distance``: how many actions do."""
+    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``origins`` of what was recorded
+    and whether it ``differs``; ``distance``: how many actions do."""
 
     step: CompleteStep
     candidate: Candidate
@@ -176,10 +195,14 @@ class Comparison:
             order = take(self.candidate.orders[rank], self.candidate.origins[rank][first])
             orders.append(replace(order, phase=recorded.phase))
         directions = 2 if self.candidate.schedule == "DualPipe" else 1
-        return RecognisedStep(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
+        return RecognisedStep(
+            self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders)
+        )
 
     def first_difference(self, names: Sequence[int]) -> str:
-        """Describe the first difference with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
+        """Describe the first difference with the recording's own microbatch numbers; positions count the actions of a
+        rank from 0.
+        """
         rank = next(k for k, differs in enumerate(self.differs) if differs.any())
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]

@@ -59,8 +59,9 @@ class Ranges:
     """The pipeline ranges of one rank, sorted by step, then start. One entry per range.
 
     ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
-    ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run without device ops,
-    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name gave it.
+    ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run
+    without device ops, of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``,
+    "inferred:..." where no name gave it.
     """
 
     phase: U8  # Pass
@@ -86,18 +87,21 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class KeyedSpans(Spans):
-    """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none is empty."""
+    """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none
+    is empty.
+    """
 
     key: I64
 
 
 @dataclass(frozen=True, slots=True)
 class Delays(Spans):
-    """The delays of work after moments in which a rank was idle, as its own recording shows them, sorted by start; disjoint in a
-    ``StageRun``.
+    """The delays of work after moments in which a rank was idle, as its own recording shows them, sorted by start;
+    disjoint in a ``StageRun``.
 
-    Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
-    transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
+    Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it
+    was waiting: its transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into
+    ``texts``, whose entry 0 is "".
     """
 
     cause: U8
@@ -110,7 +114,8 @@ class Delays(Spans):
 class Witness:
     """NCCL's own record of the exchanges of a rank, one entry for each exchange that it recorded, ascending.
 
-    ``came_ns``: until when an exchange waited for its first peer, ``NO_TIME`` where nothing says so. ``words``: how its time divides.
+    ``came_ns``: until when an exchange waited for its first peer, ``NO_TIME`` where nothing says so. ``words``: how its
+    time divides.
     """
 
     exchange: I64
@@ -119,8 +124,8 @@ class Witness:
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """How the passes of a chunk divide over its layers. ``mean_ns``: what a pass of the phase works before its first layer, in each of its
-    layers, and after them (a loss)."""
+    """How the passes of a chunk divide over its layers. ``mean_ns``: what a pass of the phase works before its first
+    layer, in each of its layers, and after them (a loss)."""
 
     chunk: Number
     phase: Number  # Pass
@@ -131,9 +136,10 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 class StageRun:
     """All that pipeline analysis wants of one rank.
 
-    ``work``: union of compute inside its F, B, I and W ranges, by step; ``optimizer`` inside its OPT ranges. ``previous``: the global
-    rank that its first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
-    ``exchanges``: all its communication; ``ordinal`` names each over ranks (position in its group's order), ``NOWHERE`` if unknown.
+    ``work``: union of compute inside its F, B, I and W ranges, by step; ``optimizer`` inside its OPT ranges.
+    ``previous``: the global rank that its first activations came from, ``NOWHERE`` if none did or nothing tells.
+    ``recorded_from_ns``: when its recording begins. ``exchanges``: all its communication; ``ordinal`` names each over
+    ranks (position in its group's order), ``NOWHERE`` if unknown.
     """
 
     rank: int
@@ -146,7 +152,9 @@ class StageRun:
     ordinal: I64
     delays: Delays
     sees_device: bool  # False: times are those of host ranges
-    sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
+    sees_causes: (
+        bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
+    )
     left_out: dict[str, int]  # ranges and device ops that belong to none, by reason
     warnings: tuple[str, ...]
     witness: Witness | None = None  # None: there are no side files of NCCL
@@ -155,7 +163,9 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside the makespan."""
+    """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside
+    the makespan.
+    """
 
     rank: I64
     step: I64
@@ -167,7 +177,9 @@ class Idle:
 
 
 class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry per rank, as ``stages``."""
+    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry per rank, as
+    ``stages``.
+    """
 
     number: Number
     start_ns: Ns  # first start of an F, B, I or W range
@@ -177,7 +189,9 @@ class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The three rates of ``docs/bubbles.md``, means over steps weighted by time; absent where what they need is unknown."""
+    """The three rates of ``docs/bubbles.md``, means over steps weighted by time; absent where what they need is
+    unknown.
+    """
 
     bubble_rate_makespan: float | UnsetType = UNSET
     bubble_rate_zb: float | UnsetType = UNSET
@@ -185,7 +199,9 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication + rest."""
+    """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication +
+    rest.
+    """
 
     schedule: int  # what the schedule must lose with equal stages and no communication
     imbalance: int  # what stages of unequal times add
@@ -201,8 +217,8 @@ class Theory(Rates, frozen=True, kw_only=True):
 
 
 class IdleParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The idle time of each rank inside its own window, in three parts: until its first backward starts, from then until its last forward
-    ends, and after that."""
+    """The idle time of each rank inside its own window, in three parts: until its first backward starts, from then
+    until its last forward ends, and after that."""
 
     until_backward_ns: tuple[int, ...]
     between_ns: tuple[int, ...]
@@ -210,10 +226,11 @@ class IdleParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Searched(msgspec.Struct, frozen=True, kw_only=True):
-    """The search of an order under a limit of activation memory. Memory is in multiples of what 1F1B stores at most, on its first rank.
+    """The search of an order under a limit of activation memory. Memory is in multiples of what 1F1B stores at most, on
+    its first rank.
 
-    ``kept``: of a microbatch's activations, what the weight gradient still needs after the input gradient. ``peak``: by rank.
-    ``idle_1f1b``: of 1F1B on the same times.
+    ``kept``: of a microbatch's activations, what the weight gradient still needs after the input gradient. ``peak``: by
+    rank. ``idle_1f1b``: of 1F1B on the same times.
     """
 
     memory: float
@@ -235,9 +252,10 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted time of a step, from its first action to that of the next step: ``pipeline_ns`` + ``between_ns``.
 
-    ``measured_ns``: the median of the recording, absent where no two of its steps follow each other. ``missed``: by which share of itself
-    the same computation fell short of the recorded steps, which ``pipeline_ns`` is longer for; absent where their schedule is unknown.
-    ``doubt``: why the prediction is not to be relied on, absent where nothing speaks against it.
+    ``measured_ns``: the median of the recording, absent where no two of its steps follow each other. ``missed``: by
+    which share of itself the same computation fell short of the recorded steps, which ``pipeline_ns`` is longer for;
+    absent where their schedule is unknown. ``doubt``: why the prediction is not to be relied on, absent where nothing
+    speaks against it.
     """
 
     step_ns: Ns
@@ -252,8 +270,9 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of another schedule on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model. ``searched``: of a schedule that was searched for these times. ``step``: the predicted time of a step."""
+    """The result of another schedule on the measured times of a step. ``activations``: the most each rank holds, of one
+    microbatch in one rank's share of the model. ``searched``: of a schedule that was searched for these times.
+    ``step``: the predicted time of a step."""
 
     schedule: str
     stages: int
@@ -273,9 +292,10 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 class RunPipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
-    ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run was given its ranges
-    are (those of some steps are left out), ascending. ``pipe``: the pipeline of a rank, from 0, where several (replicas) run side by side.
-    ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the first difference.
+    ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run
+    was given its ranges are (those of some steps are left out), ascending. ``pipe``: the pipeline of a rank, from 0,
+    where several (replicas) run side by side. ``schedule`` is a name of the contract or "unknown"; then ``nearest``
+    names the nearest and the first difference.
     """
 
     ranks: tuple[int, ...]

@@ -1,9 +1,10 @@
-"""The meaning of the names of ranges: a table per framework, from specific to generic, and a run's own rules before them.
+"""The meaning of the names of ranges: a table per framework, from specific to generic, and a run's own rules before
+them.
 
-A name takes the first rule that matches it. Evidence: pytorch ``torch/distributed/pipelining/schedules.py`` (``_Action.__str__``) and
-``stage.py``; pytorch/PiPPy ``PipelineSchedule.py``; sail-sg/zero-bubble-pipeline-parallelism ``tools/load_nsys_events.py``;
-deepseek-ai/profile-data; NVIDIA/Megatron-LM ``nvtx_decorator``; microsoft/DeepSpeed ``instrument_w_nvtx``; volcengine/veScale ndtimeline
-``predefined.py``.
+A name takes the first rule that matches it. Evidence: pytorch ``torch/distributed/pipelining/schedules.py``
+(``_Action.__str__``) and ``stage.py``; pytorch/PiPPy ``PipelineSchedule.py``; sail-sg/zero-bubble-pipeline-parallelism
+``tools/load_nsys_events.py``; deepseek-ai/profile-data; NVIDIA/Megatron-LM ``nvtx_decorator``; microsoft/DeepSpeed
+``instrument_w_nvtx``; volcengine/veScale ndtimeline ``predefined.py``.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Reading(NamedTuple):
 class NameRule(msgspec.Struct, frozen=True):
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
-    ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication, schedule marks).
-    ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur. ``generic``: counts only where no specific rule does.
+    ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication,
+    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur. ``generic``: counts
+    only where no specific rule does.
     """
 
     name: str
@@ -79,13 +81,13 @@ class NameRule(msgspec.Struct, frozen=True):
 
 
 def _number(text: str | None) -> int:
-    """Return what a group captured, ``NOWHERE`` if that is no number that counts something: users' groups capture any text."""
+    """Return what a group captured, ``NOWHERE`` if that is no number that counts something: users' groups capture any
+    text.
+    """
     return int(text) if text and text.isdecimal() and len(text) < 10 else NOWHERE
 
 
-_P2P = (
-    r"(?:send|recv)_(?:forward|backward)(?:_(?:send_|recv_)?(?:forward|backward)(?:_(?:send|recv)_(?:forward|backward)_?(?:backward)?)?)?"
-)
+_P2P = r"(?:send|recv)_(?:forward|backward)(?:_(?:send_|recv_)?(?:forward|backward)(?:_(?:send|recv)_(?:forward|backward)_?(?:backward)?)?)?"  # noqa: E501
 
 RULES: Final = (
     NameRule(
@@ -96,12 +98,12 @@ RULES: Final = (
         ),
         other=(r"PP:\d+(?:UNSHARD|RESHARD|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d*",),
     ),
-    NameRule("zero-bubble", (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",
+    NameRule("zero-bubble", (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",  # noqa: E501
         r"(?P<phase>Optimizer)"), {"Optimizer": Pass.OPT},
-        (r"R\d+\.\d+\.\d+", r"(?:SEND|RECV)_(?:FORWARD|BACKWARD|POST_VALIDATION).*", r"iter_\d+_\d+", r"pre_(?:send|recv)",
-         r"post_validation_phase", r"(?:forward|backward)_step_func", r"(?:Offload|Prepare|Resume).*", r"(?:recv_|send_)?pre_step"),
+        (r"R\d+\.\d+\.\d+", r"(?:SEND|RECV)_(?:FORWARD|BACKWARD|POST_VALIDATION).*", r"iter_\d+_\d+", r"pre_(?:send|recv)",  # noqa: E501
+         r"post_validation_phase", r"(?:forward|backward)_step_func", r"(?:Offload|Prepare|Resume).*", r"(?:recv_|send_)?pre_step"),  # noqa: E501
         split_b=True),
-    NameRule("torch-gpipe", (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),
+    NameRule("torch-gpipe", (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),  # noqa: E501
         other=(r"1F1B \d+", r"Cooldown \d+")),
     NameRule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B")),
     NameRule("megatron", (r"layer_(?P<layer>\d+)(?P<phase>[fb])", r"(?:layer_(?P<layer>\d+) |\w+ )(?P<phase>wgrad)"),
@@ -116,14 +118,17 @@ RULES: Final = (
         split_b=True, generic=True),
 )  # fmt: skip
 
-OPTIMIZER: Final = NameRule("optimizer", (r"(?P<phase>Optimizer\.step)#.*", r"(?P<phase>optimizer)"), {"Optimizer.step": Pass.OPT})
+OPTIMIZER: Final = NameRule(
+    "optimizer", (r"(?P<phase>Optimizer\.step)#.*", r"(?P<phase>optimizer)"), {"Optimizer.step": Pass.OPT}
+)
 
 
 def user_rules(patterns: Sequence[str]) -> tuple[NameRule, ...]:
     """Return the rules that a user gives as regular expressions with named groups; ``phase`` must be one of them.
 
     Raises:
-        UsageError: no regular expression, no group ``phase``, or a group that means nothing; later, that matching takes too long.
+        UsageError: no regular expression, no group ``phase``, or a group that means nothing; later, that matching takes
+            too long.
     """
     rules = []
     for pattern in patterns:

@@ -1,21 +1,23 @@
 """In which order each rank of a pipeline runs its forwards and backwards, by schedule. Communication is not in it.
 
-Six of the eight are one pattern. A rank has a sequence of forwards and one of backwards; it warms up with some forwards, then takes
-one forward and one backward by turns until the forwards are used up, then the rest of the backwards. Where the backward is split, the
-weight gradient of a backward comes ``delay`` backwards later. They differ in the sequences (chunks), in the warm-up and in the delay.
-In the V-shaped ones (ZB-V, DualPipe) a rank's second chunk runs from the last rank to the first.
+Six of the eight are one pattern. A rank has a sequence of forwards and one of backwards; it warms up with some
+forwards, then takes one forward and one backward by turns until the forwards are used up, then the rest of the
+backwards. Where the backward is split, the weight gradient of a backward comes ``delay`` backwards later. They differ
+in the sequences (chunks), in the warm-up and in the delay. In the V-shaped ones (ZB-V, DualPipe) a rank's second chunk
+runs from the last rank to the first.
 
 Sources
   GPipe, 1F1B    Huang et al. 2019 (arXiv 1811.06965); Narayanan et al. 2021 (arXiv 2104.04473), as Megatron-LM orders them.
   interleaved    arXiv 2104.04473, section 2.2; Megatron-LM ``forward_backward_pipelining_with_interleaving``.
   ZB-H1, ZB-H2   Qi et al. 2023 (arXiv 2401.10241), section 3, handcrafted.
-  interleaved-ZB ``torch.distributed.pipelining.ScheduleInterleavedZeroBubble``: ZB-H1 over chunks. With one chunk it is ZB-H1.
-  ZB-V           arXiv 2401.10241, section 6, for F = I = W; the handcrafted order of
-                 github.com/sail-sg/zero-bubble-pipeline-parallelism, which ``torch.distributed.pipelining.ScheduleZBVZeroBubble`` runs
-                 too. For other times that project searches an order, which is not this one.
+  interleaved-ZB ``torch.distributed.pipelining.ScheduleInterleavedZeroBubble``: ZB-H1 over chunks. With one chunk it is
+  ZB-H1. ZB-V           arXiv 2401.10241, section 6, for F = I = W; the handcrafted order of
+                 github.com/sail-sg/zero-bubble-pipeline-parallelism, which
+                 ``torch.distributed.pipelining.ScheduleZBVZeroBubble`` runs too. For other times that project searches
+                 an order, which is not this one.
   DualPipe       DeepSeek-AI 2024 (arXiv 2412.19437), section 3.2.1, as github.com/deepseek-ai/DualPipe (``dualpipe/dualpipe.py``)
                  steps through it.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,13 +31,23 @@ from graphlink.model import I64, U8, Bool
 from graphlink.pipeline.records import Pass
 from graphlink.tables import turns
 
-SCHEDULES: Final = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # names of the contract
+SCHEDULES: Final = (
+    "GPipe",
+    "1F1B",
+    "interleaved",
+    "ZB-H1",
+    "ZB-H2",
+    "ZB-V",
+    "interleaved-ZB",
+    "DualPipe",
+)  # names of the contract
 UNKNOWN: Final = "unknown"
 V_SHAPED: Final = ("ZB-V", "DualPipe")
 SPLIT: Final = ("ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # run I and W apart (DualPipe: some)
 ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
 AUTO: Final = "auto"
-# searched for given times (``search``), so that no recording is recognised as one: the memory of activations of each, of 1F1B's most
+# searched for given times (``search``), so that no recording is recognised as one: the memory of activations of each,
+# of 1F1B's most
 SEARCHED: Final = {"ZB-1p": 1.0, "ZB-2p": 2.0, AUTO: 1.0}
 F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W
 
@@ -44,8 +56,8 @@ F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W
 class Order:
     """The actions of one rank in a step, one entry per action, in execution order. ``stage`` is the virtual stage.
 
-    ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the pair starts, both
-    outputs leave when it ends.
+    ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the
+    pair starts, both outputs leave when it ends.
     """
 
     phase: U8  # Pass
@@ -58,7 +70,9 @@ class Order:
 
 
 def named(schedule: str) -> str:
-    """Return the contract's name of a schedule, or one of ``SEARCHED``, in whatever case it is given. Raises ValueError for others."""
+    """Return the contract's name of a schedule, or one of ``SEARCHED``, in whatever case it is given. Raises ValueError
+    for others.
+    """
     for name in (*SCHEDULES, *SEARCHED):
         if name.lower() == schedule.strip().lower():
             return name
@@ -71,11 +85,12 @@ def splits(schedule: str) -> bool:
 
 
 def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
-    """Return the virtual stage that ``rank`` of ``stages`` runs as its ``chunk``: chunk * stages + rank, and there and back where V-shaped.
+    """Return the virtual stage that ``rank`` of ``stages`` runs as its ``chunk``: chunk * stages + rank, and there and
+    back where V-shaped.
 
-    ZB-V: chunk 1 goes from the last rank to the first, so the loss is on rank 0. DualPipe: two pipelines that have nothing to do with
-    each other, of which the second (virtual stages ``stages`` and up, chunk 1) begins on the last rank and ends on the first; its
-    virtual stage ``stages + k`` has the same layers as stage k.
+    ZB-V: chunk 1 goes from the last rank to the first, so the loss is on rank 0. DualPipe: two pipelines that have
+    nothing to do with each other, of which the second (virtual stages ``stages`` and up, chunk 1) begins on the last
+    rank and ends on the first; its virtual stage ``stages + k`` has the same layers as stage k.
     """
     return chunk * stages + (stages - 1 - rank if schedule in V_SHAPED and chunk % 2 else rank)
 
@@ -90,8 +105,8 @@ def default_chunks(schedule: str, chunks: int) -> int:
 def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
     """Return one order per rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
 
-    ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches`` those of a step
-    (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).
+    ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches``
+    those of a step (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).
 
     Raises ValueError, in words for the user, where the schedule does not exist for these numbers.
     """
@@ -103,11 +118,12 @@ def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tu
 
 
 def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iterator[tuple[Order, ...]]:
-    """Yield every order that is run under a schedule's name, ``orders`` first; none where the schedule does not exist for these numbers.
+    """Yield every order that is run under a schedule's name, ``orders`` first; none where the schedule does not exist
+    for these numbers.
 
-    GPipe: backwards last microbatch first (as its paper draws it). interleaved: all forwards first where microbatches = stages
-    (Megatron-LM until 2024); groups of more than ``stages`` microbatches where these are no multiple (torch, which asks that the
-    number of whole groups divides them).
+    GPipe: backwards last microbatch first (as its paper draws it). interleaved: all forwards first where microbatches =
+    stages (Megatron-LM until 2024); groups of more than ``stages`` microbatches where these are no multiple (torch,
+    which asks that the number of whole groups divides them).
     """
     try:
         yield orders(schedule, stages, microbatches, chunks)
@@ -122,7 +138,9 @@ def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iter
 
 
 def _group(stages: int, microbatches: int) -> int:
-    """Return the microbatches that a chunk runs before the next one takes over (torch's rounds); 0 where they do not come out even."""
+    """Return the microbatches that a chunk runs before the next one takes over (torch's rounds); 0 where they do not
+    come out even.
+    """
     rounds = max(1, microbatches // stages)
     return 0 if microbatches % rounds else microbatches // rounds
 
@@ -131,7 +149,9 @@ def _check(schedule: str, stages: int, microbatches: int, chunks: int) -> None:
     if schedule not in SCHEDULES:
         raise ValueError(f"there is no schedule {schedule!r}; there are {', '.join(SCHEDULES)}")
     if min(stages, microbatches, chunks) < 1:
-        raise ValueError(f"{schedule} needs at least one stage, microbatch and chunk, not {stages}, {microbatches} and {chunks}")
+        raise ValueError(
+            f"{schedule} needs at least one stage, microbatch and chunk, not {stages}, {microbatches} and {chunks}"
+        )
     if schedule in ONE_CHUNK and chunks != 1:
         raise ValueError(f"{schedule} has one chunk a rank, not {chunks}")
     if schedule in V_SHAPED and chunks != 2:
@@ -140,7 +160,9 @@ def _check(schedule: str, stages: int, microbatches: int, chunks: int) -> None:
         raise ValueError(f"interleaved needs a multiple of its {stages} stages as microbatches, not {microbatches}")
     if schedule == "interleaved-ZB" and not _group(stages, microbatches):
         rounds = max(1, microbatches // stages)
-        raise ValueError(f"interleaved-ZB on {stages} stages makes {rounds} rounds, which do not divide {microbatches} microbatches")
+        raise ValueError(
+            f"interleaved-ZB on {stages} stages makes {rounds} rounds, which do not divide {microbatches} microbatches"
+        )
     if schedule == "DualPipe" and (stages % 2 or microbatches % 2 or microbatches < 2 * stages):
         raise ValueError(
             f"DualPipe needs an even number of stages, and an even number of microbatches that is at least twice that,"
@@ -149,7 +171,14 @@ def _check(schedule: str, stages: int, microbatches: int, chunks: int) -> None:
 
 
 def _turns(
-    schedule: str, stages: int, microbatches: int, chunks: int, *, group: int = 0, last_first: bool = False, all_first: bool = False
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    chunks: int,
+    *,
+    group: int = 0,
+    last_first: bool = False,
+    all_first: bool = False,
 ) -> tuple[Order, ...]:
     """Order all ranks: warm-up, one forward and one backward by turns, the rest of the backwards.
 
@@ -169,7 +198,9 @@ def _turns(
         if schedule == "GPipe" or all_first:
             warmup = len(each)
         delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, besides its own
-        turn = [each - warmup, each, each + delay][: len(phases)]  # in turn 0, 1, ... a rank runs one of each, those that there are
+        turn = [each - warmup, each, each + delay][
+            : len(phases)
+        ]  # in turn 0, 1, ... a rank runs one of each, those that there are
         order = np.argsort(np.concatenate([3 * at + k for k, at in enumerate(turn)]), kind="stable")
         made = Order(
             phase=np.repeat(np.array(phases, np.uint8), len(each))[order],
@@ -182,7 +213,8 @@ def _turns(
 
 
 def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
-    """Order a rank by zero-bubble V: no more activations than 1F1B, no idle time inside a rank's own window if F = I = W and m >= 2p - 1.
+    """Order a rank by zero-bubble V: no more activations than 1F1B, no idle time inside a rank's own window if F = I =
+    W and m >= 2p - 1.
 
     With fewer microbatches it is the order for 2p - 1 less those that do not exist.
     """
@@ -195,11 +227,14 @@ def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
     microbatch = turns(chunk, phase)
     there = microbatch < microbatches
     stage = _stages("ZB-V", rank, stages)[chunk]
-    return Order(phase[there].astype(np.uint8), stage[there], microbatch[there], np.zeros(np.count_nonzero(there), np.bool_))
+    return Order(
+        phase[there].astype(np.uint8), stage[there], microbatch[there], np.zeros(np.count_nonzero(there), np.bool_)
+    )
 
 
 def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
-    """Order a rank by DualPipe: each rank has a stage of two pipelines that run towards each other, ``microbatches`` / 2 through each.
+    """Order a rank by DualPipe: each rank has a stage of two pipelines that run towards each other, ``microbatches`` /
+    2 through each.
 
     In an order the forward of a pair stands before its backward.
     """
@@ -210,9 +245,15 @@ def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
     far = 1 - near
     steps = [(F, near)] * (2 * out) + [(F, near), (F, far)] * (inward + 1) + [(I, far), (W, far), (F, far)] * out
     alone = len(steps)
-    steps += [(F, near), (B, far), (F, far), (B, near)] * (each - stages + inward + 1) + [(B, far), (F, far), (B, near)] * out
+    steps += [(F, near), (B, far), (F, far), (B, near)] * (each - stages + inward + 1) + [
+        (B, far),
+        (F, far),
+        (B, near),
+    ] * out
     pairs_end = len(steps)
-    last = [far, near] * (inward + 1)  # backwards in turn, of which the second half leave their weight gradients for later
+    last = [far, near] * (
+        inward + 1
+    )  # backwards in turn, of which the second half leave their weight gradients for later
     steps += [(B, chunk) for chunk in last[: inward + 1]] + [(I, chunk) for chunk in last[inward + 1 :]]
     steps += [(W, near), (I, near)] * out + [(W, near)] * (inward + 1)
     phase, chunk = _columns(steps)

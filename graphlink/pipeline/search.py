@@ -1,17 +1,19 @@
-"""Search the order of a pipeline step for given times under a limit of activation memory: ZB-1p, ZB-2p and what lies between and beyond.
+"""Search the order of a pipeline step for given times under a limit of activation memory: ZB-1p, ZB-2p and what lies
+between and beyond.
 
-In the manner of Qi et al. 2023 (arXiv 2401.10241), section 5, where such schedules come from. What is shortened is the longest own window
-of a rank. Three steps, of which each begins with the best orders of the one before:
+In the manner of Qi et al. 2023 (arXiv 2401.10241), section 5, where such schedules come from. What is shortened is the
+longest own window of a rank. Three steps, of which each begins with the best orders of the one before:
 
   patterns  1F1B, and ZB-H1 to ZB-H2 with warm-ups and delays between theirs: those that fit. So the result is never worse than they are.
   greedy    Ranks decide in the order of time what to run next, by a policy: an input gradient that is there comes first; a forward, or
-            else a weight gradient, fills the time until then, and may delay it by some share of its own time. Many policies are tried.
+            else a weight gradient, fills the time until then, and may delay it by some share of its own time. Many
+            policies are tried.
   moves     Actions on the path that makes the longest window longest are moved by one place, or a weight gradient out of the way, as
             long as that helps.
 
 Memory: a forward stores what I and W need. Of this the part ``kept`` stays until W has ended, the rest until I has.
 Every step is without chance, and its effort is counted in actions: the same times give the same order.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -71,11 +73,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What a rank runs where there is a choice. ``warm``, ``steady``: by which share of its own time a forward may delay the next input
-    gradient, before the first one and after; ``fill``, ``drain``: the same for weight gradients, before the last forward and after.
+    """What a rank runs where there is a choice. ``warm``, ``steady``: by which share of its own time a forward may
+    delay the next input gradient, before the first one and after; ``fill``, ``drain``: the same for weight gradients,
+    before the last forward and after.
 
-    ``ahead``: a rank has at most 1 + ``ahead`` forwards per rank behind it that wait for their backward. ``turns``: forwards and input
-    gradients take turns. ``kept``: as in ``MemoryLimit``, but no less.
+    ``ahead``: a rank has at most 1 + ``ahead`` forwards per rank behind it that wait for their backward. ``turns``:
+    forwards and input gradients take turns. ``kept``: as in ``MemoryLimit``, but no less.
     """
 
     warm: float = 0.0
@@ -99,7 +102,8 @@ _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """An order as played. ``own_ns``: the own window of each rank. ``awaited``: by rank and action, whether it waited for another rank.
+    """An order as played. ``own_ns``: the own window of each rank. ``awaited``: by rank and action, whether it waited
+    for another rank.
 
     ``made``: by phase (F, I) and rank, at which place of its row each microbatch is.
     """
@@ -122,7 +126,10 @@ def search(times: ActionTimes, microbatches: int, memory: MemoryLimit) -> tuple[
     """
     many = 3 * len(memory.ranks) * microbatches
     if many > MOST_ACTIONS:
-        raise ValueError(f"{microbatches:,} microbatches on {len(memory.ranks):,} stages are {many:,} actions, at most {MOST_ACTIONS:,}")
+        raise ValueError(
+            f"{microbatches:,} microbatches on {len(memory.ranks):,} stages are {many:,} actions, at most "
+            f"{MOST_ACTIONS:,}"
+        )
     if min(memory.ranks) < 1:
         raise ValueError(f"a rank stores at least the activations of one microbatch, not of {min(memory.ranks):g}")
     job = _Job(times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), microbatches, memory)
@@ -149,7 +156,9 @@ def _order(rank: int, row: Row) -> Order:
 
 
 def fits(row: Row, limit: float, kept: float) -> bool:
-    """Tell whether each microbatch of a rank has its F, I and W in this order, and its activations never exceed ``limit``."""
+    """Tell whether each microbatch of a rank has its F, I and W in this order, and its activations never exceed
+    ``limit``.
+    """
     forwards = inputs = weights = 0
     limit += _ROUNDING
     for phase in row:
@@ -179,7 +188,8 @@ def _patterns(job: _Job) -> Iterator[_Played]:
 
 
 def _pattern(job: _Job, rank: int, hops: float, delays: bool) -> Row:
-    """Order a rank as ``schedules`` does: ``hops`` forwards more at first for each rank behind it, W later by as much for each before it.
+    """Order a rank as ``schedules`` does: ``hops`` forwards more at first for each rank behind it, W later by as much
+    for each before it.
 
     1 hop without delays is 1F1B with split backwards, with them ZB-H1; 2 hops with delays are ZB-H2.
     """
@@ -191,7 +201,9 @@ def _pattern(job: _Job, rank: int, hops: float, delays: bool) -> Row:
 
 
 def _by_policies(job: _Job) -> Iterator[_Played]:
-    """Play what policies make: from each beginning one choice after the other is changed to the best, as long as that helps."""
+    """Play what policies make: from each beginning one choice after the other is changed to the best, as long as that
+    helps.
+    """
     left = max(_FEWEST_POLICIES, min(_MOST_POLICIES, _MOST_PLAYED // job.actions))
     for turns, ahead in ((False, 99.0), (True, 99.0), (True, 1.0), (False, 1.0)):
         best, known = _Policy(turns=turns, ahead=ahead), set()
@@ -221,10 +233,14 @@ class _Greedy:
         self._most = [min(many, int(1 + policy.ahead * (p - 1 - rank))) for rank in range(p)]
         cost = job.cost
         self._late = [
-            ((policy.warm * f, policy.steady * f), (policy.fill * w, policy.drain * w)) for f, w in zip(cost[F], cost[W], strict=True)
+            ((policy.warm * f, policy.steady * f), (policy.fill * w, policy.drain * w))
+            for f, w in zip(cost[F], cost[W], strict=True)
         ]
         self._done = [[0] * 4 for _ in range(p)]  # by rank and phase
-        self._there: dict[int, list[list[int]]] = {F: [[0] * many, *([] for _ in range(p - 1))], I: [[] for _ in range(p)]}
+        self._there: dict[int, list[list[int]]] = {
+            F: [[0] * many, *([] for _ in range(p - 1))],
+            I: [[] for _ in range(p)],
+        }
         self._last = [F] * p
         self._rows = [bytearray() for _ in range(p)]
 
@@ -339,7 +355,9 @@ def _play(job: _Job, rows: list[Row]) -> _Played | None:
 
 
 def _moved(job: _Job, rows: list[Row], plays: int) -> tuple[_Played, int]:
-    """Move actions of the longest window's path as long as that helps, and ``plays`` are left; return how many are left."""
+    """Move actions of the longest window's path as long as that helps, and ``plays`` are left; return how many are
+    left.
+    """
     played, better = None, _play(job, rows)
     while better is not None:
         played, better = better, None
@@ -360,8 +378,9 @@ def _moved(job: _Job, rows: list[Row], plays: int) -> tuple[_Played, int]:
 def _moves(played: _Played) -> list[tuple[int, int, int]]:
     """Return what may shorten the longest window: which action of which rank to take out, and where to put it.
 
-    The window is as long as a path of actions that wait for nothing but each other. It goes from rank to rank; on each it is a block
-    of actions one after the other, whose first one waited for another rank, and whose last one another rank waited for.
+    The window is as long as a path of actions that wait for nothing but each other. It goes from rank to rank; on each
+    it is a block of actions one after the other, whose first one waited for another rank, and whose last one another
+    rank waited for.
     """
     out: dict[tuple[int, int, int], None] = {}
     for rank, low, high in _blocks(played):

@@ -1,4 +1,6 @@
-"""Algebra of time spans: what pipeline accounting adds up must be disjoint and complete to the ns. All O(n log n) in numpy."""
+"""Algebra of time spans: what pipeline accounting adds up must be disjoint and complete to the ns. All O(n log n) in
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Pieces(Spans):
-    """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or ``NOWHERE``."""
+    """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or
+    ``NOWHERE``.
+    """
 
     of: I64
     by: I64
@@ -34,7 +38,9 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
 
 
 def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
-    """Return the union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
+    """Return the union of the intervals of each key: keys one after the other on an axis of ranks of times, which
+    cannot overflow.
+    """
     points = distinct(np.append(start_ns, end_ns))
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
@@ -60,10 +66,14 @@ def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
 
 
 def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
-    """Cut each span where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
+    """Cut each span where the intervals begin and end, and which interval covers each piece (of several the one that
+    began first).
+    """
     order = np.argsort(start_ns, kind="stable")
     start, end = start_ns[order], end_ns[order]
-    start = np.maximum(start, np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1])  # without what an earlier one covers
+    start = np.maximum(
+        start, np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    )  # without what an earlier one covers
     some = start < end
     cover, covers = Spans(start[some], end[some]), order[some]
     edges = distinct(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))

@@ -1,7 +1,8 @@
 """What the layers of a stage take in its passes, so that a stage can be cut where a layer ends.
 
-Layers are the longest run of ops that repeats in a forward pass; what comes before and after (an embedding, a loss) is apart. A backward op
-counts to the layer of its forward op, by their sequence number. What nothing tells is not guessed: then there are no layers.
+Layers are the longest run of ops that repeats in a forward pass; what comes before and after (an embedding, a loss) is
+apart. A backward op counts to the layer of its forward op, by their sequence number. What nothing tells is not guessed:
+then there are no layers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Worked = Callable[[I64, I64], I64]  # the work from each moment to another one, 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Passes cut at the start of each of their ops, by pass, then start. ``layer``: 0 before all layers, ``NOWHERE`` if unknown."""
+    """Passes cut at the start of each of their ops, by pass, then start. ``layer``: 0 before all layers, ``NOWHERE`` if
+    unknown.
+    """
 
     row: I64
     entry: I64
@@ -52,12 +55,14 @@ def launched(linked: Linked, comm: Communication) -> Worked:
 
 
 def layers_of(linked: Linked, entries: Entries, worked: Worked) -> tuple[Layers, ...]:
-    """Return what the layers of each chunk take, of the chunks whose forwards repeat ops. O(n log n) for n rows, and the square of the ops
-    of one forward pass."""
+    """Return what the layers of each chunk take, of the chunks whose forwards repeat ops. O(n log n) for n rows, and
+    the square of the ops of one forward pass."""
     autograd, backward = autograd_rows(linked)
     top, _ = outermost(linked, autograd)
     ops = (top == np.arange(len(top))) & ~linked.trace.host.annotation & ~linked.crossing
-    forward, count = _repeated(linked, _of_passes(linked, entries, np.flatnonzero(ops & ~autograd), (Pass.F,), own_thread=True), entries)
+    forward, count = _repeated(
+        linked, _of_passes(linked, entries, np.flatnonzero(ops & ~autograd), (Pass.F,), own_thread=True), entries
+    )
     if not count:
         return ()
     of_row = np.full(len(top), NOWHERE)
@@ -86,7 +91,9 @@ def _of_passes(linked: Linked, entries: Entries, row: I64, phases: tuple[Pass, .
 
 
 def _repeated(linked: Linked, pieces: _Pieces, entries: Entries) -> tuple[_Pieces, dict[int, int]]:
-    """Number the layers of forward passes, and return how many each chunk has. Its first pass tells; others count if alike."""
+    """Number the layers of forward passes, and return how many each chunk has. Its first pass tells; others count if
+    alike.
+    """
     name, layer = linked.trace.host.name[pieces.row].astype(np.int64), pieces.layer.copy()
     count: dict[int, int] = {}
     told: dict[int, tuple[I64, I64]] = {}
@@ -105,7 +112,9 @@ def _repeated(linked: Linked, pieces: _Pieces, entries: Entries) -> tuple[_Piece
 
 
 def _layers(name: I64) -> tuple[I64, int]:
-    """Return the layer of each op, 0 before and one more than there are after them, and how many there are: 0, or 2 and more."""
+    """Return the layer of each op, 0 before and one more than there are after them, and how many there are: 0, or 2 and
+    more.
+    """
     best = (0, 0, 0)
     for period in range(1, len(name) // 2 + 1) if len(name) <= _MOST_OPS else ():
         alike = np.flatnonzero(np.diff(np.concatenate([[0], name[period:] == name[:-period], [0]])))
@@ -120,7 +129,9 @@ def _layers(name: I64) -> tuple[I64, int]:
 
 
 def _carried(pieces: _Pieces, after: I64) -> _Pieces:
-    """Let a piece of unknown layer count to the one before it in its pass, the first ones to what comes ``after`` all layers."""
+    """Let a piece of unknown layer count to the one before it in its pass, the first ones to what comes ``after`` all
+    layers.
+    """
     at = np.arange(len(pieces.layer))
     begins = at - turns(pieces.entry)
     last = np.maximum.accumulate(np.where(pieces.layer != NOWHERE, at, NOWHERE)) if len(at) else at
@@ -129,7 +140,9 @@ def _carried(pieces: _Pieces, after: I64) -> _Pieces:
     return _Pieces(pieces.row, pieces.entry, np.where(some, layer, NOWHERE))
 
 
-def _means(linked: Linked, entries: Entries, pieces: _Pieces, worked: Worked, count: dict[int, int]) -> Iterator[Layers]:
+def _means(
+    linked: Linked, entries: Entries, pieces: _Pieces, worked: Worked, count: dict[int, int]
+) -> Iterator[Layers]:
     """Yield the mean work of a pass by layer, of the passes whose layers are known."""
     start, end = linked.trace.host.start_ns[pieces.row], entries.end_ns[pieces.entry]
     first = np.append(True, pieces.entry[1:] != pieces.entry[:-1])[: len(start)]

@@ -30,7 +30,9 @@ _Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, CommOps, Delays)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Staged(Short):
-    """``run`` is None where a rank has no pipeline range. ``of_device``: the range of each device row, ``NOWHERE`` for none."""
+    """``run`` is None where a rank has no pipeline range. ``of_device``: the range of each device row, ``NOWHERE`` for
+    none.
+    """
 
     run: StageRun | None
     of_device: I32
@@ -38,7 +40,12 @@ class Staged(Short):
 
 
 def stage_run(
-    graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[NameRule] = (), nccl: SideFiles | None = None
+    graph: Graph,
+    linked: Linked,
+    comm: Communication,
+    rank: int,
+    user: Sequence[NameRule] = (),
+    nccl: SideFiles | None = None,
 ) -> Staged:
     """Find ranges by name, else from communication and autograd; their work, and what delayed it. O(n log n)."""
     has_device = bool(len(linked.trace.device.start_ns))
@@ -57,7 +64,10 @@ def stage_run(
         threads = np.unique(entries.tid)
         receives = receive_waits(linked, comm, threads)
         mine = take(waits, np.isin(graph.tid[waits.part], threads))
-        start, end = (np.append(a + graph.epoch_ns, b) for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns)))
+        start, end = (
+            np.append(a + graph.epoch_ns, b)
+            for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns))
+        )
         waited = spans.union(start, end)
         worked, works = host_work(entries, waited), waitless(waited)
         reasons = joined(receives, host_reasons(graph, linked, comm.ops, waits, threads))
@@ -72,7 +82,9 @@ def stage_run(
         optimizer=worked.optimizer,
         exchanges=comm.ops,
         ordinal=ordinals(comm.ops),
-        delays=device_delays(graph, linked, worked, comm.ops, reasons) if has_device else host_delays(linked, entries, worked, reasons),
+        delays=device_delays(graph, linked, worked, comm.ops, reasons)
+        if has_device
+        else host_delays(linked, entries, worked, reasons),
         sees_device=has_device,
         sees_causes=True,
         left_out=worked.left_out,
@@ -114,7 +126,8 @@ def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
 
 
 def counted_alike(run: StageRun, comms: RankComms, meetings: Meetings, position: int) -> I64:
-    """Return the ordinals of a rank's meetings, so that recordings which begin at different times name the same operation alike.
+    """Return the ordinals of a rank's meetings, so that recordings which begin at different times name the same
+    operation alike.
 
     ``position``: of the rank in ``meetings.of_op``. What met nobody has an ordinal that no other rank has.
     """
@@ -125,5 +138,7 @@ def counted_alike(run: StageRun, comms: RankComms, meetings: Meetings, position:
     meeting = meetings.of_op[position].astype(np.int64)
     alone = -2 - ((position << 40) + np.arange(len(meeting)))
     ordinal = run.ordinal.copy()
-    ordinal[known] = np.where(meeting == NOWHERE, alone, meetings.turn[np.maximum(meeting, 0)] if len(meetings.turn) else alone)
+    ordinal[known] = np.where(
+        meeting == NOWHERE, alone, meetings.turn[np.maximum(meeting, 0)] if len(meetings.turn) else alone
+    )
     return ordinal

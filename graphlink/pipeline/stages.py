@@ -17,8 +17,9 @@ from graphlink.tables import take, turns
 class Pipes:
     """``runs`` sorted by rank. ``pipe`` and ``position``: of each run the pipeline (replica), and its place in it.
 
-    ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others are left out, and
-    the ranges count steps from 0. Their stages are those of the recording. ``recorded``: which ranges of each run these are.
+    ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others
+    are left out, and the ranges count steps from 0. Their stages are those of the recording. ``recorded``: which ranges
+    of each run these are.
     """
 
     runs: tuple[StageRun, ...]
@@ -33,7 +34,9 @@ class Pipes:
 
 
 def pipes(runs: Sequence[StageRun]) -> Pipes:
-    """Put ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
+    """Put ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by
+    first forwards.
+    """
     runs = sorted(runs, key=lambda run: run.rank)
     warnings: list[str] = []
     steps = sorted(set.intersection(*map(_steps, runs)))
@@ -43,13 +46,17 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     ranks = {run.rank for run in runs}
     missing = sorted({int(r) for run in runs for r in np.unique(run.exchanges.peer).tolist()} - ranks - {NOWHERE})
     if missing:
-        warnings.append(f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}")
+        warnings.append(
+            f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}"
+        )
     chunks = max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1
     order = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
     if order is None:
         order = [(0, place) for place in _by_first_forward(runs)]
         if len(runs) > 1:
-            warnings.append("stages are in the order of the ranks' first forwards: neither names nor communication tell it")
+            warnings.append(
+                "stages are in the order of the ranks' first forwards: neither names nor communication tell it"
+            )
     length = max((position for _, position in order), default=0) + 1
     pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
     recorded = tuple(np.flatnonzero(np.isin(run.ranges.step, steps)) for run in runs)
@@ -63,7 +70,10 @@ def _steps(run: StageRun) -> set[int]:
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
     ranges, work = take(run.ranges, rows), take(run.work, np.isin(run.work.key, steps))
-    ranges, work = replace(ranges, step=np.searchsorted(steps, ranges.step)), replace(work, key=np.searchsorted(steps, work.key))
+    ranges, work = (
+        replace(ranges, step=np.searchsorted(steps, ranges.step)),
+        replace(work, key=np.searchsorted(steps, work.key)),
+    )
     return replace(run, work=work, ranges=ranges)
 
 
@@ -73,8 +83,8 @@ def members(pipes: Pipes, pipe: int) -> list[int]:
 
 
 def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
-    """Fill in virtual stages: those of the schedule (and its microbatches) where one was recognised, ``recognised`` having one entry a
-    pipeline; else of the recording, else chunk * p + place."""
+    """Fill in virtual stages: those of the schedule (and its microbatches) where one was recognised, ``recognised``
+    having one entry a pipeline; else of the recording, else chunk * p + place."""
     runs = list(pipes.runs)
     for pipe, found in enumerate(recognised):
         for place, i in enumerate(members(pipes, pipe)):
@@ -92,7 +102,11 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
 def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
     sources = [run.previous for run in runs if run.previous != NOWHERE]
-    if (len(runs) > 1 and not sources) or len(set(sources)) < len(sources) or not {run.rank for run in runs}.issuperset(sources):
+    if (
+        (len(runs) > 1 and not sources)
+        or len(set(sources)) < len(sources)
+        or not {run.rank for run in runs}.issuperset(sources)
+    ):
         return None
     after = {run.previous: run.rank for run in runs}
     chains = [[run.rank] for run in runs if run.previous == NOWHERE]
@@ -105,7 +119,9 @@ def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 
 
 def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """Order by the lowest virtual stage that each rank names; several ranks of one stage are replicas, in the order of their ranks."""
+    """Order by the lowest virtual stage that each rank names; several ranks of one stage are replicas, in the order of
+    their ranks.
+    """
     named = [run.ranges.stage[run.ranges.stage != NOWHERE] for run in runs]
     if not all(map(len, named)):
         return None
@@ -115,7 +131,9 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 
 
 def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """Find replicas, which run the same order of phases: where each order occurs equally often, and more than once, it is a stage each."""
+    """Find replicas, which run the same order of phases: where each order occurs equally often, and more than once, it
+    is a stage each.
+    """
     orders: dict[bytes, list[int]] = {}
     for i, run in enumerate(runs):
         r = run.ranges

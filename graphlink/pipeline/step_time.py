@@ -1,9 +1,10 @@
 """Predicts the time of a step with another schedule or other microbatches, so that a recording of it can be compared.
 
-A step lasts from the start of its first action to that of the next step's: the pipeline part, and what lies between the last end and the
-next start. The pipeline part is the mean of simulated steps in which each action takes as much more or less than the median of its stage as
-one of its phase that was recorded (``drawn``): waiting for the slowest of several takes longer than the median. What the same computation
-misses on the recorded schedule it is taken to miss on the other one, in proportion. What lies between stays as recorded.
+A step lasts from the start of its first action to that of the next step's: the pipeline part, and what lies between the
+last end and the next start. The pipeline part is the mean of simulated steps in which each action takes as much more or
+less than the median of its stage as one of its phase that was recorded (``drawn``): waiting for the slowest of several
+takes longer than the median. What the same computation misses on the recorded schedule it is taken to miss on the other
+one, in proportion. What lies between stays as recorded.
 """
 
 from __future__ import annotations
@@ -22,18 +23,26 @@ from graphlink.pipeline.theory import Measured, PlayedSchedule
 
 MOST_MISSED: Final = 0.1  # of the recorded steps, above which the computation does not tell about others
 _RESTS_ON: Final = (
-    "A microbatch takes what it took, and what lies between two steps stays as recorded and begins when the last rank has ended."
+    "A microbatch takes what it took, and what lies between two steps stays as recorded and begins "
+    "when "
+    "the last rank has ended."
 )
 _ONE_STEP: Final = "The recording has no two steps in a row: between them is counted what the optimizer takes."
 _CANNOT_KNOW: Final = (
-    "It cannot know whether the memory suffices, nor whether transfers at the same time slow each other or the computation."
+    "It cannot know whether the memory suffices, nor whether transfers at the same time slow each "
+    "other or the computation."
 )
 
 
 def step_time(
-    measured: Measured, played: PlayedSchedule, steps: Sequence[StepEntry], ranks: Sequence[int], ranges: Sequence[Ranges]
+    measured: Measured,
+    played: PlayedSchedule,
+    steps: Sequence[StepEntry],
+    ranks: Sequence[int],
+    ranges: Sequence[Ranges],
 ) -> StepTime:
-    """Predict a step of ``played``. ``ranks`` and ``ranges``: of the pipeline that ``measured`` is of, in the order of its stages.
+    """Predict a step of ``played``. ``ranks`` and ``ranges``: of the pipeline that ``measured`` is of, in the order of
+    its stages.
 
     Linear in the actions of a step, of which at most ``MOST_DRAWS`` are simulated.
     """
@@ -78,11 +87,17 @@ def _doubt(missed: float | None) -> str | UnsetType:
         return "the recorded schedule is unknown, so the computation was not tried on it"
     if abs(missed) <= MOST_MISSED:
         return UNSET
-    return f"the recorded steps took {abs(missed):.0%} {'longer' if missed > 0 else 'less'} than is computed for their own schedule"
+    return (
+        f"the recorded steps took {abs(missed):.0%} {'longer' if missed > 0 else 'less'} than is computed for "
+        "their "
+        "own schedule"
+    )
 
 
 def _missed(measured: Measured, known: Habits, steps: Sequence[StepEntry]) -> float | None:
-    """Return by which share of itself the computation of the recorded steps falls short of them; None without a recognised schedule."""
+    """Return by which share of itself the computation of the recorded steps falls short of them; None without a
+    recognised schedule.
+    """
     bounds = {step.number: step.end_ns - step.start_ns for step in steps}
     there = [step for step in measured.recognised.steps if step.step in bounds]
     if measured.recognised.schedule == UNKNOWN or not there:
@@ -90,7 +105,9 @@ def _missed(measured: Measured, known: Habits, steps: Sequence[StepEntry]) -> fl
     computed: dict[bytes, int] = {}
     total = 0
     for step in there:
-        key = b"".join(column.tobytes() for order in step.orders for column in (order.phase, order.stage, order.microbatch))
+        key = b"".join(
+            column.tobytes() for order in step.orders for column in (order.phase, order.stage, order.microbatch)
+        )
         if key not in computed:
             computed[key] = _mean([timed.makespan_ns for timed in drawn(step.orders, measured.times, known)])
         total += computed[key]
@@ -98,7 +115,9 @@ def _missed(measured: Measured, known: Habits, steps: Sequence[StepEntry]) -> fl
 
 
 def _between_ns(steps: Sequence[StepEntry], ranges: Sequence[Ranges]) -> tuple[int, bool]:
-    """Return the median time from the last end of a step to the first start of the next, and whether the recording shows it."""
+    """Return the median time from the last end of a step to the first start of the next, and whether the recording
+    shows it.
+    """
     between = [b.start_ns - a.end_ns for a, b in pairwise(steps) if b.number == a.number + 1]
     if between:
         return round(float(np.median(between))), True

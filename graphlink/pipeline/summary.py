@@ -12,8 +12,8 @@ from graphlink.records import Short, Table, ms
 class Pipeline(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline of the run; docs/bubbles.md has the definitions. What cannot be known is absent.
 
-    Communication is not work and the optimizer is outside, in all figures. ``stages``: pipeline ranks. The sum of ``causes_ns`` is
-    stages x makespan - work over all steps.
+    Communication is not work and the optimizer is outside, in all figures. ``stages``: pipeline ranks. The sum of
+    ``causes_ns`` is stages x makespan - work over all steps.
     """
 
     stages: int

@@ -1,8 +1,9 @@
-"""``pipeline.svg``: the schedule as a picture, a row per pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
+"""``pipeline.svg``: the schedule as a picture, a row per pipeline rank, boxes with microbatch numbers, bubbles tinted
+by cause.
 
-Every ns has its place: what is too narrow to be a box of its own is drawn without one, and what is narrower than a pixel shares that
-pixel, each with a part of its height, so that areas stay true. Tooltips are those of a box, or of all that lies in 12 pixels of a row.
-The file has a few MB at most, whatever the run (docs/bubbles.md).
+Every ns has its place: what is too narrow to be a box of its own is drawn without one, and what is narrower than a
+pixel shares that pixel, each with a part of its height, so that areas stay true. Tooltips are those of a box, or of all
+that lies in 12 pixels of a row. The file has a few MB at most, whatever the run (docs/bubbles.md).
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _causes(entry: summary.Pipeline) -> dict[Cause, int]:
 
 
 def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = (), widest: int = WIDEST) -> bytes:
-    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals.
+    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle
+    intervals.
 
     ``entry`` and ``notes`` are the first lines; ``widest``: pixels of the time axis.
     """
@@ -106,10 +108,13 @@ def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[st
         y = bands[-1][1] + 6
     axis = _axis(frame, bands, y)
     y += 40
-    lines = "".join(f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(words))
+    lines = "".join(
+        f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(words)
+    )
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" '
+        'role="img">\n'
         f"<title>{title}</title>\n"
         f'{style(looks)}<rect class="bg" width="100%" height="100%"/>\n'
         f'<text class="b" x="{_MARGIN}" y="24">{title}</text>\n{lines}'
@@ -119,8 +124,8 @@ def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class PlotArea:
-    """The places of rows in pixels, and the scale from time to pixels. ``own_ns``: from which length on a rectangle has a tooltip of its
-    own; ``shared``: how many pixels in one those narrower than a pixel share."""
+    """The places of rows in pixels, and the scale from time to pixels. ``own_ns``: from which length on a rectangle has
+    a tooltip of its own; ``shared``: how many pixels in one those narrower than a pixel share."""
 
     left: float
     width: int
@@ -132,7 +137,9 @@ class PlotArea:
     height: float
 
     def pixels(self, ns: I64) -> Pixels:
-        """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
+        """Return positions to a hundredth: what follows each other in time does so in the picture, and widths
+        add up.
+        """
         return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
@@ -176,7 +183,10 @@ def _rows(panel: Panel, frame: PlotArea, top: float) -> Iterator[str]:
     size = min(11, frame.pitch)
     for row, label in enumerate(panel.labels):
         y = top + row * frame.pitch
-        yield f'<g transform="translate({frame.left:g},{y:g})">\n<rect class="lane" width="{frame.width}" height="{frame.height:g}"/>\n'
+        yield (
+            f'<g transform="translate({frame.left:g},{y:g})">\n<rect class="lane" width="{frame.width}" '
+            f'height="{frame.height:g}"/>\n'
+        )
         yield from _drawn(_Row.of(panel, label, slice(first[row], first[row + 1]), frame), frame)
         if row % every == 0:
             middle = f'y="{frame.height / 2 + size * 0.35:.1f}" font-size="{size}"'
@@ -202,7 +212,15 @@ class _Row:
     def of(panel: Panel, label: str, part: slice, frame: PlotArea) -> _Row:
         marks = take(panel.marks, np.arange(part.start, part.stop))
         left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
-        return _Row(label, marks, panel.layer[part], left, right, panel.top[part] * frame.height, panel.height[part] * frame.height)
+        return _Row(
+            label,
+            marks,
+            panel.layer[part],
+            left,
+            right,
+            panel.top[part] * frame.height,
+            panel.height[part] * frame.height,
+        )
 
 
 def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
@@ -222,11 +240,15 @@ def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
     """Draw a path per look, all of its rectangles one after the other."""
     at = np.flatnonzero(which).tolist()
-    return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
+    return _by_look(
+        (int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at
+    )
 
 
 def _stacks(row: _Row, frame: PlotArea, thin: Bool, layer: int) -> Iterator[str]:
-    """Draw what is narrower than a pixel and shares one: side by side in time, here one above the other, of the same area."""
+    """Draw what is narrower than a pixel and shares one: side by side in time, here one above the other, of the same
+    area.
+    """
     which = np.flatnonzero(thin)
     if not len(which):
         return
@@ -293,14 +315,18 @@ def _tip(row: _Row, i: int) -> str:
     marks = row.marks
     start, end, text = int(marks.start_ns[i]), int(marks.end_ns[i]), marks.texts[marks.text[i]]
     known = (("microbatch", marks.microbatch), ("stage", marks.stage), ("chunk", marks.chunk))
-    what = ", ".join([_name(int(marks.look[i])), *(f"{name} {column[i]}" for name, column in known if column[i] != NOWHERE)])
+    what = ", ".join(
+        [_name(int(marks.look[i])), *(f"{name} {column[i]}" for name, column in known if column[i] != NOWHERE)]
+    )
     when = f"starts at {milliseconds(start)} ms, takes {milliseconds(end - start)} ms"
     why = ("range: " if marks.is_box[i] else "") + xml(text) if text else ""
     return "\n".join([what, xml(row.label), when, *([why] if why else [])])
 
 
 def _numbers(row: _Row, frame: PlotArea, which: I64) -> Iterator[str]:
-    """Write phase and microbatch where most boxes of the phase have room for both, else the microbatch alone, else neither."""
+    """Write phase and microbatch where most boxes of the phase have room for both, else the microbatch alone, else
+    neither.
+    """
     size = min(11.0, frame.height - 2)
     if size < _SMALLEST_TEXT:
         return
@@ -364,13 +390,18 @@ def _axis(frame: PlotArea, bands: Sequence[tuple[float, float]], y: float) -> st
         lines += [f"M{x:.1f} {a - 3:g}V{b + 3:g}" for a, b in bands]
         texts.append(f'<text x="{x:.1f}" y="{y + 12:g}">{k * step:,.10g}</text>')
     middle = frame.left + frame.width / 2
-    texts.append(f'<text x="{middle:.1f}" y="{y + 28:g}">{unit} from the first start of a step; right of the rows: idle share</text>')
+    texts.append(
+        f'<text x="{middle:.1f}" y="{y + 28:g}">{unit} from the first start of a step; right of the rows: idle '
+        "share</text>"
+    )
     return f'<path class="g" d="{"".join(lines)}"/>\n<g class="m d">{"".join(texts)}</g>\n'
 
 
 def _unit(ns: float) -> tuple[int, str]:
     """Return the largest unit of which there are ten or more."""
-    return next(((size, name) for size, name in ((10**9, "s"), (10**6, "ms"), (1000, "us")) if ns >= 10 * size), (1, "ns"))
+    return next(
+        ((size, name) for size, name in ((10**9, "s"), (10**6, "ms"), (1000, "us")) if ns >= 10 * size), (1, "ns")
+    )
 
 
 def _round_step(least: float) -> float:

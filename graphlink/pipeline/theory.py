@@ -1,9 +1,10 @@
-"""The time that a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
+"""The time that a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another
+schedule would give.
 
-The orders of a run are played (a) with all stages at the mean of their medians, (b) with each stage at its own, (c) with the transfers
-too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a) the imbalance of the stages,
-(c) - (b) communication, (d) - (c) the rest: jitter, host, collectives. The parts add up to the measured bubble, to the ns; a negative
-one stays as it is.
+The orders of a run are played (a) with all stages at the mean of their medians, (b) with each stage at its own, (c)
+with the transfers too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a)
+the imbalance of the stages, (c) - (b) communication, (d) - (c) the rest: jitter, host, collectives. The parts add up to
+the measured bubble, to the ns; a negative one stays as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.cut import ByPhase, cut, shares, told
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import IdleParts, Layers, Other, PartsNs, Pass, Ranges, Rates, Searched, StepEntry, Theory
+from graphlink.pipeline.records import (
+    IdleParts,
+    Layers,
+    Other,
+    PartsNs,
+    Pass,
+    Ranges,
+    Rates,
+    Searched,
+    StepEntry,
+    Theory,
+)
 from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
 from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
@@ -30,32 +42,44 @@ KEPT: Final = 0.5
 
 
 def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry]) -> Theory | None:
-    """Return the rates of (a) and the split, over the recognised steps that ``steps`` has; None without a schedule or such a step.
+    """Return the rates of (a) and the split, over the recognised steps that ``steps`` has; None without a schedule or
+    such a step.
 
-    Three simulations for each kind of step (microbatches, fused backwards), so linear in the actions of a step, not of the run.
+    Three simulations for each kind of step (microbatches, fused backwards), so linear in the actions of a step, not of
+    the run.
     """
     bounds = {step.number: step for step in steps}
     there = [played for played in recognised.steps if played.step in bounds]
     if recognised.schedule == UNKNOWN or not there:
         return None
     none = np.zeros_like(measured.times.forward_ns)
-    cases = (equal_stages(measured), replace(measured.times, forward_ns=none, backward_ns=none), measured.times)  # (a), (b), (c)
+    cases = (
+        equal_stages(measured),
+        replace(measured.times, forward_ns=none, backward_ns=none),
+        measured.times,
+    )  # (a), (b), (c)
     known: dict[bytes, list[Timed]] = {}
     rebuilt = []
     for played in there:
-        key = b"".join(column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch))
+        key = b"".join(
+            column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch)
+        )
         if key not in known:
             known[key] = [simulate(played.orders, times) for times in cases]
         rebuilt.append(known[key])
     equal, own, moved = (sum(one.bubble_ns for one in timed) for timed in zip(*rebuilt, strict=True))
     ran = [bounds[played.step] for played in there]
     bubble = sum(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns) for step in ran)
-    parts = PartsNs(schedule=equal, imbalance=own - equal, communication=moved - own, rest=bubble - moved, measured=bubble)
+    parts = PartsNs(
+        schedule=equal, imbalance=own - equal, communication=moved - own, rest=bubble - moved, measured=bubble
+    )
     return Theory(**structs.asdict(rates_of([one[0] for one in rebuilt])), parts_ns=parts)
 
 
 def equal_stages(measured: Measured) -> ActionTimes:
-    """Let every virtual stage take the mean of the medians of those that ran the phase, rounded to ns; transfers take none."""
+    """Let every virtual stage take the mean of the medians of those that ran the phase, rounded to ns; transfers take
+    none.
+    """
     medians, seen = measured.times.duration_ns, measured.seen
     mean = np.rint(np.where(seen, medians, 0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)).astype(np.int64)
     none = np.zeros_like(measured.times.forward_ns)
@@ -63,23 +87,31 @@ def equal_stages(measured: Measured) -> ActionTimes:
 
 
 def rates_of(timed: Sequence[Timed]) -> Rates:
-    """Return the rates of simulated steps. ``bubble_ratio_ideal`` is bubble time / ideal time as simulated: on equal stages without
-    transfers (p - 1) / (v m) for GPipe, 1F1B and interleaved, for which Megatron gives that form, and true for the others too."""
+    """Return the rates of simulated steps. ``bubble_ratio_ideal`` is bubble time / ideal time as simulated: on equal
+    stages without transfers (p - 1) / (v m) for GPipe, 1F1B and interleaved, for which Megatron gives that form, and
+    true for the others too."""
     work = sum(sum(one.work_ns) for one in timed)
     ratio = sum(one.bubble_ns for one in timed) / work if work else UNSET
-    return rates([one.makespan_ns for one in timed], [one.work_ns for one in timed], [one.own_ns for one in timed], ratio)
+    return rates(
+        [one.makespan_ns for one in timed], [one.work_ns for one in timed], [one.own_ns for one in timed], ratio
+    )
 
 
 def rates(
-    makespans_ns: Sequence[int], work_ns: Sequence[Sequence[int]], own_ns: Sequence[Sequence[int]], ratio: float | UnsetType
+    makespans_ns: Sequence[int],
+    work_ns: Sequence[Sequence[int]],
+    own_ns: Sequence[Sequence[int]],
+    ratio: float | UnsetType,
 ) -> Rates:
     """Return the rates of ``docs/bubbles.md`` over steps: their times are added up first, so longer steps weigh more.
 
-    The zero-bubble definition compares the longest own window (cost) with the work of a stage; where stages differ, with their mean.
+    The zero-bubble definition compares the longest own window (cost) with the work of a stage; where stages differ,
+    with their mean.
 
     Args:
         makespans_ns: one a step.
-        work_ns, own_ns: by step, then rank: time at work, and the own window (end of the last work less start of the first).
+        work_ns, own_ns: by step, then rank: time at work, and the own window (end of the last work less start of the
+            first).
         ratio: bubble time / ideal time, as it is known.
     """
     work = sum(map(sum, work_ns))
@@ -92,9 +124,9 @@ def rates(
 class Measured:
     """Median times of a run as it was ``recognised``.
 
-    ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there. ``home``: the rank of
-    each virtual stage, ``NOWHERE`` if none. ``played``: by rank, the ranges that count, as what the schedule takes them for. ``layers``: by
-    rank, what the layers of its chunks take, where they are known.
+    ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there.
+    ``home``: the rank of each virtual stage, ``NOWHERE`` if none. ``played``: by rank, the ranges that count, as what
+    the schedule takes them for. ``layers``: by rank, what the layers of its chunks take, where they are known.
     """
 
     recognised: Recognised
@@ -108,13 +140,16 @@ class Measured:
 def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: bool = False) -> Measured:
     """Measure medians of ``busy_ns`` over all steps that were recognised, and transfers.
 
-    ``waits_inside``: ranges are those of the host and begin before their input is there, so an action starts ``busy_ns`` before its end.
+    ``waits_inside``: ranges are those of the host and begin before their input is there, so an action starts
+    ``busy_ns`` before its end.
 
-    Time in which n ranges of a rank ran at once counts to each of them as its n-th part, so that a pair of DualPipe takes what it took.
-    A transfer takes the least time from a producer's end to its consumer's start, over all microbatches and steps; 0 where clocks put
-    the start before the end. It is an upper bound: nobody may ever have waited for it.
+    Time in which n ranges of a rank ran at once counts to each of them as its n-th part, so that a pair of DualPipe
+    takes what it took. A transfer takes the least time from a producer's end to its consumer's start, over all
+    microbatches and steps; 0 where clocks put the start before the end. It is an upper bound: nobody may ever have
+    waited for it.
 
-    If no schedule was recognised all ranges count, with the virtual stages of the recording (chunk * p + rank where it has none).
+    If no schedule was recognised all ranges count, with the virtual stages of the recording (chunk * p + rank where it
+    has none).
     """
     played = [_played(rank, ranges, recognised, waits_inside) for rank in range(len(ranges))]
     seen = concat(*played)
@@ -128,7 +163,9 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
 
 
 def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> Ranges:
-    """Return the ranges of a rank that count, as what the schedule takes them for; a pair starts and ends as one (``Order.paired``)."""
+    """Return the ranges of a rank that count, as what the schedule takes them for; a pair starts and ends as one
+    (``Order.paired``).
+    """
     one = ranges[rank]
     one = replace(one, start_ns=one.end_ns - one.busy_ns if waits_inside else one.start_ns, busy_ns=_shares(one))
     if recognised.schedule == UNKNOWN:
@@ -172,13 +209,17 @@ def _medians(seen: Ranges, count: int) -> tuple[I64, Bool]:
 
 
 def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
-    """Return, between virtual stages k and k + 1, by k, the least time from the end of the one's to the start of the other's action."""
+    """Return, between virtual stages k and k + 1, by k, the least time from the end of the one's to the start of the
+    other's action.
+    """
     kind = [Pass.F] if forward else [Pass.B, Pass.I]
     row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
     many = int(seen.microbatch[row].max(initial=0)) + 1
     step = np.unique(seen.step[row], return_inverse=True)[1]
     stages = len(home)
-    key = (step * (stages + 1) + seen.stage[row]) * many + seen.microbatch[row]  # one stage more than there is: k + 1 is no k of the next
+    key = (step * (stages + 1) + seen.stage[row]) * many + seen.microbatch[
+        row
+    ]  # one stage more than there is: k + 1 is no k of the next
     order = np.argsort(key)
     key, row = key[order], row[order]
     after = np.searchsorted(key, key + many)
@@ -194,15 +235,18 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of activations that a searched schedule may take. ``of_1f1b``: in multiples of what 1F1B takes at most. ``kept``: of a
-    microbatch's activations, what the weight gradient still needs once the input gradient has ended."""
+    """The memory of activations that a searched schedule may take. ``of_1f1b``: in multiples of what 1F1B takes at
+    most. ``kept``: of a microbatch's activations, what the weight gradient still needs once the input gradient has
+    ended."""
 
     of_1f1b: float = 1.0
     kept: float = KEPT
 
 
 class PlayedSchedule(NamedTuple):
-    """What a schedule gives on measured times, and its step: the orders, when each action ran, and the times it was made of."""
+    """What a schedule gives on measured times, and its step: the orders, when each action ran, and the times it was
+    made of.
+    """
 
     other: Other
     orders: tuple[Order, ...]
@@ -225,15 +269,16 @@ def what_if(
     Args:
         stages: ranks; as measured unless given.
         chunks: a rank; unless given what the schedule has, for the interleaved ones as measured but at least 2.
-        input_share: of a full backward, what the input gradient takes (0 to 1); asked for if the schedule splits backwards and the run
-            did so nowhere. If it did on some stages, their share is taken for the others.
+        input_share: of a full backward, what the input gradient takes (0 to 1); asked for if the schedule splits
+            backwards and the run did so nowhere. If it did on some stages, their share is taken for the others.
         memory: of a schedule that is searched; unless given what its name says.
 
     The model is cut anew where the number of virtual stages is another: each measured stage has equally many of
-    its layers, which take what ``measured.layers`` says, or else equally long. Then, or where stages move between ranks, every transfer
-    takes the mean of the measured ones.
+    its layers, which take what ``measured.layers`` says, or else equally long. Then, or where stages move between
+    ranks, every transfer takes the mean of the measured ones.
 
-    Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
+    Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is
+    missing or none.
     """
     name = named(schedule)
     ranks = measured.recognised.stages if stages is None else stages
@@ -273,7 +318,8 @@ def _searched(
     most = max(peak_activations(usual))
     made = search(times, microbatches, MemoryLimit((memory.of_1f1b * most,) * len(usual), memory.kept))
     assumed.append(
-        f"an input gradient frees {1 - memory.kept:.0%} of a microbatch's activations, its weight gradient the rest (--weight-memory)"
+        f"an input gradient frees {1 - memory.kept:.0%} of a microbatch's activations, its weight gradient the rest "
+        "(--weight-memory)"
     )
     assumed.append("the order is searched for these very times: where others vary, it loses more")
     found = Searched(
@@ -323,10 +369,13 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     if splits(schedule) and not apart.all():
         if apart.any():
             share = float(I[apart].sum() / max(int((I + W)[apart].sum()), 1))
-            assumed.append(f"where backwards were not split, the input gradient takes {share:.1%} of them, as where they were")
+            assumed.append(
+                f"where backwards were not split, the input gradient takes {share:.1%} of them, as where they were"
+            )
         elif input_share is None:
             raise ValueError(
-                f"{schedule} splits backwards, the run did not: say what share of a backward its input gradient takes (--input-share)"
+                f"{schedule} splits backwards, the run did not: say what share of a backward its input gradient takes "
+                "(--input-share)"
             )
         elif not 0 <= input_share <= 1:
             raise ValueError(f"the input gradient's share of a backward lies between 0 and 1, not at {input_share}")
@@ -338,13 +387,17 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     return durations
 
 
-def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ranks: int, assumed: list[str]) -> ActionTimes:
+def _placed(
+    durations: I64, measured: Measured, schedule: str, virtual: int, ranks: int, assumed: list[str]
+) -> ActionTimes:
     """Cut times into the parts of ``schedule``, with transfers."""
     parts = ranks if schedule == "DualPipe" else virtual
     had = durations.shape[1]
     if parts != had:
         layers = _layers_of_stages(measured)
-        durations = np.stack([cut(one, parts, [shares(phase, of) for of in layers]) for phase, one in enumerate(durations)])
+        durations = np.stack(
+            [cut(one, parts, [shares(phase, of) for of in layers]) for phase, one in enumerate(durations)]
+        )
         assumed.append(f"the model, measured in {had} parts, is cut into {parts}; {told(layers)}")
     if schedule == "DualPipe":
         durations = np.concatenate([durations, durations], axis=1)

@@ -1,6 +1,8 @@
-"""The pipeline in ``timeline.perfetto-trace``: of each stage a row of its ranges and one of its bubbles (docs/timeline.md).
+"""The pipeline in ``timeline.perfetto-trace``: of each stage a row of its ranges and one of its bubbles
+(docs/timeline.md).
 
-It is a part of the file like that of a rank, and ``timeline.join`` puts it before theirs. Times are those of the run's common clock.
+It is a part of the file like that of a rank, and ``timeline.join`` puts it before theirs. Times are those of the run's
+common clock.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _NONE: Final = np.zeros(0, np.int64)
 
 
 def write(out: BinaryIO, pipeline: RunPipeline) -> int:
-    """Write the pipeline's part of the timeline, a whole trace by itself; return its size in bytes. Cost: O(n log n)."""
+    """Write the pipeline's part of the timeline, a whole trace by itself; return its size in bytes. Cost: O(n
+    log n).
+    """
     return sum(out.write(block) for block in perfetto.encode(trace_of(pipeline)))
 
 
@@ -75,7 +79,13 @@ def _range_names(ranges: Ranges) -> tuple[list[str], I32]:
 def _range_args(ranges: Ranges, rules: Sequence[str]) -> list[Arg]:
     every = np.arange(len(rules))
     args = [Arg("busy_ns", every, ranges.busy_ns)]
-    for name, absent in (("stage", NOWHERE), ("chunk", NOWHERE), ("microbatch", NOWHERE), ("step", NOWHERE), ("device_ops", 0)):
+    for name, absent in (
+        ("stage", NOWHERE),
+        ("chunk", NOWHERE),
+        ("microbatch", NOWHERE),
+        ("step", NOWHERE),
+        ("device_ops", 0),
+    ):
         value = getattr(ranges, name)
         args.append(Arg(name, np.flatnonzero(value != absent), value[value != absent]))
     return [*args, Arg("rule", every, every, rules)]
@@ -83,5 +93,10 @@ def _range_args(ranges: Ranges, rules: Sequence[str]) -> list[Arg]:
 
 def _idle_args(idle: Idle, first: int) -> list[Arg]:
     there = np.flatnonzero(idle.step != NOWHERE)
-    said = np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
-    return [Arg("step", first + there, idle.step[there]), Arg("evidence", first + said, idle.evidence[said], idle.texts)]
+    said = (
+        np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
+    )
+    return [
+        Arg("step", first + there, idle.step[there]),
+        Arg("evidence", first + said, idle.evidence[said], idle.texts),
+    ]

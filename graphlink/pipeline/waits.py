@@ -1,8 +1,9 @@
 """The work that a device waited for while it was idle, by the edges of its graph.
 
-From the op that ends an idle interval the walk goes back to what it started after: its launch, or the device op before it on its
-stream or behind an event. A communication kernel there ran in the interval, and is the reason as long as it ran; before it counts
-what that kernel started after. Where the launch came last the host was late, and ``delays`` says what it did.
+From the op that ends an idle interval the walk goes back to what it started after: its launch, or the device op before
+it on its stream or behind an event. A communication kernel there ran in the interval, and is the reason as long as it
+ran; before it counts what that kernel started after. Where the launch came last the host was late, and ``delays`` says
+what it did.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _FAR: Final = np.iinfo(np.int64).min
 class Segments(Spans):
     """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
 
-    ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
-    if the launch was in time. Neither: nothing explains it.
+    ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later
+    still, ``NOWHERE`` if the launch was in time. Neither: nothing explains it.
     """
 
     op: I32
@@ -64,8 +65,9 @@ def _ended_inside(graph: Graph, idle: Spans) -> I64:
 
 
 def _near(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:
-    """Return, for device nodes that walks may meet (ascending), when each started, its device row (``NOWHERE`` of a delay), what it started
-    after (a position in ``node``), when that ended, its launch call, when that was called and when it returned.
+    """Return, for device nodes that walks may meet (ascending), when each started, its device row (``NOWHERE`` of a
+    delay), what it started after (a position in ``node``), when that ended, its launch call, when that was called and
+    when it returned.
 
     Times absolute; ``_FAR`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
     """
@@ -114,7 +116,9 @@ def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:
 
 
 def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:
-    """Return the device dependency of each node that ended last, and when it did (graph time); ``NOWHERE`` without any."""
+    """Return the device dependency of each node that ended last, and when it did (graph time); ``NOWHERE``
+    without any.
+    """
     first, count = graph.first[node], graph.first[node + 1] - graph.first[node]
     source, ended = np.full(len(node), NOWHERE), np.full(len(node), _FAR)
     which = np.repeat(np.arange(len(node)), count)

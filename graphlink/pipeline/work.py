@@ -1,11 +1,11 @@
 """The times at which the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
 
-Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one is idle time.
-In a run without device ops work is the time of the ranges on their thread less its waits.
+Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one
+is idle time. In a run without device ops work is the time of the ranges on their thread less its waits.
 
-A device op belongs to a range by its launch call, never by when it ran. A call belongs to the innermost range of its own thread around it.
-A call of another thread inside a backward range belongs to that: the main thread sits in ``backward()`` while autograd's threads launch. Of
-a forward range other threads are no part (data loaders copy there).
+A device op belongs to a range by its launch call, never by when it ran. A call belongs to the innermost range of its
+own thread around it. A call of another thread inside a backward range belongs to that: the main thread sits in
+``backward()`` while autograd's threads launch. Of a forward range other threads are no part (data loaders copy there).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from graphlink.pipeline.records import KeyedSpans, Pass, Ranges, Spans
 class Worked(msgspec.Struct, frozen=True):
     """The work of a rank. ``work``: as in ``StageRun``. ``threads``: those of its ranges and launches, ids, ascending.
 
-    ``of_device``: the range of each device row, ``NOWHERE`` for those of no range, or of one that had no work. ``op``: device rows at work,
-    by start. Both are empty in a run without device ops. ``left_out``: device ops and ranges that count for nothing, by reason.
+    ``of_device``: the range of each device row, ``NOWHERE`` for those of no range, or of one that had no work. ``op``:
+    device rows at work, by start. Both are empty in a run without device ops. ``left_out``: device ops and ranges that
+    count for nothing, by reason.
     """
 
     ranges: Ranges
@@ -36,7 +37,9 @@ class Worked(msgspec.Struct, frozen=True):
 
 
 def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked:
-    """Find the work of a run with device ops. A range none of whose work was recorded has no span and is left out. O(n log n)."""
+    """Find the work of a run with device ops. A range none of whose work was recorded has no span and is left out. O(n
+    log n).
+    """
     device = linked.trace.device
     entry_of, left_out = _entry_of_device(linked, entries)
     mine = entry_of != NOWHERE
@@ -114,7 +117,9 @@ def _ranges(entries: Entries, order: I64, start_ns: I64, end_ns: I64, busy_ns: I
 
 
 def _entry_of_device(linked: Linked, entries: Entries) -> tuple[I32, dict[str, int]]:
-    """Return the entry of each device row, ``NOWHERE`` for those of no range, and how many these are by reason. O(n log n)."""
+    """Return the entry of each device row, ``NOWHERE`` for those of no range, and how many these are by reason. O(n log
+    n).
+    """
     calls = linked.trace.calls
     launched = linked.device_call != NOWHERE
     call, which = np.unique(linked.device_call[launched], return_inverse=True)

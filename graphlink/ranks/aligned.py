@@ -1,4 +1,6 @@
-"""Records and helpers of the two ways to align the ops of two ranks, and clocks of ranks against each other as far as ends tell."""
+"""Records and helpers of the two ways to align the ops of two ranks, and clocks of ranks against each other as far as
+ends tell.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ MOST: Final = 24  # candidates of long sequences
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Ops of one rank in one group (or at one end of messages), in order: ``rows`` of ``comms``. Equal ``token``: same function and size.
+    """Ops of one rank in one group (or at one end of messages), in order: ``rows`` of ``comms``. Equal ``token``: same
+    function and size.
 
-    ``timed``: they end within microseconds of their counterparts; rows of the host do not. ``eager``: some may end before their
-    counterparts begin, as small messages do.
+    ``timed``: they end within microseconds of their counterparts; rows of the host do not. ``eager``: some may end
+    before their counterparts begin, as small messages do.
     """
 
     comms: RankComms
@@ -50,8 +53,8 @@ class Clash:
     members: tuple[int, int] = (0, 1)
 
 
-# Of each op of the left side its counterpart on the right, ascending, or ``NOWHERE``, and what clashes. What is in neither one side has
-# alone.
+# Of each op of the left side its counterpart on the right, ascending, or ``NOWHERE``, and what clashes. What is in
+# neither one side has alone.
 Pairs = tuple[I64, tuple[Clash, ...]]
 
 
@@ -63,14 +66,17 @@ def pairs(left: I64, right: I64, count: int, clashes: tuple[Clash, ...] = ()) ->
 
 
 def clash(left: Ops, right: Ops, a: I64, b: I64, members: tuple[int, int] = (0, 1)) -> Clash:
-    """Name why the ops ``a`` of the left and ``b`` of the right side do not match: other ones, or the same in another order."""
+    """Name why the ops ``a`` of the left and ``b`` of the right side do not match: other ones, or the same in another
+    order.
+    """
     one, other = left.token[a], right.token[b]
     moved = len(a) > 1 and len(a) == len(b) and bool((np.sort(one) == np.sort(other)).all())
     return Clash(a, b, OTHER_ORDER if moved else DIFFERS, members)
 
 
 def holes(left: I64, right: I64, left_count: int, right_count: int) -> list[tuple[range, range]]:
-    """Return the ops of both sides between two matches (before the first, after the last), in order, where either side has some.
+    """Return the ops of both sides between two matches (before the first, after the last), in order, where either side
+    has some.
 
     ``left`` and ``right``: matched positions, ascending on both sides.
     """
@@ -116,8 +122,8 @@ class Lines:
 def likely_shifts(left: I64, right: I64) -> I64:
     """Return shifts d by which ``left[k + d] == right[k]`` for many k, ascending; all there are for short sequences.
 
-    Each code becomes a random phase, so that the correlation of the two is the number of equal codes, and noise of the order of
-    its square root. O(n log n), however repetitive the sequences.
+    Each code becomes a random phase, so that the correlation of the two is the number of equal codes, and noise of the
+    order of its square root. O(n log n), however repetitive the sequences.
     """
     n, m = len(left), len(right)
     if n * m <= SMALL:

@@ -1,4 +1,6 @@
-"""Align two sequences of calls by what they are: as many equal as can be, the latest where several ways match as many."""
+"""Align two sequences of calls by what they are: as many equal as can be, the latest where several ways match
+as many.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,18 @@ import numpy as np
 from graphlink.model import I64
 from graphlink.ranks.aligned import OTHER_ORDER, Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
 
-LARGEST: Final = 1 << 28  # product of lengths up to which the longest common subsequence is sought as a whole: bits kept
+LARGEST: Final = (
+    1 << 28
+)  # product of lengths up to which the longest common subsequence is sought as a whole: bits kept
 NEAR: Final = 4  # matches between the two places of an op that stands in another order
 
 
 def by_order(left: Ops, right: Ops) -> Pairs:
     """Match by function and size alone.
 
-    One shift for all is preferred to an alignment with holes that matches no more. Ops that both sides have alone between the same
-    matches are a clash: at the beginning those next to the first match, at the end those next to the last.
+    One shift for all is preferred to an alignment with holes that matches no more. Ops that both sides have alone
+    between the same matches are a clash: at the beginning those next to the first match, at the end those next to the
+    last.
     """
     a, b = _common(left.token, right.token)
     found = holes(a, b, len(left), len(right)) if len(a) else []
@@ -56,7 +61,9 @@ def _shifted(a: I64, b: I64) -> tuple[I64, I64]:
 
 
 def _split(a: I64, b: I64) -> tuple[I64, I64]:
-    """Find a longest common subsequence; for sequences too long for that, of what is left of and right of their longest common runs."""
+    """Find a longest common subsequence; for sequences too long for that, of what is left of and right of their longest
+    common runs.
+    """
     done: list[tuple[I64, I64]] = []
     todo = [(0, len(a), 0, len(b))]
     while todo:
@@ -84,10 +91,11 @@ def _longest_run(i: I64, j: I64) -> tuple[I64, I64]:
 
 
 def longest_common(a: I64, b: I64) -> tuple[I64, I64]:
-    """Return the positions of a longest common subsequence, the last ones where there are several. A row of the table is an integer, a bit
-    a cell.
+    """Return the positions of a longest common subsequence, the last ones where there are several. A row of the table
+    is an integer, a bit a cell.
 
-    O(n m / 64). Hyyrö, "Bit-parallel LCS-length computation revisited", 2004: a 0 at j says that the row's length grows there.
+    O(n m / 64). Hyyrö, "Bit-parallel LCS-length computation revisited", 2004: a 0 at j says that the row's length grows
+    there.
     """
     n, m = len(a), len(b)
     all_ones = (1 << m) - 1

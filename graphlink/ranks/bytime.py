@@ -1,8 +1,8 @@
 """Align the ops of two ranks by when they ended: all members of a collective end within microseconds of each other.
 
-The clocks of the two may differ by any offset and by some drift, so differences between the ends of neighbours are compared first. In a
-training loop every layer looks alike, and a shift by one layer makes as many equal pairs; but only under the right one do the times
-between ends agree.
+The clocks of the two may differ by any offset and by some drift, so differences between the ends of neighbours are
+compared first. In a training loop every layer looks alike, and a shift by one layer makes as many equal pairs; but only
+under the right one do the times between ends agree.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def as_they_stand(left: Ops, right: Ops) -> bool:
 
 
 def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
-    """Match by time and token; return None where the times do not tell: fewer than half of what both sides recorded end together.
+    """Match by time and token; return None where the times do not tell: fewer than half of what both sides recorded end
+    together.
 
-    Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone. ``near``: how
-    far apart ends may lie, tried in turn.
+    Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's
+    alone. ``near``: how far apart ends may lie, tried in turn.
     """
     if min(len(left), len(right)) < FEWEST:
         return None
@@ -69,7 +70,9 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
 
 
 def clock(left: Ops, right: Ops, a: I64, b: I64, least: int = TELLING) -> Line | None:
-    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell: ``a`` with ``b``."""
+    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell: ``a`` with
+    ``b``.
+    """
     if len(a) < least:
         return None
     left_ns, right_ns = left.end_ns[a], right.end_ns[b]
@@ -92,7 +95,10 @@ def _aligned(left: Ops, right: Ops, near_ns: int) -> Pairs | None:
 
 def _recorded_by_both(left: Ops, right: Ops, near_ns: int) -> int:
     """Count how many ops, of the side that has fewer, ended while both were recorded. Both on one clock."""
-    low, high = max(left.end_ns.min(), right.end_ns.min()) - near_ns, min(left.end_ns.max(), right.end_ns.max()) + near_ns
+    low, high = (
+        max(left.end_ns.min(), right.end_ns.min()) - near_ns,
+        min(left.end_ns.max(), right.end_ns.max()) + near_ns,
+    )
     return min(int(np.count_nonzero((side.end_ns >= low) & (side.end_ns <= high))) for side in (left, right))
 
 
@@ -102,7 +108,9 @@ def _allowed(end_ns: I64, near_ns: int) -> I64:
 
 
 def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
-    """Find the neighbours that agree in token and in the time between them, under the shift with most of them; closer ones count more."""
+    """Find the neighbours that agree in token and in the time between them, under the shift with most of them; closer
+    ones count more.
+    """
     allowed = _allowed(right.end_ns, near_ns)
     best, score = np.zeros(0, np.int64), 0.0
     at = 0
@@ -121,7 +129,9 @@ def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
 
 
 def _steps(ops: Ops, near_ns: int) -> I64:
-    """Return a code for each op and the time since the one before it, coarse enough that members of a collective mostly have the same."""
+    """Return a code for each op and the time since the one before it, coarse enough that members of a collective mostly
+    have the same.
+    """
     since = np.diff(ops.end_ns, prepend=ops.end_ns[:1]) // (2 * near_ns)
     return np.asarray(ops.token * 1_000_003 + since)
 
@@ -192,7 +202,9 @@ def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
 
 
 def _together(start_ns: I64, end_ns: I64, other_start_ns: I64, other_end_ns: I64) -> Bool:
-    """Tell whether two ops share at least half of the shorter one's time: the last to come to a collective is in it with all others."""
+    """Tell whether two ops share at least half of the shorter one's time: the last to come to a collective is in it
+    with all others.
+    """
     shared = np.minimum(end_ns, other_end_ns) - np.maximum(start_ns, other_start_ns)
     return np.asarray(2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1))
 

@@ -1,7 +1,9 @@
-"""Find what cannot be on one clock: a collective that a member ends before all have begun, a receive that ends before its send began.
+"""Find what cannot be on one clock: a collective that a member ends before all have begun, a receive that ends before
+its send began.
 
-Where device work ties clocks, such cases are counted. Where only host rows meet (gloo: their ends say nothing else), they are all that
-tells of the clocks: those stand as recorded until something cannot be, then are shifted so that all can.
+Where device work ties clocks, such cases are counted. Where only host rows meet (gloo: their ends say nothing else),
+they are all that tells of the clocks: those stand as recorded until something cannot be, then are shifted so that all
+can.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _WORST: Final = 1_000  # meetings of a group, those with the least room, that bo
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
+    """The room of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where
+    nothing must hold.
 
     ``begun`` and ``ended``: positions of the ranks that say so. ``on_host``: of a member.
     """
@@ -36,7 +39,8 @@ class Room:
 
 
 def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
-    """Return the room of each meeting from times on a common clock, of all ranks' ops one after the other. Linear in members.
+    """Return the room of each meeting from times on a common clock, of all ranks' ops one after the other. Linear in
+    members.
 
     Rooted collectives hold nothing: which rank must wait is not recorded.
     """
@@ -69,10 +73,12 @@ class Shifts(NamedTuple):
 
 
 def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
-    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends
+    before it began.
 
-    Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
-    before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.
+    Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the
+    bounds and the bodies before leave it, or as little as needed where only one side is bounded. Of the bounds' system:
+    bodies^3.
     """
     bodies, of_rank = np.unique(body, return_inverse=True)
     of_rank = of_rank.reshape(-1)
@@ -85,7 +91,9 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     if len(at.first):
         sends = kind[at.op] == CommKind.SEND
         begun, ended = np.flatnonzero(sends), np.flatnonzero(~sends)  # one of each a meeting, in order
-        np.minimum.at(bound, (of_rank[at.rank[ended]], of_rank[at.rank[begun]]), end_ns[at.op[ended]] - start_ns[at.op[begun]])
+        np.minimum.at(
+            bound, (of_rank[at.rank[ended]], of_rank[at.rank[begun]]), end_ns[at.op[ended]] - start_ns[at.op[begun]]
+        )
     for chosen in _worst(use[~message], meetings.group, room.ns):
         at = members(ranks, meetings, chosen)
         size = int(at.count[0])
@@ -107,8 +115,8 @@ def _worst(use: I64, group: I32, room: I64) -> list[I64]:
 
 
 def _placed(tight: I64) -> tuple[I64, I64]:
-    """Choose a shift for each body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the
-    rest."""
+    """Choose a shift for each body that keeps all bounds, and half of what was left it. Bounds are closed, so what is
+    placed never bars the rest."""
     shift, half = np.zeros(len(tight), np.int64), np.zeros(len(tight), np.int64)
     for k in range(1, len(tight)):
         high = int(np.where(tight[:k, k] < OPEN // 2, shift[:k] + tight[:k, k], OPEN).min())

@@ -1,8 +1,8 @@
 """Shift and drift of all clocks at once from their ties: least squares, reweighted so that wrong meetings do not count.
 
-Of a tie the residual is the difference of its two ends on the common clock. Sums over each pair of ranks make normal equations with the
-shape of a graph's Laplacian, which conjugate gradients solve from where medians along a tree began; no matrix is ever made. Huber's
-weights bring all ranks near, then Tukey's take what is still far off out altogether.
+Of a tie the residual is the difference of its two ends on the common clock. Sums over each pair of ranks make normal
+equations with the shape of a graph's Laplacian, which conjugate gradients solve from where medians along a tree began;
+no matrix is ever made. Huber's weights bring all ranks near, then Tukey's take what is still far off out altogether.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _PRIOR_DRIFT: Final = 3e-5  # sigma of what oscillators differ by, which holds a
 _ENOUGH: Final = 1e-10  # squared error, in sigmas
 _MOST_ROUNDS: Final = 3_000
 _SAME_NS: Final = 2_000
-_SAME_HOST_NS: Final = 10_000  # ends of kernels of one machine differ by up to 7 us, the same way each time (megatron-tp2-v100: 2.7 us)
+_SAME_HOST_NS: Final = (
+    10_000  # ends of kernels of one machine differ by up to 7 us, the same way each time (megatron-tp2-v100: 2.7 us)
+)
 _ERRORS: Final = 3.0  # standard errors
 
 
 def fitted(ties: Ties, pairs: Pairs, start: Affine, free: Bool, deviation: F64, resolution_ns: int) -> Fit:
     """Fit all clocks, linear in ties for each of about ten rounds.
 
-    ``free``: (2, ranks), the clocks whose shift is fitted, and of these the ones with a drift. ``deviation``: the median one of each pair's
-    ends from a line of its own.
+    ``free``: (2, ranks), the clocks whose shift is fitted, and of these the ones with a drift. ``deviation``: the
+    median one of each pair's ends from a line of its own.
     """
     clock = Affine(start.shift_ns.copy(), np.where(free[1], start.drift, 0.0))
     span = max(float(np.abs(np.concatenate([ties.hub_ns, ties.other_ns])).max(initial=0)), 1.0)
@@ -63,8 +65,8 @@ def _sigma(deviation: F64, pairs: Pairs, least: float) -> F64:
 
 
 def _deviation(ties: Ties, pairs: Pairs, residual: F64, sigma: F64) -> F64:
-    """Return the median deviation of the residuals of a pair from their own line, so that a pair which contradicts others gets no wider for
-    it."""
+    """Return the median deviation of the residuals of a pair from their own line, so that a pair which contradicts
+    others gets no wider for it."""
     weight, number = _huber(residual, sigma), len(pairs.count)
 
     def mean(value: F64) -> F64:
@@ -83,21 +85,26 @@ def _huber(residual: F64, sigma: F64) -> F64:
 
 
 class Fit:
-    """Clocks, what ties differ by on them (``residual_ns``), and sums over the ties of each pair: all that the normal equations need.
+    """Clocks, what ties differ by on them (``residual_ns``), and sums over the ties of each pair: all that the normal
+    equations need.
 
-    ``weight`` of each tie: 0 (taken out) to 1. ``w``: 1 / variance; ``i`` and ``h`` multiply it by the time of ``other`` and ``hub`` over
-    ``span_ns``, ``r`` by the residual.
+    ``weight`` of each tie: 0 (taken out) to 1. ``w``: 1 / variance; ``i`` and ``h`` multiply it by the time of
+    ``other`` and ``hub`` over ``span_ns``, ``r`` by the residual.
     """
 
     def __init__(self, ties: Ties, pairs: Pairs, clock: Affine, sigma: F64, span_ns: float, *, tukey: bool) -> None:
         self.pairs, self.clock, self.span_ns = pairs, clock, span_ns
         residual = self.residual_ns = _residual(ties, clock)
-        tame = np.square(np.maximum(0, 1 - np.square(residual / (_TUKEY * sigma)))) if tukey else _huber(residual, sigma)
+        tame = (
+            np.square(np.maximum(0, 1 - np.square(residual / (_TUKEY * sigma)))) if tukey else _huber(residual, sigma)
+        )
         self.weight = tame
         w = tame / np.square(sigma)
         zi, zh = ties.other_ns / span_ns, ties.hub_ns / span_ns
         wi, wh, wr = w * zi, w * zh, w * residual
-        sums = (added(pairs.of, v, len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh))
+        sums = (
+            added(pairs.of, v, len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh)
+        )
         self.w, self.wi, self.wh, self.wii, self.wih, self.whh, self.wr, self.wri, self.wrh = sums
 
     def gathered(self, one: F64, by_other: F64, by_hub: F64, count: int) -> F64:
@@ -126,8 +133,8 @@ class Fit:
         )
 
     def level_variance(self, drifting: Bool, at: F64) -> F64:
-        """Return the variance of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted
-        to it."""
+        """Return the variance of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``:
+        a drift was fitted to it."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = self.wi / self.w
             slope = np.where(drifting, (at / self.span_ns - z) ** 2 / (self.wii - self.wi * z), 0.0)
@@ -141,7 +148,9 @@ class Fit:
             return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
 
     def better(self, free: Bool) -> Affine:
-        """Return the clocks after one step of reweighted least squares. A drift is bound to what oscillators do, a shift hardly (1 s)."""
+        """Return the clocks after one step of reweighted least squares. A drift is bound to what oscillators do, a
+        shift hardly (1 s).
+        """
         ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * self.span_ns) ** 2]])
         x = np.stack([np.zeros_like(self.clock.shift_ns), self.clock.drift * self.span_ns])
         wrong = -self.gathered(self.wr, self.wri, self.wrh, x.shape[1]) - ridge * x
@@ -169,9 +178,11 @@ def solved(sums: Fit, right: F64, free: F64, ridge: F64) -> F64:
 
 
 def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drifting: Bool) -> tuple[I64, list[str]]:
-    """Return for each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
+    """Return for each rank the position of the one whose clock it has, its own for the first, and warnings of hosts
+    with several clocks.
 
-    Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never too small.
+    Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never
+    too small.
 
     O(ranks x clocks), and the length of the tree's path for each pair that may agree.
     """
@@ -204,7 +215,9 @@ class _Moments:
         moment = np.stack([first[root], last[root]])
         self.offset_ns = (middle[root] - middle) + (clock.shift_ns + clock.drift * moment) / (1 + clock.drift)
         tilted = drifting[pairs.hub] | drifting[pairs.other]
-        self.of_pair = np.stack([fit.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
+        self.of_pair = np.stack(
+            [fit.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment]
+        )
         self.variance = np.stack([summed(grown, v) for v in self.of_pair])
         self.depth = summed(grown, np.ones(len(pairs.count)))
         names = {"": 0}
@@ -216,18 +229,26 @@ class _Moments:
         return np.asarray(np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None]))
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
-        found: list[int] = others[self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])].tolist()
+        found: list[int] = others[
+            self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])
+        ].tolist()
         return found
 
     def agree(self, rank: int, other: int) -> bool:
-        return bool(self._fits(rank, np.array([other]), self.of_pair[:, self._path(rank, other)].sum(axis=1, keepdims=True)).all())
+        return bool(
+            self._fits(
+                rank, np.array([other]), self.of_pair[:, self._path(rank, other)].sum(axis=1, keepdims=True)
+            ).all()
+        )
 
     def _fits(self, rank: int, others: I64, variance: F64) -> Bool:
-        """Tell whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart
-        anyway."""
+        """Tell whether clocks are no farther apart than their errors at both moments, or than what does not tell two
+        clocks apart anyway."""
         one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
         least = np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
-        return np.asarray(np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least)))
+        return np.asarray(
+            np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least))
+        )
 
     def _path(self, a: int, b: int) -> list[int]:
         """Find the pairs on the path between two ranks."""
@@ -252,9 +273,12 @@ def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments)
         if len(own) < 2:
             continue
         apart = float(max(at.off_ns(int(k), own).max() for k in own.tolist()))
-        sets = "; ".join(named([ranks[p].rank for p in mine if like[p] == k]) for k in own[:3].tolist()) + ("; ..." if len(own) > 3 else "")
+        sets = "; ".join(named([ranks[p].rank for p in mine if like[p] == k]) for k in own[:3].tolist()) + (
+            "; ..." if len(own) > 3 else ""
+        )
         out.append(
-            f"the ranks of host {host} have {len(own)} clocks, up to {apart / 1e3:.1f} us apart, though one machine has one: "
+            f"the ranks of host {host} have {len(own)} clocks, up to {apart / 1e3:.1f} us apart, though one machine "
+            "has one: "
             f"they are fitted apart (ranks {sets})"
         )
     return out

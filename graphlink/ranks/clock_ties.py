@@ -1,11 +1,13 @@
-"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
+"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of
+V100s).
 
-A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of neighbours, let
-no error grow with the size of a group.
+A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of
+neighbours, let no error grow with the size of a group.
 
-Of a group, and of a pair of ranks that exchange messages, at most ``MOST`` meetings are taken, evenly in their order: the error falls
-with the root of their number, and is far below that of one end then. Rooted collectives may end earlier on some members, so they serve
-only where nothing else ties two ranks, directly or by others. Host rows end when somebody waits for them: no ties.
+Of a group, and of a pair of ranks that exchange messages, at most ``MOST`` meetings are taken, evenly in their order:
+the error falls with the root of their number, and is far below that of one end then. Rooted collectives may end earlier
+on some members, so they serve only where nothing else ties two ranks, directly or by others. Host rows end when
+somebody waits for them: no ties.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal error
 class Ties:
     """One entry per tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
-    ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``: equal for ties of one
-    meeting, ascending.
+    ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``:
+    equal for ties of one meeting, ascending.
     """
 
     meeting: I64
@@ -73,7 +75,9 @@ def middles(ranks: Sequence[RankComms]) -> I64:
 
 
 def components(count: int, a: I64, b: I64) -> I64:
-    """Return for each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
+    """Return for each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping,
+    each linear.
+    """
     label = np.arange(count)
     pairs = np.unique(a * count + b)
     a, b = pairs // max(count, 1), pairs % max(count, 1)
@@ -131,7 +135,8 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The pairs that tell most, spanning each component. ``order``: roots (lowest ranks) first, then whatever hangs on those before.
+    """The pairs that tell most, spanning each component. ``order``: roots (lowest ranks) first, then whatever hangs on
+    those before.
 
     ``parent`` and ``pair`` of a rank: what it hangs on, and by which pair; ``NOWHERE`` for roots.
     """
@@ -161,7 +166,9 @@ def medians(value: F64, group: I64, count: int) -> F64:
 
 
 class PairLines(NamedTuple):
-    """A line of each pair: hub_ns - other_ns = level + slope * other_ns; how many ties agree with it, and their median deviation."""
+    """A line of each pair: hub_ns - other_ns = level + slope * other_ns; how many ties agree with it, and their median
+    deviation.
+    """
 
     level: F64
     slope: F64
@@ -203,8 +210,12 @@ def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
 def tree(pairs: Pairs, near: I64, count: int) -> Tree:
     """Return the spanning tree whose pairs have most ends that agree (Prim). e log e in pairs."""
     best = np.lexsort((pairs.other, pairs.hub, -near))
-    next_to: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]  # of each rank: place, other, itself, pair
-    for place, (pair, a, b) in enumerate(zip(best.tolist(), pairs.hub[best].tolist(), pairs.other[best].tolist(), strict=True)):
+    next_to: list[list[tuple[int, int, int, int]]] = [
+        [] for _ in range(count)
+    ]  # of each rank: place, other, itself, pair
+    for place, (pair, a, b) in enumerate(
+        zip(best.tolist(), pairs.hub[best].tolist(), pairs.other[best].tolist(), strict=True)
+    ):
         next_to[a].append((place, b, a, pair))
         next_to[b].append((place, a, b, pair))
     parent, by, root = (np.full(count, NOWHERE) for _ in range(3))

@@ -1,10 +1,10 @@
 """Estimate one clock for all ranks: offset and drift of each, from what they did together.
 
-Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted only where its
-standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that then agree share one clock
-(``shared``), for which they are fitted together. Host rows bound clocks only by what cannot be (``repair``). The run's clock is that of
-the lowest rank of the largest set of ranks that something ties; what nothing ties to it is not ``known``, and its lowest rank keeps its
-clock as recorded.
+Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted
+only where its standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that
+then agree share one clock (``shared``), for which they are fitted together. Host rows bound clocks only by what cannot
+be (``repair``). The run's clock is that of the lowest rank of the largest set of ranks that something ties; what
+nothing ties to it is not ``known``, and its lowest rank keeps its clock as recorded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from graphlink.tables import take
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
-# A gloo send may leave before its row begins: on a machine with few cores receives end up to 6 ms before it (pipelining-cpu/1f1b)
+# A gloo send may leave before its row begins: on a machine with few cores receives end up to 6 ms before it
+# (pipelining-cpu/1f1b)
 _HOST_NS: Final = 10_000_000
 _UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machines (dlrm8-v100), where too few tell
 
@@ -48,7 +49,8 @@ _UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machin
 def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> AlignedClocks:
     """Estimate how the clock of each rank maps onto the run's. ``ranks`` ascending.
 
-    n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some twenty times.
+    n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some
+    twenty times.
     """
     if not ranks:
         return AlignedClocks((), 0, ())
@@ -69,7 +71,9 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> AlignedClocks:
         )
     )
     warnings = (
-        *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
+        *(
+            _unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()
+        ),  # without communication nothing is compared
         *base.warnings,
         *_shifted(ranks, body, moved),
         *_impossible(ranks, room, moved.shift_ns, max(tolerance, moved.slack_ns)),
@@ -89,7 +93,14 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     line = lines(found, pairs)
     grown = tree(pairs, line.near, count)
     pinned = grown.pair == NOWHERE
-    fit = fitted(found, pairs, along(grown, pairs, line.level, line.slope), np.stack([~pinned, ~pinned]), line.deviation, resolution_ns)
+    fit = fitted(
+        found,
+        pairs,
+        along(grown, pairs, line.level, line.slope),
+        np.stack([~pinned, ~pinned]),
+        line.deviation,
+        resolution_ns,
+    )
     drifting = ~pinned & _drifts(fit, grown)
     if (drifting != ~pinned).any():
         fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), line.deviation, resolution_ns)
@@ -110,7 +121,9 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
         offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
         drift = float(all_clocks.drift[first])
-        out.append(AlignedClock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
+        out.append(
+            AlignedClock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True)
+        )
     return AlignedClocks(tuple(out), tolerance, tuple(warnings)), grown.root
 
 
@@ -134,18 +147,29 @@ def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolut
 def _onto(found: Ties, middle: I64, like: I64) -> Ties:
     """Return ties with times counted as those of the ranks whose clocks are shared."""
     step = (middle - middle[like]).astype(float)
-    return Ties(found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other])
+    return Ties(
+        found.meeting,
+        like[found.hub],
+        like[found.other],
+        found.hub_ns + step[found.hub],
+        found.other_ns + step[found.other],
+    )
 
 
 def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
     """Estimate the clocks of all ranks, and what ties differ by on them."""
     own = _onto(found, middle, like)
-    ends = [ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))]
+    ends = [
+        ns + clock.shift_ns[rank] + clock.drift[rank] * ns
+        for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))
+    ]
     return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
 
 
 def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
-    """Return the median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
+    """Return the median difference of the ends of each rank from the common end: the mean of the meeting, without what
+    the fit took out.
+    """
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
     meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
@@ -158,7 +182,9 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
 
 
 def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
-    """Find for each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
+    """Find for each rank the lowest position that device work or a common host ties it to: what host rows cannot move
+    apart.
+    """
     first: dict[str, int] = {}
     host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
     here = np.arange(len(ranks))
@@ -177,7 +203,9 @@ def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
 
 
 def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
-    """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can be."""
+    """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can
+    be.
+    """
     none = np.zeros(len(ranks), np.int64)
     wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
     return shifts(ranks, meetings, *times, body, room) if wrong.any() else Shifts(none, none, 0)
@@ -188,21 +216,29 @@ def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
         return []
     lost = [r.rank for r, ok in zip(ranks, known.tolist(), strict=True) if not ok]
     run = ranks[int(tied[known][0])].rank
-    return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do not compare"]
+    return [
+        f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do "
+        "not compare"
+    ]
 
 
 def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
     some = [k for k in np.flatnonzero(moved.shift_ns).tolist() if body[k] == k]
     if not some and not moved.slack_ns:
         return []
-    told = [f"rank {ranks[k].rank} {moved.shift_ns[k] / 1e6:+.3f} ms (within {moved.uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
+    told = [
+        f"rank {ranks[k].rank} {moved.shift_ns[k] / 1e6:+.3f} ms (within {moved.uncertainty_ns[k] / 1e6:.3f} ms)"
+        for k in some[:4]
+    ]
     text = "clocks are shifted so that no receive or collective on the host ends before it can: " + ", ".join(told)
     text += f", ... ({len(some)} in all)" if len(some) > 4 else ""
     return [text + (f"; no shifts mend all, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")]
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
-    """Warn of meetings that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
+    """Warn of meetings that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are
+    what is counted.
+    """
     left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)
     wrong = left < np.where(room.on_host, -max(tolerance_ns, _HOST_NS), -tolerance_ns)
     left[~wrong] = 0
@@ -211,6 +247,7 @@ def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance
     worst = int(left.argmin())
     begun, ended = ranks[int(room.begun[worst])].rank, ranks[int(room.ended[worst])].rank
     return [
-        f"{np.count_nonzero(wrong)} meetings end on one rank before another began, by up to {-int(left[worst]) / 1e3:.1f} us "
+        f"{np.count_nonzero(wrong)} meetings end on one rank before another began, by up to "
+        f"{-int(left[worst]) / 1e3:.1f} us "
         f"(ranks {ended} and {begun}): they are matched wrongly, or the clocks are off by as much"
     ]

@@ -18,8 +18,8 @@ _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to b
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry per member; ``op`` as in
-    ``column``."""
+    """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry per member;
+    ``op`` as in ``column``."""
 
     meetings: slice
     entries: slice  # of all members of meetings
@@ -59,7 +59,10 @@ def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
     while True:
         high = int(np.searchsorted(meetings.first, meetings.first[low] + _BLOCK, side="right")) - 1
         high = min(max(high, low + 1), total)
-        first, entries = meetings.first[low : high + 1] - meetings.first[low], slice(meetings.first[low], meetings.first[high])
+        first, entries = (
+            meetings.first[low : high + 1] - meetings.first[low],
+            slice(meetings.first[low], meetings.first[high]),
+        )
         rank = meetings.rank[entries]
         yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
         if high == total:
@@ -73,7 +76,9 @@ def added(group: I32 | I64, value: NDArray[Any], groups: int) -> NDArray[np.floa
 
 
 def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
-    """Return values by group, then ascending; ``value`` not below 0. n log n: of one sort of numbers that hold both, where they fit."""
+    """Return values by group, then ascending; ``value`` not below 0. n log n: of one sort of numbers that hold both,
+    where they fit.
+    """
     bits = int(value.max(initial=0)).bit_length()
     if bits + max(groups, 1).bit_length() < 63:
         both = (group.astype(np.int64) << bits) | value
@@ -84,9 +89,11 @@ def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
 
 
 def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:
-    """Return median, 95th percentile and maximum of each group, a row each; ``value`` not below 0. n log n, of one group linear.
+    """Return median, 95th percentile and maximum of each group, a row each; ``value`` not below 0. n log n, of one
+    group linear.
 
-    0 for groups without values. The median is the mean of the middle two, rounded down; the percentile the nearest rank.
+    0 for groups without values. The median is the mean of the middle two, rounded down; the percentile the nearest
+    rank.
     """
     count = np.bincount(group, minlength=groups)
     some = count > 0

@@ -14,7 +14,9 @@ from graphlink.tables import take
 
 
 def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
-    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
+    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n)
+    in nodes.
+    """
     every = comm_nodes(graph, comm.ops)
     kept = np.flatnonzero((every != NOWHERE) & (comm.ops.kind != CommKind.UNKNOWN) & (comm.ops.group != NOWHERE))
     kept = kept[np.lexsort((every[kept], graph.end_ns[every[kept]], graph.start_ns[every[kept]]))]

@@ -37,7 +37,9 @@ class Figures:
     suspect: Straggler | None
 
 
-def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, ids: Mapping[GroupKey, int]) -> Figures:
+def figures(
+    ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, ids: Mapping[GroupKey, int]
+) -> Figures:
     """Measure all meetings; ``clocks`` and ``meetings`` are of ``ranks``, ``ids`` those of ``comm_group.json``.
 
     n log n in meetings, linear in their members.
@@ -62,7 +64,11 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClock
                 ranks=list(key[0]),
                 recorded=len(set(numbers).intersection(key[0])),
                 collectives=collectives[k],
-                last={str(numbers[totals.rank[row]]): int(totals.late[row]) for row in rows[k].tolist() if totals.late[row]},
+                last={
+                    str(numbers[totals.rank[row]]): int(totals.late[row])
+                    for row in rows[k].tolist()
+                    if totals.late[row]
+                },
                 straggler=named.get(k),
             )
             for k, key in enumerate(meetings.groups)
@@ -74,7 +80,9 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClock
     )
 
 
-def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool) -> list[list[Collectives]]:
+def collectives_of(
+    ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool
+) -> list[list[Collectives]]:
     """Sum the meetings of each group by function; ``counted``: those that are not excluded."""
     types = meetings.group.astype(np.int64) * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
     there = np.bincount(types, minlength=1) > 0
@@ -87,7 +95,9 @@ def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Meetin
     count = np.bincount(mine, minlength=size)
     set_apart = np.bincount(key, minlength=size) - count
     median, p95, most = quantiles(mine, found.skew_ns[counted], size)
-    bytes_, wait_ns, transfer_ns = (total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns))
+    bytes_, wait_ns, transfer_ns = (
+        total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns)
+    )
     seconds = np.maximum(transfer_ns, 1) / 1e9
     on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings)
     algorithm, bus = bytes_ / seconds, total(on_bus * found.transfer_ns) / 1e9 / seconds
@@ -126,8 +136,11 @@ def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
     return np.asarray(column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]])
 
 
-def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool, tolerance_ns: int) -> RankTotals:
-    """Sum the ``counted`` meetings by group and rank, and by rank alone as if of one more group. Members are taken in blocks.
+def rank_totals(
+    ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool, tolerance_ns: int
+) -> RankTotals:
+    """Sum the ``counted`` meetings by group and rank, and by rank alone as if of one more group. Members are taken in
+    blocks.
 
     A rank is late where it came last by more than ``tolerance_ns``.
     """
@@ -139,7 +152,9 @@ def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTi
         waited = met * found.waited_ns[at.meetings]
         columns = [found.wait_ns[at.entries][use], found.transfer_part_ns[at.entries][use]]
         columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
-        parts.append(_summed((at.spread(meetings.group[at.meetings].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
+        parts.append(
+            _summed((at.spread(meetings.group[at.meetings].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
+        )
     code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
     count, whole = max(len(ranks), 1), len(meetings.groups)
     overall, of_rank = _summed(whole * count + code % count, of_code)
@@ -179,14 +194,20 @@ def _waits(totals: RankTotals, numbers: Sequence[int]) -> list[RankWait]:
     ]
 
 
-def _set_apart(meetings: Meetings, found: MeetingTimes, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]) -> list[SetApart]:
+def _set_apart(
+    meetings: Meetings, found: MeetingTimes, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]
+) -> list[SetApart]:
     out = []
     for m in np.flatnonzero(why != Apart.NO)[: summary.LISTED].tolist():
         late, code = int(found.late[m]), int(meetings.type[m])
-        members = [str(numbers[position]) for position in meetings.rank[meetings.first[m] : meetings.first[m + 1]].tolist()]
+        members = [
+            str(numbers[position]) for position in meetings.rank[meetings.first[m] : meetings.first[m + 1]].tolist()
+        ]
         out.append(
             SetApart(
-                group=f"ranks {' and '.join(members)}" if code == NOWHERE else group_name(meetings.groups[int(meetings.group[m])], ids),
+                group=f"ranks {' and '.join(members)}"
+                if code == NOWHERE
+                else group_name(meetings.groups[int(meetings.group[m])], ids),
                 type=type_name(code),
                 number=int(meetings.turn[m]),
                 skew_ns=int(found.skew_ns[m]),

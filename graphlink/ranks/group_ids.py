@@ -26,10 +26,15 @@ def assign(
 ) -> dict[int, GroupIds]:
     """Give the communicators of each rank ids from 1, from those that its graph names (``CommPlan.groups``).
 
-    ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names and members
-    tell (``ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).
+    ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names
+    and members tell (``ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name
+    (numbers by value).
     """
-    label = common(by_rank) if shared is None else {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
+    label = (
+        common(by_rank)
+        if shared is None
+        else {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
+    )
     every = {one for labels in label.values() for one in labels.values()}
     order = sorted(every, key=lambda k: (-len(k[0]), k[0], not k[1].isdecimal(), len(k[1]), k[1]))
     number = {k: i for i, k in enumerate(order, start=1)}
@@ -52,14 +57,17 @@ def too_many(ids: Mapping[int, GroupIds]) -> tuple[str, ...]:
     return (f"{last} communicators: ASTRA-sim takes ids up to {MOST} only",) if last > MOST else ()
 
 
-def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None) -> dict[int, dict[GroupKey, GroupKey]]:
-    """Return for each communicator of each rank the key that it has on all ranks. ``by_rank``: in the order of first use.
+def common(
+    by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
+) -> dict[int, dict[GroupKey, GroupKey]]:
+    """Return for each communicator of each rank the key that it has on all ranks. ``by_rank``: in the order of first
+    use.
 
-    Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
-    on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one, as
-    ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``, names whose calls are most alike are
-    one where ranks have different numbers of such names, in order, or where the order pairs names that have little in common: a
-    recording that began late may see another one first.
+    Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address,
+    differently on each rank: of names with the same members that one rank of several has alone, the k-th of every rank
+    are taken as one, as ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``,
+    names whose calls are most alike are one where ranks have different numbers of such names, in order, or where the
+    order pairs names that have little in common: a recording that began late may see another one first.
     """
     shared = Counter(k for keys in by_rank.values() for k in set(keys))
     found: dict[int, dict[GroupKey, GroupKey]] = {rank: {} for rank in by_rank}
@@ -86,8 +94,8 @@ def _is_number(name: str) -> bool:
 
 
 def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
-    """Choose for each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others have more in
-    common."""
+    """Choose for each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others
+    have more in common."""
     if len(longer) == len(shorter) and all(_likeness(*pair) >= _ALIKE for pair in zip(shorter, longer, strict=True)):
         return list(range(len(longer)))
     likeness = [[_likeness(one, other) for other in longer] for one in shorter]
@@ -110,7 +118,9 @@ def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
-    """Choose for each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns that stay free."""
+    """Choose for each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns
+    that stay free.
+    """
     best: list[tuple[float, list[int]]] = [(0.0, [])] * (spare + 1)  # by how many places were passed over
     for k, row in enumerate(likeness):
         options = [(total + row[k + skipped], [*places, k + skipped]) for skipped, (total, places) in enumerate(best)]
@@ -122,6 +132,8 @@ def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
 
 
 def _likeness(one: I64, other: I64) -> float:
-    """Return the share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost little."""
+    """Return the share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost
+    little.
+    """
     both = Counter(one.tolist()) & Counter(other.tolist())
     return both.total() / max(len(one), len(other), 1)

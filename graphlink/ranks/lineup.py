@@ -1,4 +1,6 @@
-"""Align the ops of all members of a group: by sequence number, else by function, size, order and time; and name what is left."""
+"""Align the ops of all members of a group: by sequence number, else by function, size, order and time; and name what is
+left.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ WHERE: Final = ("before", "between", "after", "everywhere")
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """Places in order, each a collective or message. ``at``: (members, places), which of its ops each member has there, or ``NOWHERE``.
+    """Places in order, each a collective or message. ``at``: (members, places), which of its ops each member has there,
+    or ``NOWHERE``.
 
-    ``reference``: the member whose ops the places are, so that an op without a place is lacking there; None where places are sequence
-    numbers, of which every op has one. ``clash``: of each place its last clash, or ``NOWHERE``.
+    ``reference``: the member whose ops the places are, so that an op without a place is lacking there; None where
+    places are sequence numbers, of which every op has one. ``clash``: of each place its last clash, or ``NOWHERE``.
     """
 
     at: I32
@@ -43,7 +46,8 @@ def usable(seq: I64) -> bool:
 
 
 def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
-    """Align the ops of all members. n log n in ops, more only where members differ. What is found of clocks goes into ``lines``.
+    """Align the ops of all members. n log n in ops, more only where members differ. What is found of clocks goes into
+    ``lines``.
 
     ``in_step``: sequence numbers mean the same on all.
     """
@@ -57,8 +61,8 @@ def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
 
 
 def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
-    """Match by sequence numbers; None where the numbers cannot mean the same on all members: old PyTorch counts collectives and messages of
-    a rank together."""
+    """Match by sequence numbers; None where the numbers cannot mean the same on all members: old PyTorch counts
+    collectives and messages of a rank together."""
     every = seqs[0] if all(np.array_equal(seqs[0], seq) for seq in seqs[1:]) else np.unique(np.concatenate(seqs))
     at = np.full((len(ops), len(every)), NOWHERE, np.int32)
     token = np.zeros(len(every), np.int64)  # of the first member that has the op
@@ -81,10 +85,16 @@ def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
 
 
 def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
-    """Note clocks by what matched by sequence number: channels, whose numbers mean nothing, may have too few messages for that."""
+    """Note clocks by what matched by sequence number: channels, whose numbers mean nothing, may have too few messages
+    for that.
+    """
     hub = max(range(len(ops)), key=lambda k: len(ops[k]))
     for k, one in enumerate(ops):
-        if k == hub or not (one.timed and ops[hub].timed) or lines.between(ops[hub].comms.rank, one.comms.rank) is not None:
+        if (
+            k == hub
+            or not (one.timed and ops[hub].timed)
+            or lines.between(ops[hub].comms.rank, one.comms.rank) is not None
+        ):
             continue
         both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
         left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
@@ -94,7 +104,9 @@ def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
 
 
 def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Clash, ...]]:
-    """Find a clash for each run of places at which a member differs from the same other one: the first of those that most agree with."""
+    """Find a clash for each run of places at which a member differs from the same other one: the first of those that
+    most agree with.
+    """
     of_place = np.full(at.shape[1], NOWHERE, np.int64)
     runs: dict[tuple[int, int], list[list[int]]] = {}
     for place in places.tolist():
@@ -110,7 +122,10 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Cla
     found = sorted((run[0], one, other, run) for (one, other), of_pair in runs.items() for run in of_pair)
     for k, (_, _, _, run) in enumerate(found):
         of_place[run] = k
-    clashes = (clash(ops[a], ops[b], at[a, run].astype(np.int64), at[b, run].astype(np.int64), (a, b)) for _, a, b, run in found)
+    clashes = (
+        clash(ops[a], ops[b], at[a, run].astype(np.int64), at[b, run].astype(np.int64), (a, b))
+        for _, a, b, run in found
+    )
     return of_place, tuple(clashes)
 
 
@@ -182,7 +197,8 @@ def _whole(ops: Ops) -> Pairs:
 def leftovers(
     group: str, members: Sequence[Ops], lineup: Lineup, met: Bool, lacked: dict[int, list[I32]]
 ) -> tuple[list[Unmatched], list[str]]:
-    """Name everything that does not stand at a place of ``met``: ops that others lack (into ``lacked`` by rank), and what differs there.
+    """Name everything that does not stand at a place of ``met``: ops that others lack (into ``lacked`` by rank), and
+    what differs there.
 
     Linear in ops, and in members for each run of ops that somebody lacks.
     """

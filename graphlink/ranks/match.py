@@ -1,7 +1,7 @@
 """Match the communication of several ranks, and name what has no counterpart.
 
-Collectives of a group meet by sequence number where every op has one, else by function, size, order and time; messages likewise
-between their two ends (``lineup``). A rank that was not recorded is not waited for.
+Collectives of a group meet by sequence number where every op has one, else by function, size, order and time; messages
+likewise between their two ends (``lineup``). A rank that was not recorded is not waited for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _Channel = tuple[int, int, int]  # source, target, tag
 class _CallSeries:
     """All collectives of a group, or all messages of a channel: what one rank sends another in one group with one tag.
 
-    ``members``: the recorded ranks of the group, or both ends of the channel, by rank. ``in_step``: sequence numbers mean the same on all.
+    ``members``: the recorded ranks of the group, or both ends of the channel, by rank. ``in_step``: sequence numbers
+    mean the same on all.
     """
 
     group: GroupKey
@@ -44,12 +45,14 @@ class _CallSeries:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
+    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by
+    right (``alone``).
 
-    ``lacked``: of each rank (by number) its ops that others lack, as ``unmatched`` names. ``conflicts``, in words: collectives that differ
-    over ranks or stand in another order, which NCCL would hang in, or a recording that cannot be right. ``alone``: ops by reason that
-    need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``ids``: of each rank its communicators,
-    numbered; ``group_ids``: those of all ranks, by the key that they share.
+    ``lacked``: of each rank (by number) its ops that others lack, as ``unmatched`` names. ``conflicts``, in words:
+    collectives that differ over ranks or stand in another order, which NCCL would hang in, or a recording that cannot
+    be right. ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member
+    recorded"). ``ids``: of each rank its communicators, numbered; ``group_ids``: those of all ranks, by the key that
+    they share.
     """
 
     meetings: Meetings
@@ -66,9 +69,11 @@ _Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops t
 
 
 def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -> Matching:
-    """Match a run from what each of its ranks recorded, one entry a rank; ``named``: the communicators that graphs name, which get numbers.
+    """Match a run from what each of its ranks recorded, one entry a rank; ``named``: the communicators that graphs
+    name, which get numbers.
 
-    n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
+    n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is
+    raised.
     """
     labels, lines = _labels(ranks), Lines()
     shared = {one.rank: label for one, label in zip(ranks, labels, strict=True)}
@@ -182,7 +187,9 @@ def _alike(columns: Sequence[NDArray[np.integer[Any]]]) -> list[I64]:
 
 
 def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
-    """Make sends without receives in one group and receives without sends in another one channel, in the group of the sends."""
+    """Make sends without receives in one group and receives without sends in another one channel, in the group of the
+    sends.
+    """
     halves: dict[_Channel, list[GroupKey]] = defaultdict(list)
     for group, channels in found.items():
         for channel, ends in channels.items():
@@ -192,18 +199,23 @@ def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
         sending = [group for group in groups if len(found[group][channel][0])]
         receiving = [group for group in groups if len(found[group][channel][1])]
         if sending and receiving:
-            ends = [np.sort(np.concatenate([found[g][channel][side] for g in of])) for side, of in enumerate((sending, receiving))]
+            ends = [
+                np.sort(np.concatenate([found[g][channel][side] for g in of]))
+                for side, of in enumerate((sending, receiving))
+            ]
             for group in groups:
                 del found[group][channel]
             found[sending[0]][channel] = ends
 
 
 def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) -> bool:
-    """Tell whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
+    """Tell whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one
+    size.
 
     Ends without a common range count against it: they were hardly ever recorded one after the other.
 
-    PyTorch counts the messages of a rank in a group, not those of a pair (``seqP2P_`` of ProcessGroupNCCL), so often they do not.
+    PyTorch counts the messages of a rank in a group, not those of a pair (``seqP2P_`` of ProcessGroupNCCL), so often
+    they do not.
     """
     shared = expected = 0
     for (sender, sends), (receiver, receives) in channels:
@@ -238,7 +250,10 @@ def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
 
 def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
     counts, members = [ops.shape[1] for _, ops in met], [len(ops) for _, ops in met]
-    start_ns = [np.min([ranks[k].start_ns[rows] for (k, _), rows in zip(calls.members, ops, strict=True)], axis=0) for calls, ops in met]
+    start_ns = [
+        np.min([ranks[k].start_ns[rows] for (k, _), rows in zip(calls.members, ops, strict=True)], axis=0)
+        for calls, ops in met
+    ]
     order = np.argsort(_joined(start_ns, np.int64), kind="stable")
     meeting = np.empty(len(order), np.int32)  # of each op of ``met``, one after the other
     meeting[order] = np.arange(len(order))

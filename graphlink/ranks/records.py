@@ -5,7 +5,8 @@ Glossary
   group     a communicator, the same on all ranks: members in ring order and a name.
   meeting   one collective or message as all its ranks see it: an op of each member.
 
-Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``AlignedClocks`` says how to bring them onto the run's.
+Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``AlignedClocks`` says how to bring them onto the
+run's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from graphlink.model import GroupKey as GroupKey
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RankComms(CommOps):
-    """The communication of one rank of which kind, group and size are known, with the times of its graph, and what tells of the rank.
+    """The communication of one rank of which kind, group and size are known, with the times of its graph, and what
+    tells of the rank.
 
     ``groups`` are numbered as they first come. ``node``: of each op its id in the rank's graph.
     """
@@ -40,10 +42,11 @@ class RankComms(CommOps):
 class Meetings:
     """Collectives and messages over all ranks.
 
-    ``of_op[r]``: for each op of the r-th rank its meeting, ``NOWHERE`` for what has no counterpart. A meeting has an op of every recorded
-    member of its group (of a message: its two ends); ``complete`` where no member's recording is missing. Members of meeting m stand in
-    ``rank[first[m]:first[m + 1]]`` (position of the rank) and ``op``, by rank. ``group`` indexes ``groups``; ``turn`` counts the meetings
-    of a group (of messages: of source, target, tag) in order, from 0. Meetings are sorted by the least start of their ops as recorded.
+    ``of_op[r]``: for each op of the r-th rank its meeting, ``NOWHERE`` for what has no counterpart. A meeting has an op
+    of every recorded member of its group (of a message: its two ends); ``complete`` where no member's recording is
+    missing. Members of meeting m stand in ``rank[first[m]:first[m + 1]]`` (position of the rank) and ``op``, by rank.
+    ``group`` indexes ``groups``; ``turn`` counts the meetings of a group (of messages: of source, target, tag) in
+    order, from 0. Meetings are sorted by the least start of their ops as recorded.
     """
 
     groups: tuple[GroupKey, ...]
@@ -92,8 +95,9 @@ class Line:
 class AlignedClock(Line):
     """A rank's clock: the run's by its own.
 
-    ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose clock it was taken
-    to be, by the data; its own where it was fitted. ``known`` is False where nothing ties it to the run's clock.
+    ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose
+    clock it was taken to be, by the data; its own where it was fitted. ``known`` is False where nothing ties it to the
+    run's clock.
     """
 
     rank: int
@@ -104,7 +108,9 @@ class AlignedClock(Line):
 
 @dataclass(frozen=True, slots=True)
 class AlignedClocks:
-    """One ``AlignedClock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
+    """One ``AlignedClock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two
+    ranks.
+    """
 
     clocks: tuple[AlignedClock, ...]
     residual_ns: int

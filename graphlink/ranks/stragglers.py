@@ -1,10 +1,11 @@
 """Find the rank that the others wait for, more than chance has it.
 
-A rank is late in a meeting when it comes last, later than the one before it by more than the clocks' tolerance. Were all alike, each
-member of a meeting would be the late one as often as the others, however long that one is waited for. A rank is a straggler when it is
-late so often, or with so much of the waiting, that chance does that to any member of the group in less than 1 of 200 runs. Where the
-meetings are so few that not even a rank that is always late would be one, the likeliest is a suspect. Meetings of one step are taken as
-independent, which they are not: a step in which a rank computes for long makes it late in all that follow.
+A rank is late in a meeting when it comes last, later than the one before it by more than the clocks' tolerance. Were
+all alike, each member of a meeting would be the late one as often as the others, however long that one is waited for. A
+rank is a straggler when it is late so often, or with so much of the waiting, that chance does that to any member of the
+group in less than 1 of 200 runs. Where the meetings are so few that not even a rank that is always late would be one,
+the likeliest is a suspect. Meetings of one step are taken as independent, which they are not: a step in which a rank
+computes for long makes it late in all that follow.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ _CHANCE: Final = 1 / 200
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """One entry for each (group, rank) with a meeting that counts, by both; the last ``group`` stands for all groups together.
+    """One entry for each (group, rank) with a meeting that counts, by both; the last ``group`` stands for all groups
+    together.
 
-    ``rank``: its position. ``met``: its meetings in which somebody was late; ``late``: those in which it was; ``caused_ns``: what all
-    members waited then; ``lateness_ns``: the median one. Were all alike: ``fair`` is how often it would be late (the sum of 1 / members
-    over ``met``), ``fair_ns`` the waiting of those meetings, each divided by its members, ``square`` the sum of its squares.
+    ``rank``: its position. ``met``: its meetings in which somebody was late; ``late``: those in which it was;
+    ``caused_ns``: what all members waited then; ``lateness_ns``: the median one. Were all alike: ``fair`` is how often
+    it would be late (the sum of 1 / members over ``met``), ``fair_ns`` the waiting of those meetings, each divided by
+    its members, ``square`` the sum of its squares.
     """
 
     group: I64
@@ -44,11 +47,14 @@ class RankTotals:
     lateness_ns: I64
 
 
-def stragglers(totals: RankTotals, waited_ns: I64, numbers: Sequence[int]) -> tuple[dict[int, Straggler], dict[int, Straggler]]:
-    """Return by group the rank that stands out, and by group the rank that is only suspected. ``waited_ns``: all waiting of each group.
+def stragglers(
+    totals: RankTotals, waited_ns: I64, numbers: Sequence[int]
+) -> tuple[dict[int, Straggler], dict[int, Straggler]]:
+    """Return by group the rank that stands out, and by group the rank that is only suspected. ``waited_ns``: all
+    waiting of each group.
 
-    ``numbers``: of the ranks by position. "So often": by the tail of the binomial. "So much": half of all waiting, by Hoeffding's bound
-    for a sum of terms of different size. Both times all members of the group.
+    ``numbers``: of the ranks by position. "So often": by the tail of the binomial. "So much": half of all waiting, by
+    Hoeffding's bound for a sum of terms of different size. Both times all members of the group.
     """
     usual = totals.fair / np.maximum(totals.met, 1)
     members = np.bincount(totals.group, minlength=len(waited_ns))[totals.group]
@@ -65,7 +71,12 @@ def stragglers(totals: RankTotals, waited_ns: I64, numbers: Sequence[int]) -> tu
     for k in named[order].tolist():
         group = int(totals.group[k])
         share = float(totals.caused_ns[k] / max(int(waited_ns[group]), 1))
-        rank, times_late, met, late_ns = numbers[totals.rank[k]], int(totals.late[k]), int(totals.met[k]), int(totals.lateness_ns[k])
+        rank, times_late, met, late_ns = (
+            numbers[totals.rank[k]],
+            int(totals.late[k]),
+            int(totals.met[k]),
+            int(totals.lateness_ns[k]),
+        )
         doubt = f"too few meetings to tell (chance does this to some rank in {100 * chance[k]:.2g} % of runs), but "
         (suspects if suspected[k] else found)[group] = Straggler(
             rank=rank,
@@ -76,16 +87,19 @@ def stragglers(totals: RankTotals, waited_ns: I64, numbers: Sequence[int]) -> tu
             chance=float(f"{chance[k]:.3g}"),
             evidence=(doubt if suspected[k] else "")
             + f"rank {rank} is last in {times_late} of the {met} meetings of its own that somebody was late for "
-            f"(by chance: {100 * usual[k]:.0f} %), usually by {late_ns / 1e6:.3f} ms, and {100 * share:.0f} % of all waiting is for it",
+            f"(by chance: {100 * usual[k]:.0f} %), usually by {late_ns / 1e6:.3f} ms, and {100 * share:.0f} % of all "
+            "waiting is for it",
         )
     return found, {group: one for group, one in suspects.items() if group not in found}
 
 
 def _tail(late: I64, usual: F64, count: I64) -> F64:
-    """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than usual.
+    """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than
+    usual.
 
-    Of meetings with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding 1956). Above the mean
-    each term is smaller than the one before, and terms are added until they no longer count: O(sqrt(count)) steps.
+    Of meetings with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding
+    1956). Above the mean each term is smaller than the one before, and terms are added until they no longer count:
+    O(sqrt(count)) steps.
     """
     out = np.ones(len(late))
     above = np.flatnonzero(late > usual * count)

@@ -28,9 +28,9 @@ LISTED: Final = 100  # entries of a list of findings; what is beyond is counted 
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """One function of a group: sums over the meetings that count; skew and waiting on the run's clock.
 
-    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, latency
-    included, ``bus`` with the factors of nccl-tests. None where not all members were recorded (what the others kept them waiting is in the
-    transfer) and for rows of the host, whose times hold more than the transfer.
+    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of
+    transfer, latency included, ``bus`` with the factors of nccl-tests. None where not all members were recorded (what
+    the others kept them waiting is in the transfer) and for rows of the host, whose times hold more than the transfer.
     """
 
     type: str
@@ -47,8 +47,8 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``, and ``wait_share`` of all
-    waiting was for it. ``evidence`` says it in words.
+    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``, and
+    ``wait_share`` of all waiting was for it. ``evidence`` says it in words.
     """
 
     rank: int
@@ -61,7 +61,9 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: members with a recording."""
+    """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: members with a
+    recording.
+    """
 
     id: int | None
     name: str
@@ -80,7 +82,9 @@ class RankWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of a rank that others lack. ``where``: before, after, between or everywhere; positions in its ops of the group."""
+    """Communication of a rank that others lack. ``where``: before, after, between or everywhere; positions in its ops
+    of the group.
+    """
 
     rank: int
     group: str
@@ -94,7 +98,9 @@ class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True):
-    """``complete``: meetings of which every member was recorded. ``alone``: ops that need no other recorded rank, by reason."""
+    """``complete``: meetings of which every member was recorded. ``alone``: ops that need no other recorded rank, by
+    reason.
+    """
 
     collectives: int
     messages: int
@@ -107,7 +113,9 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankClock(msgspec.Struct, frozen=True, kw_only=True):
-    """run = own + offset_ns + drift_ppm / 1e6 * (own - from_ns). ``same_as``: the rank whose clock it is by the data, None for its own."""
+    """run = own + offset_ns + drift_ppm / 1e6 * (own - from_ns). ``same_as``: the rank whose clock it is by the data,
+    None for its own.
+    """
 
     rank: int
     host: str
@@ -138,8 +146,9 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """All graphs together: dependencies only, collectives meet, receives wait. ``ran``: nodes that ran. ``measured_ns``: from the first
-    recorded start to the last end on the run's clock; None where the clocks have nothing in common.
+    """All graphs together: dependencies only, collectives meet, receives wait. ``ran``: nodes that ran.
+    ``measured_ns``: from the first recorded start to the last end on the run's clock; None where the clocks have
+    nothing in common.
     """
 
     measured_ns: int | None
@@ -154,7 +163,9 @@ class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A Chakra graph of the same rank that lay next to the recordings. ``same_collectives``: equal type and bytes, in any order."""
+    """A Chakra graph of the same rank that lay next to the recordings. ``same_collectives``: equal type and bytes, in
+    any order.
+    """
 
     file: str
     rank: int
@@ -199,14 +210,17 @@ def run_table(run: Run) -> list[str | Table]:
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
     unmatched = _unmatched(run.matched.listed)
     rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
-    rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more("  conflict", len(run.matched.conflicts), "of them")
+    rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more(
+        "  conflict", len(run.matched.conflicts), "of them"
+    )
     rows.append(("clocks", _clocks(run.clocks)))
     for group in sorted(run.groups, key=lambda g: (g.id is None, g.id))[:GROUPS_SHOWN]:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
-    rows += [("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]] + _more(
-        "set apart", len(run.set_apart), "of them"
-    )
+    rows += [
+        ("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}")
+        for a in run.set_apart[:SHOWN]
+    ] + _more("set apart", len(run.set_apart), "of them")
     if run.groups:
         stands_out = run.straggler or run.suspect
         rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
@@ -232,7 +246,10 @@ def matched_lines(run: Run) -> list[str]:
 
 
 def _matched(matched: Matched) -> str:
-    parts = [f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence number)"]
+    parts = [
+        f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence "
+        "number)"
+    ]
     parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]
     parts.append(f"{matched.unmatched:,} ops unmatched")
     return "; ".join(parts)
@@ -244,12 +261,16 @@ def _unmatched(listed: list[Unmatched]) -> list[str]:
     for left in listed:
         found.setdefault((tuple(left.lacking), left.where), []).append(left)
     lines = []
-    counted = sorted(((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()), key=lambda entry: -entry[0])
+    counted = sorted(
+        ((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()),
+        key=lambda entry: -entry[0],
+    )
     for count, ranks, where, first in counted:
         who = _ranks([*ranks])
         last = "" if first.count == 1 else f", last number {first.last}"
         lines.append(
-            f"{who} lack{'s' * (len(ranks) == 1)} {count:,} {PLACES[where]}, such as number {first.first} of {first.group} on rank "
+            f"{who} lack{'s' * (len(ranks) == 1)} {count:,} {PLACES[where]}, such as number {first.first} of "
+            f"{first.group} on rank "
             f"{first.rank}, {first.first_told}{last}"
         )
     return lines
@@ -290,16 +311,23 @@ def _ranks(ranks: list[int]) -> str:
 
 def _group_rows(group: Group) -> list[tuple[str, str]]:
     members = first_few(group.ranks, SHOWN)
-    some = f", {group.recorded} recorded: transfer holds what the others kept them waiting" if group.recorded != len(group.ranks) else ""
+    some = (
+        f", {group.recorded} recorded: transfer holds what the others kept them waiting"
+        if group.recorded != len(group.ranks)
+        else ""
+    )
     name = f"group {'-' if group.id is None else group.id}"
     rows = [(name, f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
     for c in group.collectives:
-        bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus, latency included"
+        bandwidth = (
+            "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus, latency included"
+        )
         apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
         rows.append(
             (
                 f"  {c.type}",
-                f"{c.count:,} times{apart}, {c.bytes:,} bytes in all; skew median {_ms(c.skew_median_ns)}, p95 {_ms(c.skew_p95_ns)}; "
+                f"{c.count:,} times{apart}, {c.bytes:,} bytes in all; skew median {_ms(c.skew_median_ns)}, p95 "
+                f"{_ms(c.skew_p95_ns)}; "
                 f"waited {_ms(c.wait_ns)}, summed over ranks; transfer {_ms(c.transfer_ns)}{bandwidth}",
             )
         )
@@ -310,7 +338,10 @@ def _replayed(replay: RunReplay) -> str:
     ran = f"{replay.ran:,} of {replay.nodes:,} nodes ran"
     if replay.measured_ns is None or replay.error_pct is None:
         return f"{_ms(replay.replayed_ns)}, {ran}"
-    return f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % (self-consistency); {ran}"
+    return (
+        f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % "
+        f"(self-consistency); {ran}"
+    )
 
 
 def _path(replay: RunReplay) -> str:
@@ -326,9 +357,11 @@ def _path(replay: RunReplay) -> str:
 def _compared(c: Compared) -> str:
     alike = "in the same order" if c.ordered_alike else f"{c.own_collectives:,} here"
     return (
-        f"{c.file}: {c.nodes:,} nodes ({c.own_nodes:,} here), {c.dependencies:,} dependencies ({c.own_dependencies:,}); "
+        f"{c.file}: {c.nodes:,} nodes ({c.own_nodes:,} here), {c.dependencies:,} dependencies "
+        f"({c.own_dependencies:,}); "
         f"{c.same_collectives:,} of its {c.collectives:,} typed collectives are here, {alike}; "
-        f"replays in {_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: {c.check_errors} errors"
+        f"replays in {_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: "
+        f"{c.check_errors} errors"
     )
 
 

@@ -1,8 +1,8 @@
 """Time every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
 
-A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time is transfer, as
-much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels leave, or a host row that lasted until
-somebody waited for it. Wait + transfer + remainder = duration, exactly.
+A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time
+is transfer, as much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels
+leave, or a host row that lasted until somebody waited for it. Wait + transfer + remainder = duration, exactly.
 
 ============================  =====================================================================================
 meeting                       transfer
@@ -34,7 +34,12 @@ from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
 
 SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
 _PARTLY: Final = (
-    *(CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
+    *(
+        CollectiveType.ALL_GATHER,
+        CollectiveType.REDUCE_SCATTER,
+        CollectiveType.REDUCE_SCATTER_BLOCK,
+        CollectiveType.ALL_TO_ALL,
+    ),
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )  # a rank's own part does not travel
 _TIMES_USUAL: Final = 3
@@ -45,8 +50,9 @@ _FEWEST_LATER: Final = 3
 class MeetingTimes:
     """One entry per meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
 
-    ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
-    it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
+    ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much
+    after the one before it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members.
+    ``timed``: its ranks' clocks are known.
     """
 
     first_start_ns: I64
@@ -151,9 +157,10 @@ WORDS: Final = {
 def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, found: MeetingTimes) -> U8:
     """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
 
-    A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
-    of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later
-    ones (3 of them at least). What is below the clocks' tolerance is not excluded. n log n in meetings.
+    A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart
+    where at least half of it lies before the recording of the late rank began; else it counts as first where it exceeds
+    3 x the median of the group's later ones (3 of them at least). What is below the clocks' tolerance is not excluded.
+    n log n in meetings.
     """
     out = np.zeros(len(meetings.kind), np.uint8)
     out[~found.timed & ~meetings.complete] = Apart.UNTIMED
@@ -184,7 +191,9 @@ def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
 
 
 def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingTimes, wide: Bool) -> Bool:
-    """Tell whether the profiler worked on the late rank for at least half of the time between the first and the last start."""
+    """Tell whether the profiler worked on the late rank for at least half of the time between the first and the last
+    start.
+    """
     out = np.zeros(len(wide), np.bool_)
     order = np.flatnonzero(wide)
     order = order[np.argsort(found.late[order], kind="stable")]

@@ -1,6 +1,7 @@
 """Convert decoded values to numpy columns: numbers that may be text, names, shapes, times.
 
-Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them (``"stream 7"``).
+Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them
+(``"stream 7"``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from graphlink.tables import comm_table, take_comms
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
-_DTYPE = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "F64": np.float64, "Bool": np.bool_}  # by a record's annotation
+_DTYPE = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "U8": np.uint8,
+    "F64": np.float64,
+    "Bool": np.bool_,
+}  # by a record's annotation
 _Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
 _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 
@@ -61,7 +68,8 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
 def ns_of_us(us: Sequence[float | None] | NDArray[np.float64]) -> I64:
     """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
-    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. None, NaN or |us| >= 2**62 / 1000 gives MISSING.
+    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. None, NaN or |us| >= 2**62 / 1000
+    gives MISSING.
     """
     us = np.array(us, np.float64)
     fits = np.abs(us) < _MAX_US
@@ -103,7 +111,9 @@ class ByteTexts(dict[bytes, int]):
 
 
 class Parts:
-    """The columns of one table, gathered block by block. ``count`` is the number of rows so far, ``comms`` their communication by row."""
+    """The columns of one table, gathered block by block. ``count`` is the number of rows so far, ``comms`` their
+    communication by row.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,7 +142,8 @@ class Parts:
         return {name: self.column(name) for name in list(self._columns)}
 
     def table(self, kind: type[_Record], order: NDArray[np.intp], **others: Any) -> _Record:
-        """Return the columns as a record, rows in ``order`` (which may leave rows out); ``others`` are what it holds besides.
+        """Return the columns as a record, rows in ``order`` (which may leave rows out); ``others`` are what it holds
+        besides.
 
         Each column is given up as it is copied.
         """

@@ -1,7 +1,9 @@
-"""Tell communication by names: kernels by the table of libraries below, host ops and ranges by the collective that they name.
+"""Tell communication by names: kernels by the table of libraries below, host ops and ranges by the collective that they
+name.
 
-A kernel's name counts more than what stands around its launch: an op of communication launches copies and computation too (PyTorch
-flattens inside ``c10d::allgather_``). Template arguments and parameters of a kernel are no part of its name.
+A kernel's name counts more than what stands around its launch: an op of communication launches copies and computation
+too (PyTorch flattens inside ``c10d::allgather_``). Template arguments and parameters of a kernel are no part of its
+name.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class Meaning(IntEnum):
     BACKEND = 4
 
 
-# Libraries that do nothing but communicate, their bookkeeping (layouts, notifications, barriers) included: what is searched for in the
-# qualified names of their kernels, whatever the case. A comment says where those stand.
+# Libraries that do nothing but communicate, their bookkeeping (layouts, notifications, barriers) included: what is
+# searched for in the qualified names of their kernels, whatever the case. A comment says where those stand.
 LIBRARIES: Final = {
     # NVIDIA/nccl src/device/generate.py (ncclDevKernel_*, ncclSymkDevKernel_*; before 2.19 ncclKernel_*), ROCm/rccl
     # (ncclDevKernel_Generic, rcclGenericKernel, mscclKernel_*), intel/torch-xpu-ops issue 5384 (oneccl_reduce_base),
@@ -44,22 +46,29 @@ LIBRARIES: Final = {
     "DeepEP, Hybrid-EP": r"(^|::)(deep_ep|hybrid_ep|dpsk::ep)::|(^|::)(inter|intra)node(_ll)?::",
     # ROCm/mori src/ops/dispatch_combine (EpDispatchIntraNodeKernel, ...)
     "MORI": r"(^|::)mori::|(^|::)Ep(Dispatch|Combine)",
-    # vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce; sgl-project/sglang sgl-kernel/csrc/allreduce; ROCm/aiter
+    # vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce; sgl-project/sglang sgl-kernel/csrc/allreduce;
+    # ROCm/aiter
     "custom all-reduce of vLLM, SGLang, AITER": r"cross_device_(reduce|store)|(^|::)quickreduce::",
-    # NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/communicationKernels; flashinfer-ai/flashinfer include/flashinfer/comm
+    # NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/communicationKernels; flashinfer-ai/flashinfer
+    # include/flashinfer/comm
     "TensorRT-LLM, FlashInfer": r"(^|::)(ar_fusion|moe_comm|moe_a2a|mnnvl)::|(^|::|_)moeA2A",
     # NVIDIA/TransformerEngine userbuffers.cu
     "user buffers of Transformer Engine, TensorRT-LLM": r"(^|::)k?userbuffers_",
-    # pytorch/pytorch torch/csrc/distributed/c10d/symm_mem (multimem_all_reduce_kernel, c10d::symmetric_memory::barrier_kernel, ...)
+    # pytorch/pytorch torch/csrc/distributed/c10d/symm_mem (multimem_all_reduce_kernel,
+    # c10d::symmetric_memory::barrier_kernel, ...)
     "symmetric memory of PyTorch": r"(^|::)multimem_|(^|::)c10d::",
 }
 _BACKEND: Final = re.compile(LIBRARIES[_BACKEND_NAMES], re.IGNORECASE)
-_LIBRARY: Final = re.compile("|".join(f"(?:{kernels})" for name, kernels in LIBRARIES.items() if name != _BACKEND_NAMES), re.IGNORECASE)
+_LIBRARY: Final = re.compile(
+    "|".join(f"(?:{kernels})" for name, kernels in LIBRARIES.items() if name != _BACKEND_NAMES), re.IGNORECASE
+)
 
 # What follows is searched for in names in lower case with "_" before each capital letter.
 _COLLECTIVE: Final = re.compile(r"(?<![a-z])(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)")
 # of the threads of one device: cub and everybody's softmax
-_LOCAL: Final = re.compile(r"(?<![a-z])(warp|wave|block|cluster|cta|grid|thread|lane|quad|sub_?group|tile)_?all_?reduce")
+_LOCAL: Final = re.compile(
+    r"(?<![a-z])(warp|wave|block|cluster|cta|grid|thread|lane|quad|sub_?group|tile)_?all_?reduce"
+)
 # together with the name of a collective: computation in parallel with it, or only its preparation
 _BESIDE: Final = re.compile(
     r"gemm|matmul|linear|attention|softmax|copy_(in|out)|flatten|(?<![a-z])(mm|attn|conv\d?d?|(un)?pack|permute)(?![a-z])"
@@ -69,7 +78,8 @@ _EITHER: Final = re.compile(
     r"(?<![a-z0-9])(dispatch|combine|i?send|i?recv|send_?recv|peer|p2p|ipc|rdma|ibgda|multicast|a2a|symm_mem|nvlink)(?![a-z0-9])"
 )
 _ATTENTION: Final = re.compile(r"att(n|ention)|split_?kv?|(?<![a-z])(lse|mla|fwd|bwd|decode|varlen)(?![a-z])")
-# libraries that do not communicate, kernels of torch.compile (named after the ops whose results they take) and of BLAS libraries
+# libraries that do not communicate, kernels of torch.compile (named after the ops whose results they take) and of BLAS
+# libraries
 _COMPUTES: Final = re.compile(
     r"^(at|at_cuda_detail|c10|cub|thrust|hipcub|rocprim|cutlass\w*|cublas\w*|cudnn\w*|cusparse\w*|ck|ck_tile|magma\w*|flash|flash_attn\w*|"
     r"pytorch_flash|fmha\w*|layer_norm|deep_gemm|vision)::|^(triton_\w*fused_|cijk_|sm\d\d+_|(ampere|volta|turing|maxwell)_|nvjet)"
@@ -80,7 +90,12 @@ _COMPUTATION: Final = re.compile(
 
 _RANGE: Final = re.compile(rf"(?:{_BACKENDS}|ucc|mpi):(?!:)", re.IGNORECASE)
 _CALL: Final = re.compile(r"record_param_comms$|(_?c10d(_functional)?|symm_mem)::")
-_OTHER_OPS: Final = ("aten", "autograd", "fsdp", "prims")  # fsdp::all_gather_copy_in prepares, autograd::engine::... runs anything
+_OTHER_OPS: Final = (
+    "aten",
+    "autograd",
+    "fsdp",
+    "prims",
+)  # fsdp::all_gather_copy_in prepares, autograd::engine::... runs anything
 _HIDDEN: Final = re.compile(r"\(anonymous namespace\)|`anonymous namespace'|\{anonymous\}|\(anonymous\)")
 _INNERMOST: Final = re.compile(r"<[^<>]*>")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -97,7 +112,9 @@ def meanings(strings: Sequence[str], names: I32, meaning: Callable[[str], int]) 
 
 
 def kernel_path(name: str) -> str:
-    """Return the qualified name of a kernel: ``void vllm::reduce<float, 2>(float*)`` -> ``vllm::reduce``; mangled names likewise."""
+    """Return the qualified name of a kernel: ``void vllm::reduce<float, 2>(float*)`` -> ``vllm::reduce``; mangled names
+    likewise.
+    """
     if name.startswith("_Z"):
         return _demangled(name) or name
     bare, previous = _HIDDEN.sub("", name), ""
@@ -143,7 +160,9 @@ def kernel_meaning(name: str) -> Meaning:
 
 
 def op_meaning(name: str) -> Meaning:
-    """Classify a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
+    """Classify a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call
+    of it.
+    """
     library, _, op = name.partition("::")
     plain = _plain(name)
     if not (_CALL.match(name) or (op and "::" not in op and library not in _OTHER_OPS and _names_collective(plain))):
@@ -152,7 +171,9 @@ def op_meaning(name: str) -> Meaning:
 
 
 def range_meaning(name: str) -> Meaning:
-    """Classify a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
+    """Classify a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others
+    anything may run.
+    """
     if _RANGE.match(name):
         return Meaning.COMMUNICATION
     return Meaning.DOUBTFUL if _names_collective(_plain(name)) else Meaning.NOTHING

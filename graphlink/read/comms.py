@@ -1,4 +1,6 @@
-"""Communication parameters as PyTorch records them, in Kineto's ``args`` and in an ET's ``record_param_comms`` nodes."""
+"""Communication parameters as PyTorch records them, in Kineto's ``args`` and in an ET's ``record_param_comms``
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,9 @@ def count_or_none(value: object) -> int | None:
 
 
 def job_of(around: Mapping[str, Any]) -> str:
-    """Return what tells the job that a recording says it is of, in itself or in its ``distributedInfo``: a checksum and the key, with a
-    space between; "" where it says none. What stands there is nobody's business: environments hold tokens.
+    """Return what tells the job that a recording says it is of, in itself or in its ``distributedInfo``: a checksum and
+    the key, with a space between; "" where it says none. What stands there is nobody's business: environments hold
+    tokens.
     """
     info = around.get("distributedInfo")
     for source in (around, info if isinstance(info, dict) else {}):
@@ -72,7 +75,9 @@ def job_of(around: Mapping[str, Any]) -> str:
 
 
 def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...] | None:
-    """Return the ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it is not even."""
+    """Return the ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it
+    is not even.
+    """
     first, step, count = rank_or_none(start), to_int_or_none(stride), count_or_none(size)
     if first is None or step is None or count is None or step <= 0 or first + step * (count - 1) >= MAX_RANKS:
         return None
@@ -84,7 +89,8 @@ def text_or_none(value: object) -> str | None:
 
 
 def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
-    """Read Kineto's ``pg_config`` and the text of an ET's ``## process_group:init ##``: a list of objects, or its JSON text.
+    """Read Kineto's ``pg_config`` and the text of an ET's ``## process_group:init ##``: a list of objects, or its JSON
+    text.
 
     Entries that are no objects with a name are passed over. An empty rank list means the whole world: None.
     """
@@ -102,7 +108,9 @@ def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
 
 
 def backend_ids(entries: object) -> dict[int, str]:
-    """Map ``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records it."""
+    """Map ``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records
+    it.
+    """
     found = ((to_int_or_none(entry.get("backend_id")), str(entry["pg_name"])) for entry in _named_entries(entries))
     return {pointer: name for pointer, name in found if pointer}
 
@@ -140,7 +148,9 @@ def _is_tensor(value: object) -> TypeGuard[list[Any]]:
 
 
 def tensors_in(value: object) -> list[list[Any]]:
-    """List the tensors ``[id, storage, offset, elements, bytes an element, device]`` in a recorded value: itself, a list of them, none."""
+    """List the tensors ``[id, storage, offset, elements, bytes an element, device]`` in a recorded value: itself, a
+    list of them, none.
+    """
     if _is_tensor(value):
         return [value]
     return [item for item in value if _is_tensor(item)] if isinstance(value, list) else []
@@ -157,7 +167,9 @@ def element_bytes(tensors: Sequence[Sequence[int]]) -> int | None:
 
 
 def dtype_in(types: str) -> str:
-    """Return Kineto's name of the first tensor type in an ET's type text: ``GenericList[Tensor(c10::Half)]`` -> ``Half``."""
+    """Return Kineto's name of the first tensor type in an ET's type text: ``GenericList[Tensor(c10::Half)]`` ->
+    ``Half``.
+    """
     match = _TENSOR_TYPE.search(types)
     return _DTYPES.get(match[1], match[1]) if match else ""
 

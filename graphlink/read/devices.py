@@ -1,8 +1,9 @@
 """Rows of devices that are neither CUDA nor HIP: what their calls, their work and their waits are.
 
-Kineto gives each backend categories of its own (``ActivityType.cpp``): ``mtia_runtime`` and ``mtia_ccp_events``, ``xpu_runtime``,
-``privateuse1_driver``, ``hpu_op``, ... What all have in common: calls are of a category ``*_runtime`` or ``*_driver``, a row of a device
-has the correlation of its call, and lies in a process that metadata label as a device (``process_labels``: "MTIA 17"; the host's is "CPU").
+Kineto gives each backend categories of its own (``ActivityType.cpp``): ``mtia_runtime`` and ``mtia_ccp_events``,
+``xpu_runtime``, ``privateuse1_driver``, ``hpu_op``, ... What all have in common: calls are of a category ``*_runtime``
+or ``*_driver``, a row of a device has the correlation of its call, and lies in a process that metadata label as a
+device (``process_labels``: "MTIA 17"; the host's is "CPU").
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from graphlink.read.columns import MISSING, Parts, Strings, to_int_or_none
 from graphlink.read.ranges import around_others, fits
 
 _Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
-UNPLACED: Final = ", of a device, without its stream or device"  # ends the reason in ``left_out`` of rows that no warning-free graph has
+# ends the reason in ``left_out`` of rows that no warning-free graph has
+UNPLACED: Final = ", of a device, without its stream or device"
 _CALLS: Final = re.compile(r".*_(?:runtime|driver)")
 _DEVICE: Final = re.compile(r"(?i).*\b(?:gpu|xpu|npu|hpu|mlu|tpu|dcu|mtia|gaudi|ascend|accelerator|device)\b.*")
 _SYNC: Final = re.compile(r"(?i).*(?<!a)sync.*")
@@ -30,7 +32,8 @@ _SET: Final = re.compile(r"(?i).*mem_?set.*")
 
 
 def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
-    """Return the processes that stand for a device, by what metadata call them: ``process_labels`` and ``process_name``.
+    """Return the processes that stand for a device, by what metadata call them: ``process_labels`` and
+    ``process_name``.
 
     Kineto names the process of each GPU like the program, and labels it "GPU 0".
     """
@@ -47,7 +50,9 @@ def cuda_version(number: object) -> str:
 def hip_version(number: object) -> str:
     """Format a version of HIP: 60443483 is 6.4.43483. "" for what is none."""
     found = to_int_or_none(number)
-    return f"{found // 10**7}.{found // 10**5 % 100}.{found % 10**5}" if found is not None and 0 < found < 10**10 else ""
+    return (
+        f"{found // 10**7}.{found // 10**5 % 100}.{found % 10**5}" if found is not None and 0 < found < 10**10 else ""
+    )
 
 
 def gpus_of(recorded: Any) -> tuple[Gpu, ...]:
@@ -57,14 +62,18 @@ def gpus_of(recorded: Any) -> tuple[Gpu, ...]:
 
 
 def gpus(rows: Iterable[Sequence[Any]]) -> tuple[Gpu, ...]:
-    """Return a device for each (number, name, major, minor, SMs) whose number is one; a capability is there in full or not at all."""
+    """Return a device for each (number, name, major, minor, SMs) whose number is one; a capability is there in full or
+    not at all.
+    """
     out = []
     for number, name, *capability, sms in rows:
         device, (major, minor) = to_int_or_none(number), map(to_int_or_none, capability)
         known = None if major is None or minor is None else (major, minor)
         if device is not None:
             count = to_int_or_none(sms)
-            out.append(Gpu(device, name if isinstance(name, str) else "", known, count if count and count > 0 else None))
+            out.append(
+                Gpu(device, name if isinstance(name, str) else "", known, count if count and count > 0 else None)
+            )
     return tuple(out)
 
 
@@ -73,14 +82,18 @@ def is_call(category: str) -> bool:
     return _CALLS.fullmatch(category) is not None
 
 
-def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]) -> tuple[Counter[str], tuple[str, ...]]:
-    """Put each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
+def place(
+    others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]
+) -> tuple[Counter[str], tuple[str, ...]]:
+    """Put each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of
+    ``tables``.
 
-    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device
-    is left out by category, what is of a device but does not say on which stream with a warning: both are returned. Where no category
-    says which rows are calls, they are those that share a correlation with rows that name device and stream. A row of a call's
-    category around other rows of its thread, that launched nothing, is a range: it is not the call that took the time. What a device's
-    queue waits for another stream is no work: such a row is of no length where the wait ended. O(n log n).
+    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What
+    is of no device is left out by category, what is of a device but does not say on which stream with a warning: both
+    are returned. Where no category says which rows are calls, they are those that share a correlation with rows that
+    name device and stream. A row of a call's category around other rows of its thread, that launched nothing, is a
+    range: it is not the call that took the time. What a device's queue waits for another stream is no work: such a row
+    is of no length where the wait ended. O(n log n).
     """
     rows = others.columns()
     category, name, correlation = rows["category"], rows["name"], rows["correlation"]
@@ -102,7 +115,14 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     _add_host(tables["host"], rows, calls & ranges)
     _add_work(tables["device"], rows, work, device, stream, texts)
     _add_waits(tables["sync"], rows, waits, device, stream, SyncKind.STREAM)
-    _add_waits(tables["sync"], rows, work & of_call & (rows["awaited"] != MISSING) & fits(_WAIT, texts)[name], device, stream, None)
+    _add_waits(
+        tables["sync"],
+        rows,
+        work & of_call & (rows["awaited"] != MISSING) & fits(_WAIT, texts)[name],
+        device,
+        stream,
+        None,
+    )
     lost = (related | call_like) & ~calls & ~work & ~waits
     left_out = Counter(texts[k] or "no category, ph X" for k in category[~(lost | calls | work | waits)].tolist())
     left_out.update(texts[k] + UNPLACED for k in category[lost].tolist())
@@ -118,17 +138,22 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
     """Mark the rows of names of which one encloses another row of its thread, but for those that launched something."""
     known = [tables["host"], tables["call"]]
     start, end, tid = (
-        np.concatenate([rows[column][calls], *(table.seen(column) for table in known)]) for column in ("start_ns", "end_ns", "tid")
+        np.concatenate([rows[column][calls], *(table.seen(column) for table in known)])
+        for column in ("start_ns", "end_ns", "tid")
     )
     count = int(np.count_nonzero(calls))
-    launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (rows["correlation"] > 0)
+    launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (
+        rows["correlation"] > 0
+    )
     around = np.zeros(len(rows["start_ns"]), np.bool_)
     around[calls] = around_others(start, end, tid)[:count]
     return np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
 
 
 def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
-    """Return when the last of the ``host`` rows ended that a thread had begun by each start; the least number where it had begun none."""
+    """Return when the last of the ``host`` rows ended that a thread had begun by each start; the least number where it
+    had begun none.
+    """
     began, ended, threads = host.seen("start_ns"), host.seen("end_ns"), host.seen("tid")
     order = np.lexsort((began, threads))
     out = np.full(len(start), np.iinfo(np.int64).min)
@@ -141,7 +166,9 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
 
 
 def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
-    """Add ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
+    """Add ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's
+    runtime writes runs on.
+    """
     count = int(np.count_nonzero(which))
     start, end, tid = rows["start_ns"][which], rows["end_ns"][which], rows["tid"][which]
     around = _around_ends(start, tid, table)
@@ -163,7 +190,9 @@ def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
 
 def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
     copies = fits(_COPY, texts)[rows["name"]] | fits(_COPY, texts)[rows["category"]]
-    kind = np.where(fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL))
+    kind = np.where(
+        fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL)
+    )
     start = np.where(fits(_WAIT, texts)[rows["name"]], rows["end_ns"], rows["start_ns"])
     table.add(
         start_ns=start[which],
@@ -180,7 +209,9 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
 
 
 def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
-    """Add waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the stream it names."""
+    """Add waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the
+    stream it names.
+    """
     count = int(np.count_nonzero(which))
     record = np.zeros(count, np.int64) if kind is not None else _recorded(rows, which, device, stream)
     awaited = np.where(rows["awaited"][which] == MISSING, 0, rows["awaited"][which])
@@ -201,7 +232,9 @@ def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I
 
 
 def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
-    """Return the correlation of the record that each wait names by device, stream and number; 0 where none has a call."""
+    """Return the correlation of the record that each wait names by device, stream and number; 0 where none has
+    a call.
+    """
     records = np.flatnonzero((rows["number"] != MISSING) & (rows["awaited"] == MISSING) & (rows["correlation"] > 0))
     place = zip(device[records].tolist(), stream[records].tolist(), rows["number"][records].tolist(), strict=True)
     call = dict(zip(place, rows["correlation"][records].tolist(), strict=True))
@@ -217,6 +250,7 @@ def _warnings(rows: _Columns, lost: Bool, texts: Sequence[str]) -> Iterable[str]
         mine = lost & (rows["category"] == category)
         named = f"of category {texts[category]}" if texts[category] else "without category"
         yield (
-            f"{int(np.count_nonzero(mine))} rows {named} ({int(length[mine].sum()) / 1e6:,.3f} ms) are of a device, but do not say on "
+            f"{int(np.count_nonzero(mine))} rows {named} ({int(length[mine].sum()) / 1e6:,.3f} ms) are of a device, "
+            "but do not say on "
             "which stream or device they ran, or are calls without a thread: left out"
         )

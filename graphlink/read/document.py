@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
-    """Read the document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them stay finite.
+    """Read the document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them
+    stay finite.
 
     Raises:
         InputError: it cannot be read, or is no ``what``.
@@ -69,7 +70,8 @@ def refuse_made(summary: Path) -> None:
         raise InputError(
             f"holds graphs that {told.made} made from those of {told.source}; this needs a recording",
             path=summary.parent,
-            todo="name a recorded run; what was made is for replay, critical-path --across, check, astra, simulate and show",
+            todo="name a recorded run; what was made is for replay, critical-path --across, check, astra, simulate and "
+            "show",
         )
 
 

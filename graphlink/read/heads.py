@@ -34,9 +34,10 @@ _KINETO: Final = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"',
 _ET: Final = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"')
 _GROUP_INIT: Final = "## process_group:init ##"
 _COLLECTIVE: Final = "record_param_comms"
-# Of these record_param_comms holds the own rank in the group; a broadcast holds its root, a send its peer (ProcessGroupNCCL.cpp).
+# Of these record_param_comms holds the own rank in the group; a broadcast holds its root, a send its peer
+# (ProcessGroupNCCL.cpp).
 _OF_OWN_RANK: Final = frozenset({
-    "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced", "reduce_scatter",
+    "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced", "reduce_scatter",  # noqa: E501
     "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_allv", "barrier",
 })  # fmt: skip
 _READERS: Final = 16  # files at a time: headers are short, what costs is opening files on a network
@@ -46,9 +47,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank. ``start_ns``: of the first
-    host row of a Kineto trace, since the epoch or since Kineto's base date where that is only said at the end; of an ET its local time,
-    which has no zone. ``job``: its id, "" where none is recorded.
+    """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank.
+    ``start_ns``: of the first host row of a Kineto trace, since the epoch or since Kineto's base date where that is
+    only said at the end; of an ET its local time, which has no zone. ``job``: its id, "" where none is recorded.
     """
 
     path: Path
@@ -79,7 +80,13 @@ def read_head(path: Path) -> Head:
     with open_source(path) as source:
         text = _beginning(source)
         packed = source.packed
-    kind = ET.name if _ET.match(text) else KINETO.name if any(mark in text for mark in _KINETO) and not is_jax(text) else None
+    kind = (
+        ET.name
+        if _ET.match(text)
+        else KINETO.name
+        if any(mark in text for mark in _KINETO) and not is_jax(text)
+        else None
+    )
     try:
         array = ArrayReader(Source(path, io.BytesIO(text), packed), ("traceEvents", "nodes"), len(text) + 1)
     except InputError:  # no trace, or a header longer than HEAD_BYTES: whoever reads the file says so
@@ -89,9 +96,11 @@ def read_head(path: Path) -> Head:
 
 
 def deep_rank(path: Path) -> int | None:
-    """Find the rank that the collectives in the first ``DEEP_BYTES`` of an ET ran on; None where none tells, or it cannot be read.
+    """Find the rank that the collectives in the first ``DEEP_BYTES`` of an ET ran on; None where none tells, or it
+    cannot be read.
 
-    Only groups of two and more that begin with rank 0 and go on without gaps tell: the rank in the group is the global rank there.
+    Only groups of two and more that begin with rank 0 and go on without gaps tell: the rank in the group is the global
+    rank there.
     """
     try:
         with open_source(path) as source:
@@ -185,7 +194,9 @@ def _inputs(node: _Row) -> list[Any]:
 
 
 def _own_rank(values: list[Any]) -> int | None:
-    """Find the own rank from the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
+    """Find the own rank from the inputs of ``record_param_comms``, in layouts that have start, stride and size of the
+    group.
+    """
     comm = collective(RecordedOp(values, [], ""), {})
     if comm is None or comm.name not in _OF_OWN_RANK or comm.ranks is None:
         return None

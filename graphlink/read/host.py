@@ -1,7 +1,8 @@
-"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are recognised by their keys, never by the schema string.
+"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are recognised by their keys, never by the schema
+string.
 
-Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs`` and ``outputs`` are objects, the parent is
-``ctrl_deps``, the rest is in ``attrs``. A merged file (ET+) has device nodes among them, which are set aside.
+Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs`` and ``outputs`` are objects, the
+parent is ``ctrl_deps``, the rest is in ``attrs``. A merged file (ET+) has device nodes among them, which are set aside.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _GROUP_INIT = "## process_group:init ##"
 _NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
 _get_numbers = itemgetter(*_NUMBERS)
 _NO_TEXT = msgspec.Raw()
-_TENSOR = re.compile(rb'\[\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*"[^"]*"\s*\]')  # its id, its storage, and how it lies there
+_TENSOR = re.compile(
+    rb'\[\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*\d+,\s*"[^"]*"\s*\]'
+)  # its id, its storage, and how it lies there
 MOST_MADE = 1 << 16  # tensors, the latest, of which it is known which op made them; so many more may be
 # of the text around the nodes only what has the form of a version, and of a local time, is taken
 SCHEMA = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:-[a-z]{1,20}(?:\.\d{1,4}){0,4})?")
@@ -76,17 +79,20 @@ class _Node(msgspec.Struct, gc=False):
 
 
 def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
-    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry per node, sorted by ``rf_id`` then ``id``.
+    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry per node, sorted by ``rf_id`` then
+    ``id``.
 
     ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
 
-    A group that the ET names by a pointer has that number as ``Comm.pg_name``, unless the ET says which group it is. A peer of a
-    ``c10d`` send or receive is as recorded: a rank of its group. Duplicate ids: the first node counts. InputError: see ``stream``;
-    a file of another kind; no node that can be read.
+    A group that the ET names by a pointer has that number as ``Comm.pg_name``, unless the ET says which group it is. A
+    peer of a ``c10d`` send or receive is as recorded: a rank of its group. Duplicate ids: the first node counts.
+    InputError: see ``stream``; a file of another kind; no node that can be read.
     """
     with gc_paused(), open_array(path, ("nodes", "traceEvents"), block_bytes) as array:
         if array.key is None:
-            raise InputError("is a bare list, not an execution trace (ET)", path=path, todo=f"if it is a trace, {kinds.KINETO.todo}")
+            raise InputError(
+                "is a bare list, not an execution trace (ET)", path=path, todo=f"if it is a trace, {kinds.KINETO.todo}"
+            )
         if array.key != "nodes":
             raise InputError(f"is {kinds.KINETO.what}, not an execution trace (ET)", path=path, todo=kinds.KINETO.todo)
         gathered = _EtNodes(str(path))
@@ -99,7 +105,9 @@ _Maker: TypeAlias = tuple[int, int, int]  # when an op ended, its thread, its id
 
 
 class _Makers:
-    """Knows which op made each tensor: one of which it is an output and no input. Nodes come in the order in which ops end."""
+    """Knows which op made each tensor: one of which it is an output and no input. Nodes come in the order in which ops
+    end.
+    """
 
     def __init__(self) -> None:
         self.made: dict[bytes, _Maker] = {}
@@ -109,8 +117,9 @@ class _Makers:
         self.around: set[int] = set()  # ops in which the first of their thread after another thread's ended
 
     def others(self, inputs: list[_Values], outputs: list[_Values], tids: I64, ids: I64, parents: I64) -> I64:
-        """Note what ops make; return for each op with which its thread may go on, as it is the first to end after one of another thread, or
-        around that: the node of another thread that made what it reads, the last of several. 0 for all others."""
+        """Note what ops make; return for each op with which its thread may go on, as it is the first to end after one
+        of another thread, or around that: the node of another thread that made what it reads, the last of several. 0
+        for all others."""
         out = np.zeros(len(ids), np.int64)
         made, read = ([bytes(side.values) for side in sides] for sides in (outputs, inputs))
         each = list(zip(range(self.seen, self.seen + len(ids)), tids.tolist(), ids.tolist(), strict=True))
@@ -138,7 +147,9 @@ class _Makers:
     def _note(self, made: list[bytes], read: list[bytes], each: list[_Maker]) -> None:
         """Note what ops make. ``made``, ``read``: the texts of their outputs and inputs."""
         ops = zip(made, read, each, strict=True)
-        self.made.update({one: maker for out, inputs, maker in ops if (one := out[1 : out.find(b"]") + 1]) not in inputs})
+        self.made.update(
+            {one: maker for out, inputs, maker in ops if (one := out[1 : out.find(b"]") + 1]) not in inputs}
+        )
         for at in [
             at for at, out in enumerate(made) if out.count(b"[") > 1 + out.startswith(b"[[")
         ]:  # several, in lists, or behind numbers
@@ -167,7 +178,11 @@ class _EtNodes:
         self.device_nodes += int(np.count_nonzero(~host))
         self.left_out["node without id"] += int(np.count_nonzero(host & ~usable))
         if self.left_out["node without id"] > MAX_BAD:
-            raise InputError(f"more than {MAX_BAD:,} of its nodes have no id", path=self.path, todo="check the file, or record it again")
+            raise InputError(
+                f"more than {MAX_BAD:,} of its nodes have no id",
+                path=self.path,
+                todo="check the file, or record it again",
+            )
         if usable.any():
             self.raws += compress(raws, usable.tolist())
             self._add_nodes(list(compress(nodes, usable.tolist())), ids[usable])
@@ -178,7 +193,11 @@ class _EtNodes:
         parent = ints([_parent(node) for node in nodes])
         inputs = [_side(node.inputs, node.input_shapes, node.input_types) for node in nodes]
         outputs = [_side(node.outputs, node.output_shapes, node.output_types) for node in nodes]
-        texts, names, schemas = self.json_texts, [node.name for node in nodes], [attr.get("op_schema") for attr in attrs]
+        texts, names, schemas = (
+            self.json_texts,
+            [node.name for node in nodes],
+            [attr.get("op_schema") for attr in attrs],
+        )
         for at, name in enumerate(names):
             if name == _COLLECTIVE or name in P2P_OPS:
                 op = _recorded(inputs[at], outputs[at])
@@ -209,7 +228,9 @@ class _EtNodes:
         parts, around = self.parts, {key: loose(raw) for key, raw in array.around.items()}
         if not parts.count:
             raise InputError(
-                "has no execution trace node that can be read", path=self.path, todo="give the ET of the run, or record it again"
+                "has no execution trace node that can be read",
+                path=self.path,
+                todo="give the ET of the run, or record it again",
             )
         parts.comms = {row: self._with_group_name(comm) for row, comm in parts.comms.items()}
         order = self._order(parts.seen("id"), parts.seen("rf_id"))
@@ -278,7 +299,11 @@ def _parent(node: _Node) -> object:
 
 def _side(side: _Values | list[msgspec.Raw] | None, shapes: msgspec.Raw, types: msgspec.Raw) -> _Values:
     """Return inputs or outputs as the attrs layout has them; ``shapes``, ``types``: those of the flat layout."""
-    return side if isinstance(side, _Values) else _Values(msgspec.Raw(b"[" + b",".join(map(bytes, side or ())) + b"]"), shapes, types)
+    return (
+        side
+        if isinstance(side, _Values)
+        else _Values(msgspec.Raw(b"[" + b",".join(map(bytes, side or ())) + b"]"), shapes, types)
+    )
 
 
 def _values(side: _Values) -> list[Any]:

@@ -64,7 +64,9 @@ def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
 
 
 def peer(op_name: str, op: RecordedOp) -> Comm:
-    """Return the ``Comm`` of a ``c10d`` send or receive: inputs are tensors, group object, peer (unless any source), tag."""
+    """Return the ``Comm`` of a ``c10d`` send or receive: inputs are tensors, group object, peer (unless any source),
+    tag.
+    """
     tensors = tensors_in(op.inputs[0]) if op.inputs else []
     scalars = op.inputs[2:]
     has_peer = P2P_OPS[op_name][1] and len(scalars) > 1
@@ -79,9 +81,11 @@ def peer(op_name: str, op: RecordedOp) -> Comm:
 
 
 def _parse(values: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-    """Split what ``record_param_comms`` was called with: tensors, and (sequence, group, rank, name, in-split, out-split, more).
+    """Split what ``record_param_comms`` was called with: tensors, and (sequence, group, rank, name, in-split,
+    out-split, more).
 
-    The name is the text after sequence, group and rank; what stands before them are tensors (none on ``wait``). Without a name all is None.
+    The name is the text after sequence, group and rank; what stands before them are tensors (none on ``wait``). Without
+    a name all is None.
     """
     for at in range(3, len(values)):
         seq, _, rank, name = values[at - 3 : at + 1]

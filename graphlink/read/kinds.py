@@ -20,26 +20,48 @@ class FileKind(msgspec.Struct, frozen=True):
 KINETO = FileKind("kineto", "a Kineto trace", "give it with --kineto")
 ET = FileKind("et", "a PyTorch execution trace (ET)", "give it with --et")
 NSYS = FileKind("nsys", "an sqlite database (nsys export)", "give it with --nsys")
-CHAKRA = FileKind("chakra", "a Chakra graph (.et)", "--et takes PyTorch's execution trace, which is JSON; graphlink show prints graphs")
+CHAKRA = FileKind(
+    "chakra",
+    "a Chakra graph (.et)",
+    "--et takes PyTorch's execution trace, which is JSON; graphlink show prints graphs",
+)
 NCCL = FileKind("nccl", "a side file of NCCL or the Flight Recorder", "give it with --nccl")
 ZIP = FileKind("zip", "a zip archive", "unpack it and give the files in it")
 TAR = FileKind("tar", "a tar archive", "unpack it and give the files in it")
 PACKED = FileKind("packed", "compressed in a way that is not read", "unpack it, or pack it as .gz or .zst")
 _TORCH = "record with torch.profiler and export_chrome_trace (docs/inputs.md)"
 NSYS_REPORT = FileKind(
-    "nsys-report", "a report of nsys, not an export of one", "nsys export --type sqlite REPORT, then give the .sqlite with --nsys"
+    "nsys-report",
+    "a report of nsys, not an export of one",
+    "nsys export --type sqlite REPORT, then give the .sqlite with --nsys",
 )
-NCU_REPORT = FileKind("ncu-report", "a report of Nsight Compute, which has no times of a run", "record with nsys profile or torch.profiler")
-XPLANE = FileKind("xplane", "a profile of TensorFlow or JAX (XPlane)", f"nothing reads it here: of a PyTorch program, {_TORCH}")
-JAX = FileKind("jax", "a trace of TensorFlow or JAX, not a Kineto trace", f"nothing reads it here: of a PyTorch program, {_TORCH}")
+NCU_REPORT = FileKind(
+    "ncu-report",
+    "a report of Nsight Compute, which has no times of a run",
+    "record with nsys profile or torch.profiler",
+)
+XPLANE = FileKind(
+    "xplane", "a profile of TensorFlow or JAX (XPlane)", f"nothing reads it here: of a PyTorch program, {_TORCH}"
+)
+JAX = FileKind(
+    "jax", "a trace of TensorFlow or JAX, not a Kineto trace", f"nothing reads it here: of a PyTorch program, {_TORCH}"
+)
 PERFETTO = FileKind("perfetto", "a binary Perfetto trace", "give the JSON or sqlite file that it was made from")
-PARQUET = FileKind("parquet", "a Parquet table", "give the recording that it was made from; of nsys: nsys export --type sqlite REPORT")
+PARQUET = FileKind(
+    "parquet", "a Parquet table", "give the recording that it was made from; of nsys: nsys export --type sqlite REPORT"
+)
 SNAPSHOT = FileKind("snapshot", "a memory snapshot of PyTorch, which has no times of ops", _TORCH)
-PICKLE = FileKind("pickle", "a Python pickle", "give the recording itself; of pickles only the Flight Recorder's are read, with --nccl")
+PICKLE = FileKind(
+    "pickle",
+    "a Python pickle",
+    "give the recording itself; of pickles only the Flight Recorder's are read, with --nccl",
+)
 MEMORY = FileKind("memory", "a memory timeline of PyTorch, which has no ops", _TORCH)
 ROCPROF = FileKind("rocprof", "a table (CSV) of rocprof", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
 ROCPD = FileKind(
-    "rocpd", "a database of rocprofv3 (rocpd), not an nsys export", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer"
+    "rocpd",
+    "a database of rocprofv3 (rocpd), not an nsys export",
+    f"nothing reads it here: {_TORCH}, which uses ROCm's tracer",
 )
 
 _NAMED = (
@@ -95,8 +117,8 @@ def is_jax(head: bytes) -> bool:
 
 
 def _is_chakra(head: bytes) -> bool:
-    """Tell whether it is Chakra: a varint length and a GlobalMetadata: its version (field 1, text) or an attribute (field 2, whose field 1
-    is a name).
+    """Tell whether it is Chakra: a varint length and a GlobalMetadata: its version (field 1, text) or an attribute
+    (field 2, whose field 1 is a name).
 
     Has to be distinguished from JSON too, since a length of 123 reads as ``{``.
     """

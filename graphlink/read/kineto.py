@@ -1,6 +1,7 @@
 """Kineto's JSON trace of one rank -> ``model.Trace``. Format: github.com/pytorch/kineto, ``output_json.cpp``.
 
-Time: one pass over the text, a few steps per row, then a sort of each table. Memory: the columns and a few blocks of text.
+Time: one pass over the text, a few steps per row, then a sort of each table. Memory: the columns and a few blocks of
+text.
 """
 
 from __future__ import annotations
@@ -17,10 +18,33 @@ from typing import Any
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, System, Trace
+from graphlink.model import (
+    I64,
+    CallRows,
+    Comm,
+    DeviceRows,
+    EventRows,
+    FrameRows,
+    OverheadRows,
+    SyncKind,
+    SyncRows,
+    System,
+    Trace,
+)
 from graphlink.process import gc_paused
 from graphlink.read import kinds
-from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
+from graphlink.read.columns import (
+    MAX_NS,
+    MISSING,
+    ByteTexts,
+    Parts,
+    Strings,
+    ints,
+    loose,
+    ns_of_us,
+    to_int,
+    to_int_or_none,
+)
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.devices import cuda_version, device_processes, gpus_of, hip_version, is_call, place
 from graphlink.read.kineto_rows import (
@@ -53,9 +77,13 @@ from graphlink.read.sms import Extents, fill_in, recorded
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
-_OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
+_OWN = frozenset(
+    {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
+)  # keys that Kineto alone writes
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
-_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *_VERSIONS})
+_AROUND = frozenset(
+    {"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *_VERSIONS}
+)
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _INSTANT = ("cpu_instant_event", None)  # the latter in 2021
@@ -65,11 +93,12 @@ _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
 def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
-    """Read the Kineto trace at ``path`` (plain, gzip or zstd, any dialect): a table of numpy columns a sort of row, times in int64 ns.
+    """Read the Kineto trace at ``path`` (plain, gzip or zstd, any dialect): a table of numpy columns a sort of row,
+    times in int64 ns.
 
-    Rows that are no nodes are counted in ``left_out`` by category. InputError: see ``stream``; a file of another kind; a node row
-    whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send or receive is as
-    recorded: a rank of its group.
+    Rows that are no nodes are counted in ``left_out`` by category. InputError: see ``stream``; a file of another kind;
+    a node row whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send
+    or receive is as recorded: a rank of its group.
     """
     with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
         if array.key == "nodes":
@@ -104,7 +133,9 @@ class _KinetoRows:
             self._judge(index, text)
         tables: dict[str, list[Event]] = {name: [] for name in _NODE_TABLES}
         others: dict[str | None, list[Event]] = defaultdict(list)
-        append: dict[str | None, Callable[[Event], None]] = {category: tables[table].append for category, table in TABLE_OF.items()}
+        append: dict[str | None, Callable[[Event], None]] = {
+            category: tables[table].append for category, table in TABLE_OF.items()
+        }
         for row in block.rows:
             (append.get(row.cat) or others[row.cat].append)(row)
         for category, rows in others.items():
@@ -124,7 +155,9 @@ class _KinetoRows:
                 fill(rows, block)
 
     def refuse_foreign(self, array: ArrayReader) -> None:
-        """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
+        """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is
+        something else.
+        """
         known = any(self.parts[table].count for table in _NODE_TABLES)
         if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
             return
@@ -135,9 +168,13 @@ class _KinetoRows:
         if categories:
             shown = ", ".join(text or "none" for text in categories[:8])
             todo = "record with torch.profiler, or give its own file and not one that was made from it"
-            raise InputError(f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo)
+            raise InputError(
+                f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo
+            )
         if self.left_out["unreadable"] and not self.process_names:
-            raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
+            raise InputError(
+                "is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo
+            )
 
     def _judge(self, index: int, text: bytes) -> None:
         """Judge a row that is no Event. One that should have a time and has none is an error, others are left out."""
@@ -145,13 +182,23 @@ class _KinetoRows:
             row = json.loads(text.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             row = None
-        is_node = isinstance(row, dict) and row.get("ph") == "X" and isinstance(row.get("cat"), str) and row["cat"] in TABLE_OF
+        is_node = (
+            isinstance(row, dict)
+            and row.get("ph") == "X"
+            and isinstance(row.get("cat"), str)
+            and row["cat"] in TABLE_OF
+        )
         if is_node and any(not _is_time(row.get(key, 0)) for key in ("ts", "dur")):
             raise self._bad_time(index, f"ts {row.get('ts')!r:.40}, dur {row.get('dur')!r:.40}")
         self.left_out["unreadable"] += 1
 
     def _bad_time(self, index: int, what: str) -> InputError:
-        return InputError(f"an event has no usable time: {what}", path=self.path, where=f"event {index}", todo="record again, or remove it")
+        return InputError(
+            f"an event has no usable time: {what}",
+            path=self.path,
+            where=f"event {index}",
+            todo="record again, or remove it",
+        )
 
     def _count_others(self, category: str | None, rows: list[Event]) -> None:
         if category:
@@ -162,7 +209,9 @@ class _KinetoRows:
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
         if self.left_out["no category, ph None"] > MAX_BAD:
             raise InputError(
-                f"more than {MAX_BAD:,} of its elements are no events", path=self.path, todo="check the file, or record it again"
+                f"more than {MAX_BAD:,} of its elements are no events",
+                path=self.path,
+                todo="check the file, or record it again",
             )
 
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
@@ -310,8 +359,12 @@ class _KinetoRows:
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
             sm_share=recorded([a.blocks_per_sm for a in args]),
-            blocks=np.fromiter((self.extents[bytes(a.grid)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)),
-            threads=np.fromiter((self.extents[bytes(a.block)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)),
+            blocks=np.fromiter(
+                (self.extents[bytes(a.grid)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)
+            ),
+            threads=np.fromiter(
+                (self.extents[bytes(a.block)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)
+            ),
         )
 
     def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
@@ -369,7 +422,7 @@ class _KinetoRows:
 
     def _comm(self, a: Args) -> Comm:
         raw = (
-            a.collective, a.dtype, a.in_nelems, a.out_nelems, a.in_split, a.out_split, a.group, a.group_desc, a.group_ranks,
+            a.collective, a.dtype, a.in_nelems, a.out_nelems, a.in_split, a.out_split, a.group, a.group_desc, a.group_ranks,  # noqa: E501
             a.group_size, a.rank_start, a.rank_stride, a.rank, a.src_rank, a.dst_rank, a.seq,
         )  # fmt: skip
         try:
@@ -385,7 +438,9 @@ class _KinetoRows:
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:
-            raise InputError(f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it")
+            raise InputError(
+                f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it"
+            )
         info = around.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
         rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
@@ -397,7 +452,10 @@ class _KinetoRows:
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         if self.parts[OTHER].count:
             left_out, of_devices = place(
-                self.parts[OTHER], self.parts, self.strings, device_processes(self.process_labels, self.process_names) - set(pids)
+                self.parts[OTHER],
+                self.parts,
+                self.strings,
+                device_processes(self.process_labels, self.process_names) - set(pids),
             )
             self.left_out.update(left_out)
             warnings += of_devices
@@ -437,8 +495,8 @@ class _KinetoRows:
 
 
 def _host_name(around: dict[str, Any], pid: int | None) -> str:
-    """Return the host name as recorded, else from the file name that PyTorch gives by default, ``<host>_<pid>.<ns>.pt.trace.json``, if the
-    pid is this one."""
+    """Return the host name as recorded, else from the file name that PyTorch gives by default,
+    ``<host>_<pid>.<ns>.pt.trace.json``, if the pid is this one."""
     recorded, file = around.get("host_name"), around.get("traceName")
     if isinstance(recorded, str) and recorded:
         return recorded

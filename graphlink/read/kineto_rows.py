@@ -9,11 +9,20 @@ import numpy as np
 
 from graphlink.model import I64, Bool, Comm, DeviceKind, SyncKind
 from graphlink.read.columns import MISSING, ints, loose, to_int_or_none
-from graphlink.read.comms import count_or_none, int_list, peer_comm, rank_list, shape_elements, spread_ranks, text_or_none
+from graphlink.read.comms import (
+    count_or_none,
+    int_list,
+    peer_comm,
+    rank_list,
+    shape_elements,
+    spread_ranks,
+    text_or_none,
+)
 
 _NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 
-# gc=False: millions live for the time of a block only and hold no cycles. ``Any`` where recorders disagree about number or text.
+# gc=False: millions live for the time of a block only and hold no cycles. ``Any`` where recorders disagree about number
+# or text.
 
 
 class Args(msgspec.Struct, gc=False):
@@ -82,7 +91,16 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = "host", "call", "device", "sync", "event", "flow", "overhead", "other"
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = (
+    "host",
+    "call",
+    "device",
+    "sync",
+    "event",
+    "flow",
+    "overhead",
+    "other",
+)
 FRAME = "python_function"
 
 OLD_OP = "Operator"  # of 2021, when ranges were among the ops
@@ -134,7 +152,9 @@ SYNC_KIND = {
 
 
 def on_gpu(rows: list[Event], key: str, otherwise: str) -> I64:
-    """Read ``args[key]`` of GPU rows, or the row's own ``otherwise`` where args lack it (2021: ``"stream 7"``); MISSING if neither."""
+    """Read ``args[key]`` of GPU rows, or the row's own ``otherwise`` where args lack it (2021: ``"stream 7"``); MISSING
+    if neither.
+    """
     values = [getattr(row.args, key, None) for row in rows]
     if None in values:
         values = [getattr(row, otherwise) if value is None else value for row, value in zip(rows, values, strict=True)]
@@ -155,7 +175,9 @@ def sync_kind(row: Event) -> SyncKind | None:
 
 
 def comm_of(a: Args) -> Comm:
-    """Return the collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those are recorded."""
+    """Return the collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those
+    are recorded.
+    """
     size = count_or_none(a.group_size)
     return Comm(
         name=str(a.collective).lower(),
@@ -176,7 +198,9 @@ def comm_of(a: Args) -> Comm:
 
 
 def peer_of(op: str, a: Args) -> Comm:
-    """Return the call of a ``c10d`` send or receive, from its inputs (tensors, group, peer, tag) and the shapes of its tensors."""
+    """Return the call of a ``c10d`` send or receive, from its inputs (tensors, group, peer, tag) and the shapes of its
+    tensors.
+    """
     inputs, shapes = loose(a.inputs), loose(a.shapes)
     scalars = inputs[2:] if isinstance(inputs, list) else []
     peer = scalars[0] if len(scalars) > 1 else None

@@ -26,7 +26,9 @@ def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
     """
     for column in (parts.seen(name) for parts in tables for name in _TIMES):
         if len(column) and max(abs(int(column.min()) + base_ns), abs(int(column.max()) + base_ns)) >= MAX_NS:
-            raise InputError("an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=path, todo="record again")
+            raise InputError(
+                "an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=path, todo="record again"
+            )
         column += base_ns
 
 
@@ -51,8 +53,12 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
 
 
 def host_rows(parts: Parts, strings: Sequence[str], *, old: bool) -> HostRows:
-    """Return host rows in order, with ranges distinguished from ops. ``old``: rows of category ``Operator`` are among them."""
-    rows = parts.table(HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None)
+    """Return host rows in order, with ranges distinguished from ops. ``old``: rows of category ``Operator`` are among
+    them.
+    """
+    rows = parts.table(
+        HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None
+    )
     own = fits(RANGE, strings)[rows.name]
     mixed = not rows.annotation.any() and (old or own.any())
     annotation = rows.annotation | own
@@ -70,7 +76,9 @@ def by_start(parts: Parts, *, longest_first: bool = False) -> NDArray[np.intp]:
 
 
 def flow_rows(parts: Parts, left_out: Counter[str]) -> FlowRows:
-    """Join flow starts to flow ends by id, in the order of the starts' ids. What has no partner or a second one is counted."""
+    """Join flow starts to flow ends by id, in the order of the starts' ids. What has no partner or a second one is
+    counted.
+    """
     ns, ident, tid = parts.column("ns"), parts.column("ident"), parts.column("tid")
     end = parts.column("end", np.uint8)
     starts, ends = np.flatnonzero(end == 0), np.flatnonzero(end == 1)

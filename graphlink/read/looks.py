@@ -14,7 +14,8 @@ _HEAD_BYTES = 1 << 20
 
 
 def looks_like(path: str | Path) -> str | None:
-    """Identify a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
+    """Identify a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of
+    ``kinds``; else None.
 
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """
@@ -32,6 +33,8 @@ def looks_like(path: str | Path) -> str | None:
                     return JAX.name
                 return {"traceEvents": KINETO, "nodes": ET}[array.key].name
             first = next(array.blocks(dict), None)
-            return KINETO.name if first is not None and any(isinstance(row.get("ph"), str) for row in first.rows) else None
+            return (
+                KINETO.name if first is not None and any(isinstance(row.get("ph"), str) for row in first.rows) else None
+            )
     except InputError:
         return None

@@ -25,11 +25,17 @@ class MemoryRows:
 
     def add(self, rows: Sequence[Event]) -> None:
         """Count rows of devices that say how much is allocated and reserved. Linear."""
-        args = [row.args for row in rows if row.name == MEMORY and row.args is not None and row.args.allocated is not None]
+        args = [
+            row.args for row in rows if row.name == MEMORY and row.args is not None and row.args.allocated is not None
+        ]
         if not args:
             return
-        columns = np.stack([ints([getattr(a, name) for a in args]) for name in ("device_id", "device_type", "allocated", "reserved")])
-        device, _, allocated, reserved = columns[:, (columns[0] >= 0) & (columns[1] != _CPU) & (columns[2:] >= 0).all(axis=0)]
+        columns = np.stack(
+            [ints([getattr(a, name) for a in args]) for name in ("device_id", "device_type", "allocated", "reserved")]
+        )
+        device, _, allocated, reserved = columns[
+            :, (columns[0] >= 0) & (columns[1] != _CPU) & (columns[2:] >= 0).all(axis=0)
+        ]
         for number in np.unique(device).tolist():
             mine = device == number
             self.rows[number] = self.rows.get(number, 0) + int(np.count_nonzero(mine))
@@ -39,7 +45,9 @@ class MemoryRows:
     def found(self, devices: object) -> tuple[DeviceMemory, ...]:
         """Return what was counted, by device; ``devices``: ``deviceProperties`` of Kineto, which has the total."""
         described = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
-        total: dict[Any, int | None] = {to_int_or_none(one.get("id")): to_int_or_none(one.get("totalGlobalMem")) for one in described}
+        total: dict[Any, int | None] = {
+            to_int_or_none(one.get("id")): to_int_or_none(one.get("totalGlobalMem")) for one in described
+        }
         return tuple(
             DeviceMemory(
                 device=number,

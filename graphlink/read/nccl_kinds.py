@@ -22,7 +22,8 @@ PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 
 _CAT: Final = re.compile(rb'"cat"\s*:\s*"([A-Z_0-9]{1,20})"')
 _PLUGIN: Final = frozenset(
-    b"GROUP_API COLL_API P2P_API KERNEL_LAUNCH GROUP COLL P2P PROXY GPU NET_IB NET_SOCK CE_COLL CE_SYNC CE_BATCH".split()
+    b"GROUP_API COLL_API P2P_API KERNEL_LAUNCH GROUP COLL P2P PROXY GPU NET_IB NET_SOCK CE_COLL CE_SYNC "
+    b"CE_BATCH".split()
 )
 _PROXY: Final = frozenset({b"NET", b"COL"})
 _EMPTY: Final = re.compile(rb"\[\s*\{\}\s*\]\s*")
@@ -32,8 +33,8 @@ _COMM_HASH: Final = re.compile(rb'"comm_hash"\s*:')
 
 
 def kind_of(head: bytes) -> DumpKind | str | None:
-    """Identify a file by its first ``HEAD_BYTES``, unpacked: return its kind, what else it is in words, or None for a file that is none of
-    NCCL's."""
+    """Identify a file by its first ``HEAD_BYTES``, unpacked: return its kind, what else it is in words, or None for a
+    file that is none of NCCL's."""
     if PICKLE.match(head):
         return DumpKind.FLIGHT_RECORDER if b"pg_config" in head or b"profiling_name" in head else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -54,7 +55,10 @@ def read_kind(path: Path) -> DumpKind | str | None:
 
 def _of_list(text: bytes) -> DumpKind | str | None:
     if _EMPTY.fullmatch(text):
-        return "a dump of a profiler of NCCL without events: NCCL_PROFILE_EVENT_MASK is 0 by default, which records nothing"
+        return (
+            "a dump of a profiler of NCCL without events: NCCL_PROFILE_EVENT_MASK is 0 by default, which records "
+            "nothing"
+        )
     categories = set(_CAT.findall(text))
     if _COMM_HASH.search(text) and categories:
         return "a file of the CoMMA profiler plugin"

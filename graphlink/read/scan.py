@@ -1,6 +1,7 @@
 """Find where the elements of a JSON array end, without decoding it.
 
-``guess_cut`` is quick and may be wrong; ``scan`` is exact for valid JSON. Both take a buffer that starts with the array's ``[``.
+``guess_cut`` is quick and may be wrong; ``scan`` is exact for valid JSON. Both take a buffer that starts with the
+array's ``[``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def separator_at(buffer: bytes, cut: int) -> bytes:
 
 
 def scan(buffer: bytes, *, first_cut: bool = False) -> tuple[int | None, int | None]:
-    """Find (cut, end): the last comma between elements, and the bracket that closes the array; None where the buffer has none.
+    """Find (cut, end): the last comma between elements, and the bracket that closes the array; None where the buffer
+    has none.
 
     Counts brackets outside strings. Linear; exact if the text is valid JSON.
 
@@ -76,7 +78,9 @@ def scan(buffer: bytes, *, first_cut: bool = False) -> tuple[int | None, int | N
 
 
 def _real_quotes(text: NDArray[np.uint8], first: int, part: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the positions in ``part`` of quotes that no backslash escapes (an odd run of backslashes before a quote escapes it)."""
+    """Return the positions in ``part`` of quotes that no backslash escapes (an odd run of backslashes before a quote
+    escapes it).
+    """
     quotes = np.flatnonzero(part == _QUOTE)
     doubtful = np.flatnonzero(text[first + quotes - 1] == _BACKSLASH)
     escaped = []

@@ -1,4 +1,6 @@
-"""How much of a device the blocks of a kernel can fill: blocks over SMs (compute units), 1 at most; 0 where no recording tells."""
+"""How much of a device the blocks of a kernel can fill: blocks over SMs (compute units), 1 at most; 0 where no
+recording tells.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import numpy as np
 from graphlink.model import F64, I64, Bool, Gpu
 from graphlink.read.columns import Parts, Strings, loose
 
-_OF_THREADS: Final = re.compile(r"hip(?:Ext|Hcc)ModuleLaunchKernel")  # take the number of threads in all, and that is their ``grid``
+_OF_THREADS: Final = re.compile(
+    r"hip(?:Ext|Hcc)ModuleLaunchKernel"
+)  # take the number of threads in all, and that is their ``grid``
 _MOST: Final = 1 << 40  # blocks or threads of a launch; more is damage
 
 
@@ -21,7 +25,11 @@ class Extents(dict[bytes, int]):
 
     def __missing__(self, text: bytes) -> int:
         sizes = loose(text.decode("utf-8", "replace"))
-        whole = isinstance(sizes, list) and bool(sizes) and all(type(size) is int and 0 < size < _MOST for size in sizes[:4])
+        whole = (
+            isinstance(sizes, list)
+            and bool(sizes)
+            and all(type(size) is int and 0 < size < _MOST for size in sizes[:4])
+        )
         number = math.prod(sizes) if whole and len(sizes) <= 3 else 0
         self[text] = number = number if number < _MOST else 0
         return number
@@ -33,8 +41,8 @@ def recorded(blocks_per_sm: Sequence[Any]) -> F64:
 
 
 def sm_share(blocks: I64, device: I64, gpus: Sequence[Gpu]) -> F64:
-    """Return the share of launches of so many ``blocks`` (0 and less: unknown), by the SMs of their ``device``; of one that is numbered
-    otherwise than its rows by those of all, where they agree."""
+    """Return the share of launches of so many ``blocks`` (0 and less: unknown), by the SMs of their ``device``; of one
+    that is numbered otherwise than its rows by those of all, where they agree."""
     known = {gpu.device: gpu.sms for gpu in gpus if gpu.sms is not None}
     common = next(iter(known.values())) if len({*known.values()}) == 1 else 0
     numbers, which = np.unique(device, return_inverse=True)
@@ -44,7 +52,9 @@ def sm_share(blocks: I64, device: I64, gpus: Sequence[Gpu]) -> F64:
 
 
 def fill_in(device: Parts, calls: Parts, strings: Strings, gpus: Sequence[Gpu]) -> None:
-    """Put the share of rows that have a grid in place of ``blocks per SM``, in place. AMD's recordings are such. Linear, and a sort."""
+    """Put the share of rows that have a grid in place of ``blocks per SM``, in place. AMD's recordings are such.
+    Linear, and a sort.
+    """
     share, blocks = device.seen("sm_share"), device.seen("blocks")
     if not ((share == 0) & (blocks > 0)).any():
         return

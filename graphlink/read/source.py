@@ -1,7 +1,7 @@
 """A user's file as a stream of plain bytes, whatever it is packed with.
 
-Packing is recognised by the first bytes, never by the name. Everything that can be wrong with the file itself (missing, a folder, no
-permission, cut or damaged packing) is an ``InputError`` that names the place in the unpacked text.
+Packing is recognised by the first bytes, never by the name. Everything that can be wrong with the file itself (missing,
+a folder, no permission, cut or damaged packing) is an ``InputError`` that names the place in the unpacked text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Source:
-    """Sequential reader of one file. ``position`` counts the unpacked bytes given out, from ``packed_file`` where it is packed."""
+    """Sequential reader of one file. ``position`` counts the unpacked bytes given out, from ``packed_file`` where it is
+    packed.
+    """
 
     def __init__(self, path: Path, stream: BinaryIO, packed: str, packed_file: BinaryIO | None = None):
         self.path, self.packed, self._packed_file = path, packed, packed_file

@@ -1,9 +1,10 @@
 """One big JSON array, read block by block in bounded memory.
 
-A trace is a document with a single huge list (``traceEvents``, ``nodes``) or a bare list. The text is taken in blocks; a
-block ends at a comma between two elements and is decoded into typed structs at once. The cut is exact, not a guess: if ``[`` + block
-+ ``]`` is valid JSON, then by JSON's grammar the block was a whole number of elements. A cut that fails this is replaced by an exact
-scan of brackets and strings. The text around the array is decoded too, so that keys before and after it are found alike.
+A trace is a document with a single huge list (``traceEvents``, ``nodes``) or a bare list. The text is taken in blocks;
+a block ends at a comma between two elements and is decoded into typed structs at once. The cut is exact, not a guess:
+if ``[`` + block + ``]`` is valid JSON, then by JSON's grammar the block was a whole number of elements. A cut that
+fails this is replaced by an exact scan of brackets and strings. The text around the array is decoded too, so that keys
+before and after it are found alike.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Block(msgspec.Struct, Generic[T], frozen=True):
 
 @contextmanager
 def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[ArrayReader]:
-    """Open the array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
+    """Open the array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a
+    list.
 
     InputError: the file cannot be read, is no JSON, or has no such list.
     """
@@ -64,9 +66,18 @@ def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_B
 
 
 class ArrayReader:
-    """Reads one array once. ``key`` is the array's key, None for a bare list; ``around`` is whole when all blocks have been read."""
+    """Reads one array once. ``key`` is the array's key, None for a bare list; ``around`` is whole when all blocks have
+    been read.
+    """
 
-    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES, *, max_element_bytes: int | None = None):
+    def __init__(
+        self,
+        source: Source,
+        keys: Sequence[str],
+        block_bytes: int = BLOCK_BYTES,
+        *,
+        max_element_bytes: int | None = None,
+    ):
         self._source, self._block_bytes = source, block_bytes
         self._max_element_bytes = MAX_ELEMENT_BYTES if max_element_bytes is None else max_element_bytes
         self.key: str | None = None
@@ -74,14 +85,17 @@ class ArrayReader:
         self._buffer = b""
         self._pushed_back = b""  # read already
         self._at = 0  # place in the text of what stands first in the buffer
-        self._separator = b""  # learned when a guess fails: lists of objects inside elements (attrs of an ET) mislead it
+        self._separator = (
+            b""  # learned when a guess fails: lists of objects inside elements (attrs of an ET) mislead it
+        )
         self._find_array(keys)
 
     def blocks(self, row_type: type[T], *, keep_raw: bool = False) -> Iterator[Block[T]]:
         """Yield the array's elements as ``row_type``, in order.
 
-        Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
-        element above ``max_element_bytes`` (16 MB), too deep nesting, more than ``MAX_BAD`` elements that are no ``row_type``.
+        Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut
+        text, an element above ``max_element_bytes`` (16 MB), too deep nesting, more than ``MAX_BAD`` elements that are
+        no ``row_type``.
         """
         decoder = _RowDecoder(row_type, keep_raw)
         first, bad, buffer = 0, 0, self._buffer
@@ -186,7 +200,8 @@ class ArrayReader:
     def _find_key(self, text: bytes, start: re.Pattern[bytes]) -> int | None:
         """Find the bracket that begins the array, and take up key and text before it."""
         for match in islice(start.finditer(text), _MAX_HEADS):
-            # the place may be in a string or deeper down: only at the top level does closing both brackets give a document
+            # the place may be in a string or deeper down: only at the top level does closing both brackets give a
+            # document
             head = text[: match.end() - 1] + b"[]}"
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.around = msgspec.json.decode(head, type=_Around) if head.count(b":") <= MAX_KEYS else {}
@@ -208,11 +223,17 @@ class ArrayReader:
 
     def _no_array(self, text: bytes, keys: Sequence[str], skipped: int) -> InputError:
         if not text.strip(_SPACE):
-            return InputError("is empty" + (" or cut off" if self._source.packed else ""), path=self._source.path, todo="record it again")
+            return InputError(
+                "is empty" + (" or cut off" if self._source.packed else ""),
+                path=self._source.path,
+                todo="record it again",
+            )
         found = self._decode_around(text, skipped)
         wanted = " or ".join(f'"{key}"' for key in keys)
         names = ", ".join(list(found)[:8]) or "none"
-        return InputError(f"has no list {wanted} (its keys: {names})", path=self._source.path, todo="give the file that has it")
+        return InputError(
+            f"has no list {wanted} (its keys: {names})", path=self._source.path, todo="give the file that has it"
+        )
 
     def _decode_around(self, text: bytes, at: int) -> _Around:
         if text.count(b":") > MAX_KEYS:
@@ -229,7 +250,9 @@ class ArrayReader:
             raise self._too_deep(0) from None
 
     def _may_grow(self, buffer: bytes, first: int, *, at_end: bool) -> None:
-        """Tell whether more text can help: raises if an element is too big, the file ends here, or the text is wrong already."""
+        """Tell whether more text can help: raises if an element is too big, the file ends here, or the text is wrong
+        already.
+        """
         try:
             msgspec.json.decode(buffer, type=list[msgspec.Raw])
         except RecursionError:
@@ -249,8 +272,8 @@ class ArrayReader:
             raise self._error(f"element {first} is larger than {self._max_element_bytes >> 20} MB", self._at)
 
     def _malformed(self, error: Exception, text: bytes, at: int | None = None) -> InputError:
-        """Make the error for text of the list, or, ``at`` a place in the file, for what is around it: that is not shown, as metadata may be
-        secret."""
+        """Make the error for text of the list, or, ``at`` a place in the file, for what is around it: that is not
+        shown, as metadata may be secret."""
         message, of_events = str(error), at is None
         at = self._at if at is None else at
         place = _AT_BYTE.search(message)
@@ -263,7 +286,12 @@ class ArrayReader:
         return self._error(f"is nested too deeply, in element {first} or later", self._at)
 
     def _error(self, what: str, offset: int) -> InputError:
-        return InputError(what, path=self._source.path, where=self._source.where(max(0, offset)), todo="check the file, or record it again")
+        return InputError(
+            what,
+            path=self._source.path,
+            where=self._source.where(max(0, offset)),
+            todo="check the file, or record it again",
+        )
 
 
 def utf8(text: bytes) -> bytes:

@@ -1,4 +1,6 @@
-"""The critical path over all ranks of a run: that of the coupled replay, where a rank that waited hands it on to the one that came late."""
+"""The critical path over all ranks of a run: that of the coupled replay, where a rank that waited hands it on to the
+one that came late.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,12 @@ _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
 class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The path, first node first: columns with one entry per node. Times are those of the replay on the run's clock, from ``origin_ns``.
+    """The path, first node first: columns with one entry per node. Times are those of the replay on the run's clock,
+    from ``origin_ns``.
 
-    A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is the kind of the
-    dependency on that one; where that one is of ``other_rank``, ``collective`` or ``message``. ``name`` and ``share`` are positions in
-    ``names`` and ``shares``.
+    A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is
+    the kind of the dependency on that one; where that one is of ``other_rank``, ``collective`` or ``message``. ``name``
+    and ``share`` are positions in ``names`` and ``shares``.
     """
 
     rank: list[int]
@@ -62,10 +65,11 @@ class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of ranks on the path: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
+    """A change of ranks on the path: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of
+    ``other_rank``.
 
-    ``what`` names the collective or message. Before it came to that, the path spent ``stretch_ns`` on ``other_rank``, most of it
-    (``most_ns``) in nodes named ``most``.
+    ``what`` names the collective or message. Before it came to that, the path spent ``stretch_ns`` on ``other_rank``,
+    most of it (``most_ns``) in nodes named ``most``.
     """
 
     rank: int
@@ -100,12 +104,13 @@ class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``share_ns`` sums up to ``length_ns``. ``before_ns``: from the first start of all ranks to that of the rank on which the path begins,
-    which no graph explains (the recordings began apart); ``before_ns`` + ``length_ns`` is the time of the replay of all ranks.
+    """``share_ns`` sums up to ``length_ns``. ``before_ns``: from the first start of all ranks to that of the rank on
+    which the path begins, which no graph explains (the recordings began apart); ``before_ns`` + ``length_ns`` is the
+    time of the replay of all ranks.
 
-    ``origin_ns``: the first start of all ranks on the run's clock, since the epoch; None where the ranks have no clock in common, and
-    began together. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``, largest first; ``stuck`` has a line
-    for each rank that did not finish, and then the path is that of what ran.
+    ``origin_ns``: the first start of all ranks on the run's clock, since the epoch; None where the ranks have no clock
+    in common, and began together. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``,
+    largest first; ``stuck`` has a line for each rank that did not finish, and then the path is that of what ran.
     """
 
     length_ns: int
@@ -116,7 +121,9 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     nodes_run: int
     nodes_all: int
     share_ns: dict[str, int]
-    gain_ns: dict[str, int] | UnsetType = UNSET  # of all nodes of a share on all ranks; absent in the file, and where a rank is stuck
+    gain_ns: dict[str, int] | UnsetType = (
+        UNSET  # of all nodes of a share on all ranks; absent in the file, and where a rank is stuck
+    )
     ranks: list[RankShare]
     hops: list[Hop]
     families: list[AcrossFamily]
@@ -128,7 +135,9 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
-    """Find the path over the graphs ``files`` of some ranks; ``groups`` is ``comm_group.json``. As ``play_coupled`` in time."""
+    """Find the path over the graphs ``files`` of some ranks; ``groups`` is ``comm_group.json``. As ``play_coupled`` in
+    time.
+    """
     work = workload(files)
     met = meetings(work, groups)
     played = play_coupled(work, met)
@@ -150,14 +159,17 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
-            AcrossFamily(name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns, before=f.before)
+            AcrossFamily(
+                name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns, before=f.before
+            )
             for f in families(work, path, TOP_FAMILIES)
         ],
         shares=list(SHARES),
         names=[*names],
         nodes=_nodes(work, path, share, name, begin),
         stuck=[
-            f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
+            f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for "
+            f"{s.waits_for}"
             for s in stuck(work, played, met)
         ],
         notes=list(met.notes),
@@ -165,14 +177,20 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
 
 
 def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> dict[str, int]:
-    """Return how much earlier all ranks would end if what counts as a share took no time, on any rank: of each share a replay."""
+    """Return how much earlier all ranks would end if what counts as a share took no time, on any rank: of each share a
+    replay.
+    """
     work = workload(files)
     before_ns = play_coupled(work, meetings(work, groups)).total_ns
     out = {}
     for share, name in enumerate(SHARES):
         sorts = [w for w in Work if _SHARE[w] == share and (work.work == w).any()]
         sorts += [Work.DELAY] if share == Share.IDLE and Work.DELAY not in sorts and work.fixed_ns.any() else []
-        changed = apply(work, Changes(tuple(TimeChange(sort=SORT_OF[w], scale=0) for w in sorts)), groups).work if sorts else work
+        changed = (
+            apply(work, Changes(tuple(TimeChange(sort=SORT_OF[w], scale=0) for w in sorts)), groups).work
+            if sorts
+            else work
+        )
         out[name] = before_ns - play_coupled(changed, meetings(changed, groups)).total_ns
     return out
 

@@ -1,8 +1,8 @@
 """The band of a prediction: what a second run with the changes takes, in 90 of 100 cases (docs/replay.md, "How sure").
 
-Three things keep a prediction from being exact: steps that differ from each other, time that nothing explains and that may change with the
-rest, and communication whose latency may stay. The first is jitter, whose half width is known. The others either are so or are not, each as
-likely, so the truth lies at either of two places, with jitter around it.
+Three things keep a prediction from being exact: steps that differ from each other, time that nothing explains and that
+may change with the rest, and communication whose latency may stay. The first is jitter, whose half width is known. The
+others either are so or are not, each as likely, so the truth lies at either of two places, with jitter around it.
 """
 
 from __future__ import annotations
@@ -39,25 +39,28 @@ _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What ``summary.json`` tells of a rank beside its graph: when its steps began, and which share of its path is in calls that blocked
-    for no reason that an edge names."""
+    """What ``summary.json`` tells of a rank beside its graph: when its steps began, and which share of its path is in
+    calls that blocked for no reason that an edge names."""
 
     steps_ns: I64
     blocked_share: float = 0.0
 
     @staticmethod
     def of(steps_ns: Sequence[int], path_ns: int, pinned_ns: int, shown_share: float) -> Told:
-        """Make it of the starts of steps, and of a path of ``path_ns``, ``pinned_ns`` of which nothing explains, of all of it
-        ``shown_share`` in gaps and delays."""
+        """Make it of the starts of steps, and of a path of ``path_ns``, ``pinned_ns`` of which nothing explains, of all
+        of it ``shown_share`` in gaps and delays."""
         blocked = pinned_ns / path_ns - shown_share if path_ns > 0 else 0.0
         return Told(np.array(steps_ns, np.int64), min(max(blocked, 0.0), 1.0))
 
 
-def band(work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, told: Mapping[int, Told]) -> Band:
-    """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log n) in nodes.
+def band(
+    work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, told: Mapping[int, Told]
+) -> Band:
+    """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log
+    n) in nodes.
 
-    ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the changed program,
-    with its own jitter. So it is as wide as two runs may differ, not as a mean.
+    ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the
+    changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean.
     """
     steps = _Steps.of(changed, after, told)
     pinned_ns = _unexplained_ns(work, changed, path, told)
@@ -91,8 +94,8 @@ def band(work: Workload, changed: Workload, before_ns: int, after: Played, path:
 
 
 class _Jitter(NamedTuple):
-    """By how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more than ``both``, in
-    1 - ``LEVEL`` by more than ``one``."""
+    """By how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more than
+    ``both``, in 1 - ``LEVEL`` by more than ``one``."""
 
     both: float
     one: float
@@ -100,8 +103,8 @@ class _Jitter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """``of_node``: the step of each node, all 0 where the ranks have no steps in common. ``took_ns``: from the end of the work of one step
-    to that of the next, of all ranks."""
+    """``of_node``: the step of each node, all 0 where the ranks have no steps in common. ``took_ns``: from the end of
+    the work of one step to that of the next, of all ranks."""
 
     count: int
     of_node: I64
@@ -135,9 +138,9 @@ def _step_of(file: Graph, starts_ns: I64) -> I64:
 def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[_Jitter | None, str]:
     """Return by how much a step differs, or why that is not known.
 
-    The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as ``WEIGHT`` steps, the sum of
-    the variances of the nodes on the path, each among its equals: those of its name that come as the k-th in other steps; in one step, all
-    of its name.
+    The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as
+    ``WEIGHT`` steps, the sum of the variances of the nodes on the path, each among its equals: those of its name that
+    come as the k-th in other steps; in one step, all of its name.
     """
     family, count = work.names()[0], max(steps.count, 1)
     took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
@@ -148,7 +151,9 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     variance = _variance(same, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
-    of_nodes = float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2  # what nothing repeats differs as much as the rest
+    of_nodes = (
+        float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2
+    )  # what nothing repeats differs as much as the rest
     weight, free = WEIGHT if known >= _LEAST_KNOWN else 0, max(len(steps.took_ns) - 1, 0)
     if not weight + free:
         return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once"
@@ -158,8 +163,8 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
 
 
 def _alike(member: I32, family: I64, took_ns: F64) -> I64:
-    """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of time, none takes
-    ``ALIKE`` times the one before."""
+    """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of
+    time, none takes ``ALIKE`` times the one before."""
     order = np.lexsort((took_ns, family, member))
     first = begins(member[order], family[order])
     first[1:] |= took_ns[order[1:]] > ALIKE * took_ns[order[:-1]]
@@ -177,10 +182,12 @@ def _variance(same: I64, value: F64) -> F64:
 
 
 def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, told: Mapping[int, Told]) -> float:
-    """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in calls that blocked; but
-    for gaps and delays that were changed themselves."""
+    """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in
+    calls that blocked; but for gaps and delays that were changed themselves."""
     node, sort = path.node, changed.work[path.node]
-    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in changed.ranks])[changed.member[node]]
+    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in changed.ranks])[
+        changed.member[node]
+    ]
     late_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
     pinned_ns = np.where(sort == Work.GAP, path.own_ns, np.minimum(late_ns, path.own_ns))
     if len(work) == len(changed):
@@ -200,8 +207,8 @@ def _factors(work: Workload, changed: Workload) -> list[float]:
 
 
 def _latency_ns(work: Workload, changed: Workload, path: ReplayPath) -> list[float]:
-    """Return by how much less, and by how much more, communication on the path may take if what the quickest one of its rank takes is
-    latency, which a change of its time leaves as it is. Nothing where nodes came or went."""
+    """Return by how much less, and by how much more, communication on the path may take if what the quickest one of its
+    rank takes is latency, which a change of its time leaves as it is. Nothing where nodes came or went."""
     if len(work) != len(changed):
         return [0.0, 0.0]
     own_ns, comm = work.cost_ns - work.fixed_ns, work.work == Work.COMM
@@ -266,8 +273,8 @@ def told_by_summary(folder: Path) -> dict[int, Told]:
 
 
 def band_words(band: Band, before_ns: int) -> list[str]:
-    """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none. ``before_ns``: what the run
-    takes as recorded."""
+    """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none.
+    ``before_ns``: what the run takes as recorded."""
     if band.run is None:
         return [f"{band.why}: record more steps"]
     again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"

@@ -1,11 +1,12 @@
 """Buckets of gradients of another size, as a what-if: collectives of one group and step joined or divided.
 
-Which collectives reduce gradients is seen from who waits for them: nobody does before the last of the step is on its way. Such a series is
-joined in its order up to the size that is asked for; what is larger is divided.
+Which collectives reduce gradients is seen from who waits for them: nobody does before the last of the step is on its
+way. Such a series is joined in its order up to the size that is asked for; what is larger is divided.
 
-A joined one is launched where its last part was; who waited for a part waits for it. Of a divided one the pieces follow each other on
-its stream, and each begins once its gradients are there: those come evenly over the device work since the collective before. The node of
-the recording stands for its last piece. The pieces before are lags of its edges, as the last one ends so much later than each may begin.
+A joined one is launched where its last part was; who waited for a part waits for it. Of a divided one the pieces follow
+each other on its stream, and each begins once its gradients are there: those come evenly over the device work since the
+collective before. The node of the recording stands for its last piece. The pieces before are lags of its edges, as the
+last one ends so much later than each may begin.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class _Cost:
         """Return what so many bytes take. Raises UsageError for more than 2**50 ns, 13 days."""
         ns = self.latency_ns + self.ns_per_byte * size_bytes
         if ns > MOST_PIECE_NS:
-            raise UsageError(f"a collective of {size_bytes:,.0f} bytes would take more than 13 days", todo="give a larger bandwidth")
+            raise UsageError(
+                f"a collective of {size_bytes:,.0f} bytes would take more than 13 days", todo="give a larger bandwidth"
+            )
         return max(1, round(ns))
 
 
@@ -65,13 +68,15 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
     """Return ``work`` with other buckets. n log n in edges.
 
     Raises:
-        UsageError: no group has gradients in several collectives of a step, all are of that size, or what another size takes is not known.
+        UsageError: no group has gradients in several collectives of a step, all are of that size, or what another size
+            takes is not known.
     """
     turns = _turns(work, change)
     if not turns:
         raise UsageError(
             f"{change.title}: no group reduces gradients in several collectives that nobody waits for before the last",
-            todo="with one bucket a step, or one rank of a group that is waited for at once, there is nothing to join or divide",
+            todo="with one bucket a step, or one rank of a group that is waited for at once, there is nothing to join "
+            "or divide",
         )
     edit, notes = _Edit.of(work, change), []
     for (group, kind), by_rank in turns.items():
@@ -97,7 +102,9 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
 
 
 def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
-    """Return by group and type the collectives of each rank (position), in their order, where several are under way in a step."""
+    """Return by group and type the collectives of each rank (position), in their order, where several are under way in
+    a step.
+    """
     kind = work.column("comm_type")
     mine = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
     mine &= in_group(work, change)
@@ -107,11 +114,17 @@ def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
         of_rank = np.flatnonzero(mine & (work.member == member))
         for key in sorted(set(zip(group[of_rank].tolist(), kind[of_rank].tolist(), strict=True))):
             out[key][member] = of_rank[(group[of_rank] == key[0]) & (kind[of_rank] == key[1])]
-    return {key: by_rank for key, by_rank in out.items() if change.group is not None or any(len(s) > 1 for s in _series(work, by_rank))}
+    return {
+        key: by_rank
+        for key, by_rank in out.items()
+        if change.group is not None or any(len(s) > 1 for s in _series(work, by_rank))
+    }
 
 
 def _series(work: Workload, by_rank: Mapping[int, I64]) -> list[range]:
-    """Return the turns of a group in series: a new one begins where on some rank something waited for the collective before."""
+    """Return the turns of a group in series: a new one begins where on some rank something waited for the collective
+    before.
+    """
     count = max(map(len, by_rank.values()))
     begins = np.zeros(count, np.bool_)
     begins[0] = True
@@ -124,7 +137,9 @@ def _series(work: Workload, by_rank: Mapping[int, I64]) -> list[range]:
 
 
 def _first_waiting_ns(work: Workload, nodes: I64) -> I64:
-    """Return when the first node begins that waits for each collective, but for later ones and for delays of its stream."""
+    """Return when the first node begins that waits for each collective, but for later ones and for delays of its
+    stream.
+    """
     of = np.full(len(work), NOWHERE)
     of[nodes] = np.arange(len(nodes))
     target, stream = work.target, work.column("stream")
@@ -142,7 +157,11 @@ def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -
     for turns in _series(work, by_rank):
         first, total = turns.start, 0
         for turn in turns:
-            full = turn - first == change.join if change.size_mb is None else total > 0 and total + size[turn] > change.size_mb * MB
+            full = (
+                turn - first == change.join
+                if change.size_mb is None
+                else total > 0 and total + size[turn] > change.size_mb * MB
+            )
             if full:
                 yield _bucket(turns, first, turn - 1, total, change)
                 first, total = turn, 0
@@ -153,12 +172,18 @@ def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -
 def _bucket(series: range, first: int, last: int, size_bytes: int, change: BucketChange) -> _Bucket:
     pieces = 1 if change.size_mb is None or first < last else max(1, round(size_bytes / (change.size_mb * MB)))
     if pieces > MOST_PIECES:
-        raise UsageError(f"{change.title}: a collective of {size_bytes:,} bytes would be {pieces:,} pieces", todo="ask for larger buckets")
+        raise UsageError(
+            f"{change.title}: a collective of {size_bytes:,} bytes would be {pieces:,} pieces",
+            todo="ask for larger buckets",
+        )
     return _Bucket(series, first, last, size_bytes, pieces)
 
 
-def _cost(work: Workload, by_rank: Mapping[int, I64], kind: int, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> _Cost:
-    """Fit what collectives of a group take, on those of the recording: of each the shortest of its ranks, which waited for nobody.
+def _cost(
+    work: Workload, by_rank: Mapping[int, I64], kind: int, change: BucketChange, groups: Mapping[int, Sequence[int]]
+) -> _Cost:
+    """Fit what collectives of a group take, on those of the recording: of each the shortest of its ranks, which waited
+    for nobody.
 
     Raises:
         UsageError: they do not show how their time grows with their size.
@@ -175,7 +200,8 @@ def _cost(work: Workload, by_rank: Mapping[int, I64], kind: int, change: BucketC
         return _Cost(max(0.0, float(np.median(took - slope * size))), slope)
     if len(sizes) < 2:
         raise UsageError(
-            f"{change.title}: all {count:,} collectives have {int(sizes[0]):,} bytes, which does not show how their time grows with size",
+            f"{change.title}: all {count:,} collectives have {int(sizes[0]):,} bytes, which does not show how their "
+            "time grows with size",
             todo="give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file",
         )
     slope, latency = np.polyfit(sizes.astype(np.float64), usual, 1)
@@ -210,14 +236,26 @@ class _Edit:
         gone = np.zeros(len(work), np.bool_) if work.gone is None else work.gone.copy()
         after = np.argsort(work.source, kind="stable")
         first = np.append(0, np.cumsum(np.bincount(work.source, minlength=len(work))))
-        return _Edit(work, change, work.cost_ns.copy(), gone, work.source.astype(np.int64), work.lags().copy(), after, first, NewEdges())
+        return _Edit(
+            work,
+            change,
+            work.cost_ns.copy(),
+            gone,
+            work.source.astype(np.int64),
+            work.lags().copy(),
+            after,
+            first,
+            NewEdges(),
+        )
 
     def workload(self) -> Workload:
         """Return the workload with the changes."""
         work, none = self.work, np.zeros(len(self.work.kind), np.bool_)
         micros = np.maximum(work.micros_ns + self.cost - work.cost_ns, 0)
         fixed = np.where(self.gone, 0, work.fixed_ns)
-        out = replace(work, cost_ns=self.cost, micros_ns=micros, fixed_ns=fixed, gone=self.gone if self.gone.any() else None)
+        out = replace(
+            work, cost_ns=self.cost, micros_ns=micros, fixed_ns=fixed, gone=self.gone if self.gone.any() else None
+        )
         return rewired(replace(out, source=self.source.astype(np.int32), lag_ns=self.lags), none, self.new)
 
     def make(self, nodes: I64, bucket: _Bucket, cost: _Cost) -> None:
@@ -240,10 +278,15 @@ class _Edit:
             self.new.add(part, last, EdgeKind.COLLECTIVE)
 
     def _divide(self, nodes: I64, bucket: _Bucket, piece_ns: int) -> None:
-        """Let a collective be the last of several pieces: of the others only how much later it may begin than they might."""
+        """Let a collective be the last of several pieces: of the others only how much later it may begin than they
+        might.
+        """
         work, node, pieces = self.work, int(nodes[bucket.last]), bucket.pieces
         if work.column("device")[node] == NOWHERE:
-            raise UsageError(f"{self.change.title}: communication on the host can be joined, not divided", todo="ask for larger buckets")
+            raise UsageError(
+                f"{self.change.title}: communication on the host can be joined, not divided",
+                todo="ask for larger buckets",
+            )
         whole_ns = (pieces - 1) * piece_ns
         inside = range(int(work.first[node]), int(work.first[node + 1]))
         anchors = self._anchors(nodes, bucket)
@@ -259,7 +302,9 @@ class _Edit:
         self.cost[node] = work.fixed_ns[node] + piece_ns
 
     def _anchors(self, nodes: I64, bucket: _Bucket) -> list[int]:
-        """Return after which device op the gradients of each piece but the last are there; empty where the graph does not show it."""
+        """Return after which device op the gradients of each piece but the last are there; empty where the graph does
+        not show it.
+        """
         turn, size = bucket.last, self.work.column("comm_size")
         here = self._awaited(int(nodes[turn]))
         ops = self._ops_beside(here)

@@ -1,7 +1,7 @@
 """The changes of a what-if, as a file of ``--what-if`` has them and as the options of the command line make them.
 
-A file is TOML: a table ``[[time]]``, ``[[wait]]`` or ``[[network]]`` a change, in any number. In each of the first two a selector says
-which nodes or waits it is about, and one more key what becomes of them.
+A file is TOML: a table ``[[time]]``, ``[[wait]]`` or ``[[network]]`` a change, in any number. In each of the first two
+a selector says which nodes or waits it is about, and one more key what becomes of them.
 """
 
 from __future__ import annotations
@@ -43,16 +43,19 @@ Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 _ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times
 _OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
 _MOST_BYTES: Final = 1 << 20  # of a file
-_AT: Final = re.compile(r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL)
+_AT: Final = re.compile(
+    r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL
+)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<key>.*)`", re.DOTALL)
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes for which all of this is true; what is None is true of all.
 
-    ``step``: a number or a range as ``3-5``, by the marks of steps. ``thread``: OS thread ids of host nodes, and of the host nodes that
-    launched. ``path``: found in the callers, outermost first, with ``/`` between. ``line``: found in the ``file(line): function`` of the
-    Python frames. Of a wait, ``stream`` and ``sort`` are those of the device op that is awaited, all else is of the host node that waits.
+    ``step``: a number or a range as ``3-5``, by the marks of steps. ``thread``: OS thread ids of host nodes, and of the
+    host nodes that launched. ``path``: found in the callers, outermost first, with ``/`` between. ``line``: found in
+    the ``file(line): function`` of the Python frames. Of a wait, ``stream`` and ``sort`` are those of the device op
+    that is awaited, all else is of the host node that waits.
     """
 
     rank: Count | tuple[Count, ...] | None = None
@@ -83,25 +86,33 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def what(self) -> str:
-        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort; before it ``rank3:``, after it all else."""
+        """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort; before it ``rank3:``, after it all
+        else.
+        """
         one = self.rank if isinstance(self.rank, int) else None
         parts = (None if one is None else f"rank{one}", self.sort, None if self.name is None else self.name.pattern)
         head = ":".join(part for part in parts if part is not None)
-        more = {"step": self.step, "thread": self.thread, "stream": self.stream} | ({} if one is not None else {"rank": self.rank})
+        more = {"step": self.step, "thread": self.thread, "stream": self.stream} | (
+            {} if one is not None else {"rank": self.rank}
+        )
         words = [f"{key} {_listed(value)}" for key, value in more.items() if value is not None]
-        words += [f"{key} {value.pattern!r}" for key, value in (("path", self.path), ("line", self.line)) if value is not None]
+        words += [
+            f"{key} {value.pattern!r}" for key, value in (("path", self.path), ("line", self.line)) if value is not None
+        ]
         return " of ".join(part for part in (head, ", ".join(words)) if part)
 
     @property
     def of_option(self) -> bool:
         """Tell whether ``--scale`` can say it."""
-        return all(one is None for one in (self.step, self.thread, self.stream, self.path, self.line)) and not isinstance(self.rank, tuple)
+        return all(
+            one is None for one in (self.step, self.thread, self.stream, self.path, self.line)
+        ) and not isinstance(self.rank, tuple)
 
 
 class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0; ``remove``: no time, and no
-    wait in it; ``like``: the times of the run in that folder; ``even_out``: those of the same ops on the other ranks; ``launch_us``: more
-    or less for each launch call that it makes.
+    """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0; ``remove``:
+    no time, and no wait in it; ``like``: the times of the run in that folder; ``even_out``: those of the same ops on
+    the other ranks; ``launch_us``: more or less for each launch call that it makes.
     """
 
     scale: float | None = None
@@ -136,7 +147,10 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         what = self.what or ALL
         if self.launch_us is not None:
             return f"launches {self.launch_us:+g} us each" + (f" of {what}" if self.anything else "")
-        act = {"scale": f"x {self.scale:g}" if self.scale is not None else "", "add_us": f"{self.add_us or 0:+g} us each"}
+        act = {
+            "scale": f"x {self.scale:g}" if self.scale is not None else "",
+            "add_us": f"{self.add_us or 0:+g} us each",
+        }
         act |= {"remove": "removed", "like": f"like {self.like}", "even_out": "as on the other ranks"}
         return f"{what} {act[self.kind]}"
 
@@ -151,8 +165,8 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Waits of host threads ``remove``d, or moved to a later place of their thread: ``move_to_end_of_step``, or ``move_before`` the next
-    op in whose name that is found.
+    """Waits of host threads ``remove``d, or moved to a later place of their thread: ``move_to_end_of_step``, or
+    ``move_before`` the next op in whose name that is found.
 
     ``which``: ``all``, the id of an awaited or a waiting node, the exact name of the op that waits or of the call.
     """
@@ -187,8 +201,9 @@ class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of a ring; without a
-    latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json`` or, as a text, its recorded name.
+    """Communication at another bandwidth: it takes what its bytes take on the wire, and ``latency_us`` for each step of
+    a ring; without a latency no less than the quickest recorded. ``group``: of one alone, its id in ``comm_group.json``
+    or, as a text, its recorded name.
     """
 
     group: Count | str | None = None
@@ -221,8 +236,8 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each op or range that is chosen as one launch of a CUDA graph, which takes ``launch_us``; from one of its device ops to the next the
-    device takes ``gap_us`` (None = as the recording shows it).
+    """Each op or range that is chosen as one launch of a CUDA graph, which takes ``launch_us``; from one of its device
+    ops to the next the device takes ``gap_us`` (None = as the recording shows it).
     """
 
     launch_us: float | None = None
@@ -250,14 +265,20 @@ class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def title(self) -> str:
         """Return how the command line, or else a file, asks for it."""
-        plain = self.of_option and self.sort is None and self.rank is None and self.launch_us is None and self.gap_us is None
+        plain = (
+            self.of_option
+            and self.sort is None
+            and self.rank is None
+            and self.launch_us is None
+            and self.gap_us is None
+        )
         return f"--cuda-graph {self.what}" if plain else f"[[cuda_graph]] {self.done}"
 
 
 class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The all-reduces or reduce-scatters of gradients of a step joined or divided to ``size_mb`` each (of 2**20 bytes), or every
-    ``join`` of them joined; of one ``group``, as in ``NetworkChange``, or of all that have several in a step. ``bandwidth_gb_per_s``: of
-    their bytes on the wire, None = as the recording shows it.
+    """The all-reduces or reduce-scatters of gradients of a step joined or divided to ``size_mb`` each (of 2**20 bytes),
+    or every ``join`` of them joined; of one ``group``, as in ``NetworkChange``, or of all that have several in a step.
+    ``bandwidth_gb_per_s``: of their bytes on the wire, None = as the recording shows it.
     """
 
     size_mb: float | None = None
@@ -281,7 +302,9 @@ class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def done(self) -> str:
         """Return what it does, in a few words."""
         of = "" if self.group is None else f" in group {self.group}"
-        return (f"buckets of {self.size_mb:g} MB" if self.size_mb is not None else f"every {self.join} buckets joined") + of
+        return (
+            f"buckets of {self.size_mb:g} MB" if self.size_mb is not None else f"every {self.join} buckets joined"
+        ) + of
 
     @property
     def title(self) -> str:
@@ -291,8 +314,9 @@ class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The batches of each DataLoader made by ``workers``, each asked for ``prefetch`` in advance, on a machine with ``cores`` (None =
-    enough for all). ``recorded``: the number of workers in the recording, None where the main thread makes batches itself.
+    """The batches of each DataLoader made by ``workers``, each asked for ``prefetch`` in advance, on a machine with
+    ``cores`` (None = enough for all). ``recorded``: the number of workers in the recording, None where the main thread
+    makes batches itself.
     """
 
     workers: Many
@@ -366,7 +390,14 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return replace(Changes(), **{_TABLE[type(one)]: (one,)})
 
 
-_ORDER: Final = ("network", "time", "wait", "cuda_graph", "buckets", "dataloader")  # as in ``Changes``: a table of a file
+_ORDER: Final = (
+    "network",
+    "time",
+    "wait",
+    "cuda_graph",
+    "buckets",
+    "dataloader",
+)  # as in ``Changes``: a table of a file
 _TABLE: Final[dict[type[msgspec.Struct], str]] = {
     NetworkChange: "network",
     TimeChange: "time",
@@ -393,7 +424,10 @@ def _listed(value: Any) -> str:
 
 
 def changes_of(
-    scale: Sequence[str] = (), remove_sync: Sequence[str] = (), bandwidth_gb_per_s: float | None = None, launch_us: float | None = None
+    scale: Sequence[str] = (),
+    remove_sync: Sequence[str] = (),
+    bandwidth_gb_per_s: float | None = None,
+    launch_us: float | None = None,
 ) -> Changes:
     """Return the changes that options ask for.
 
@@ -406,7 +440,8 @@ def changes_of(
 
 
 def parse_scale(text: str) -> TimeChange:
-    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is of one rank.
+    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is
+    of one rank.
 
     Raises:
         UsageError: no sort and no pattern, or no factor.
@@ -415,7 +450,10 @@ def parse_scale(text: str) -> TimeChange:
     of = _OF_RANK.match(what)
     rank, what = (None, what) if of is None else (int(of[1]), what[of.end() :])
     sort, colon, pattern = what.partition(":")
-    todo = f"write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of {', '.join(SORTS)}"
+    todo = (
+        "write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of "
+        f"{', '.join(SORTS)}"
+    )
     if not equals:
         raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
     if not what:
@@ -436,7 +474,8 @@ def load_changes(path: Path) -> Changes:
     """Read a file of changes; folders in it are from the folder that it is in.
 
     Raises:
-        InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error names.
+        InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error
+            names.
     """
     try:
         data = path.read_bytes()
@@ -451,8 +490,13 @@ def load_changes(path: Path) -> Changes:
     except (msgspec.DecodeError, RecursionError, ValueError) as problem:
         raise InputError(f"is no TOML: {problem}", path=path, todo="docs/replay.md has an example") from None
     if not found.any:
-        raise InputError("has no changes", path=path, todo=f"add tables such as [[{_ORDER[1]}]]: docs/replay.md has an example")
-    return replace(found, time=tuple(one if one.like is None else replace(one, like=str(path.parent / one.like)) for one in found.time))
+        raise InputError(
+            "has no changes", path=path, todo=f"add tables such as [[{_ORDER[1]}]]: docs/replay.md has an example"
+        )
+    return replace(
+        found,
+        time=tuple(one if one.like is None else replace(one, like=str(path.parent / one.like)) for one in found.time),
+    )
 
 
 def _pattern(kind: type, value: Any) -> Any:

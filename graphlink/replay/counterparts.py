@@ -1,6 +1,7 @@
 """What the same nodes take elsewhere: in another run, or on the other ranks of this one.
 
-Nodes are the same if sort of work, path and name are; the k-th called of a rank is the k-th of the other where both have as many.
+Nodes are the same if sort of work, path and name are; the k-th called of a rank is the k-th of the other where both
+have as many.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _Code = dict[tuple[int, str, str, int], int]  # sort of work, path, name, thread
 
 @dataclass(frozen=True, slots=True)
 class Counterparts:
-    """``own_ns``: of every node what its counterpart takes without its start delay, ``NOWHERE`` where it has none; ``by_median``: how many
-    have a median, as the number of nodes differs."""
+    """``own_ns``: of every node what its counterpart takes without its start delay, ``NOWHERE`` where it has none;
+    ``by_median``: how many have a median, as the number of nodes differs."""
 
     own_ns: I64
     by_median: int
@@ -51,13 +52,17 @@ def _other_run(selection: Selection, folder: str) -> Selection:
         here = selection.work.ranks
         files = {rank: path for rank, path in graph_files(Path(folder)).items() if rank in here}
         if not files:
-            raise UsageError(f"like {folder}: has no graph of the ranks here", todo="name the output folder of a run with the same ranks")
+            raise UsageError(
+                f"like {folder}: has no graph of the ranks here",
+                todo="name the output folder of a run with the same ranks",
+            )
         selection.others[folder] = Selection(workload(load(files)))
     return selection.others[folder]
 
 
 def as_others(selection: Selection, mine: Bool) -> Counterparts:
-    """Find for the nodes ``mine`` the median of their counterparts on the ranks that have none of ``mine``. O(ranks x n log n).
+    """Find for the nodes ``mine`` the median of their counterparts on the ranks that have none of ``mine``. O(ranks x n
+    log n).
 
     Raises:
         UsageError: there is no such rank.
@@ -66,7 +71,10 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
     even = np.unique(work.member[mine]).tolist()
     others = [side for i, side in enumerate(sides) if i not in even]
     if not others:
-        raise UsageError("even_out: no other rank is replayed with it", todo="replay all ranks together: --machine coupled, without --rank")
+        raise UsageError(
+            "even_out: no other rank is replayed with it",
+            todo="replay all ranks together: --machine coupled, without --rank",
+        )
     own_ns, exact = np.full(len(work), NOWHERE, np.int64), np.zeros(len(work), np.bool_)
     for i in even:
         low, high = work.bounds[i]
@@ -82,8 +90,8 @@ def as_others(selection: Selection, mine: Bool) -> Counterparts:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The nodes of a rank: ``keys``, from the most exact, are equal for nodes that are the same; ``turn``: places in the order of calls;
-    ``time_ns``: what each takes without its start delay."""
+    """The nodes of a rank: ``keys``, from the most exact, are equal for nodes that are the same; ``turn``: places in
+    the order of calls; ``time_ns``: what each takes without its start delay."""
 
     keys: tuple[I64, ...]
     turn: I64
@@ -131,13 +139,17 @@ def _in_turn(thread: I64, called_ns: I64) -> I64:
 def _keys(code: _Code, columns: tuple[I64, ...], paths: Sequence[str], names: Sequence[str]) -> I64:
     """Return a number for each row of (sort of work, path, name, thread), the same for equal texts."""
     rows, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    number = [code.setdefault((sort, paths[of], names[called], thread), len(code)) for sort, of, called, thread in rows.tolist()]
+    number = [
+        code.setdefault((sort, paths[of], names[called], thread), len(code))
+        for sort, of, called, thread in rows.tolist()
+    ]
     return np.array(number, np.int64)[which.reshape(-1)]
 
 
 def _found(ours: _Side, theirs: _Side) -> tuple[I64, Bool]:
-    """Return for each node of ``ours`` the time of its counterpart, ``NOWHERE`` for none; and which of them are the k-th of as many. Nodes
-    of another thread, and then of another path, are taken only where there are none of the same, or another number of them."""
+    """Return for each node of ``ours`` the time of its counterpart, ``NOWHERE`` for none; and which of them are the
+    k-th of as many. Nodes of another thread, and then of another path, are taken only where there are none of the same,
+    or another number of them."""
     out, exact = np.full(len(ours.turn), NOWHERE, np.int64), np.zeros(len(ours.turn), np.bool_)
     for mine, other in zip(ours.keys, theirs.keys, strict=True):
         ns, same = _matched(mine, other, (ours.turn, theirs.turn), theirs.time_ns)
@@ -147,8 +159,8 @@ def _found(ours: _Side, theirs: _Side) -> tuple[I64, Bool]:
 
 
 def _matched(ours: I64, theirs: I64, turns: tuple[I64, I64], time_ns: I64) -> tuple[I64, Bool]:
-    """Return for each key of ``ours`` the time of its counterpart in ``theirs``, ``NOWHERE`` for none; and which of them are the k-th of as
-    many, not a median. ``turns``: places in the order of calls, of both."""
+    """Return for each key of ``ours`` the time of its counterpart in ``theirs``, ``NOWHERE`` for none; and which of
+    them are the k-th of as many, not a median. ``turns``: places in the order of calls, of both."""
     in_turn, by_time = np.lexsort((turns[1], theirs)), np.lexsort((time_ns, theirs))
     keys = theirs[in_turn]
     low = np.searchsorted(keys, ours, "left")

@@ -1,8 +1,8 @@
 """The coupled machine: all ranks at once, dependencies only, to the ns; collectives meet and messages arrive.
 
-A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded time of a member:
-that one waited for nobody. A message is on its way from when both ends have begun, so a receive ends no sooner than its send; a send waits
-for nobody. Wherever ranks do not meet this is the ideal machine.
+A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded
+time of a member: that one waited for nobody. A message is on its way from when both ends have begun, so a receive ends
+no sooner than its send; a send waits for nobody. Wherever ranks do not meet this is the ideal machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ COUPLED: Final = "coupled"
 
 
 def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
-    """Replay all ranks; each begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over several, do not run.
+    """Replay all ranks; each begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over
+    several, do not run.
 
     Linear in nodes, n log n in edges (one sort).
     """
@@ -53,8 +54,9 @@ def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the
-    end of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
+    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is
+    ``before_ns`` before the end of that. ``by`` is the send, or the host node in which the message left; ``send`` takes
+    ``sent_ns``.
     """
 
     send: I64
@@ -68,7 +70,9 @@ class _Sent:
 def _sent(work: Workload, meetings: Rendezvous) -> _Sent:
     m = messages(work, meetings)
     own = work.cost_ns - work.fixed_ns
-    free = own[m.send] == 0  # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
+    free = (
+        own[m.send] == 0
+    )  # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
     by, both = m.send.copy(), m.both_ns.copy()
     took = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))  # the other one waited
     before = took.copy()
@@ -84,10 +88,11 @@ def _sent(work: Workload, meetings: Rendezvous) -> _Sent:
 
 
 def _left_in(work: Workload, send: int) -> int:
-    """Find the host node in which a message left that was received before its send was recorded to begin; else return the send.
+    """Find the host node in which a message left that was received before its send was recorded to begin; else return
+    the send.
 
-    gloo hands a message over and only then begins its row (``buf->send`` stands before ``SendWork`` in PyTorch's ProcessGroupGloo.cpp), so
-    it left while the thread was still in the node before the row.
+    gloo hands a message over and only then begins its row (``buf->send`` stands before ``SendWork`` in PyTorch's
+    ProcessGroupGloo.cpp), so it left while the thread was still in the node before the row.
     """
     row = _source(work, send, EdgeKind.LAUNCH)
     if row is None:
@@ -105,7 +110,9 @@ def _source(work: Workload, node: int, kind: EdgeKind) -> int | None:
 
 
 def _ends(work: Workload, meetings: Rendezvous, took_ns: I64, sent: _Sent) -> I64:
-    """Return when each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
+    """Return when each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once
+    all are there.
+    """
     n = len(work)
     lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([work.target, sent.receive]).astype(np.int32)

@@ -1,7 +1,8 @@
-"""A part of a run as a CUDA graph, as a what-if: its ops are not run on the host, one launch call launches all of its device work.
+"""A part of a run as a CUDA graph, as a what-if: its ops are not run on the host, one launch call launches all of its
+device work.
 
-On the device the order of streams and events inside stays, and what comes after it waits for all as before. Device ops that follow others
-of the part wait for those alone, no longer for a launch.
+On the device the order of streams and events inside stays, and what comes after it waits for all as before. Device ops
+that follow others of the part wait for those alone, no longer for a launch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 
-# between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100 (resnet-ddp2-a100)
+# between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
+# (resnet-ddp2-a100)
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
@@ -41,12 +43,18 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> Rest
     """
     head = selection.nodes(change) & (work.work == Work.HOST) & ~work.is_part
     if not head.any():
-        raise UsageError(f"{change.title}: no such op or range", todo="graphlink replay DIR --list host prints the names that there are")
+        raise UsageError(
+            f"{change.title}: no such op or range",
+            todo="graphlink replay DIR --list host prints the names that there are",
+        )
     owner = outermost(work, head)
     inside = np.flatnonzero(owner != NOWHERE)
     launched = _launched(work, owner)
     if (launched == NOWHERE).all():
-        raise UsageError(f"{change.title}: launches no device work", todo="choose an op or range around its launches, on their thread")
+        raise UsageError(
+            f"{change.title}: launches no device work",
+            todo="choose an op or range around its launches, on their thread",
+        )
     _refuse(work, change, owner, launched)
     launch_ns, why = (round(change.launch_us * 1000), "given") if change.launch_us is not None else _launch_ns(work)
     heads = np.unique(launched[launched != NOWHERE])
@@ -57,7 +65,9 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> Rest
     ops = int(np.count_nonzero((launched != NOWHERE) & (work.work != Work.DELAY)))
     what = f"{len(heads):,} launches of {ops:,} device ops, {launch_ns / 1000:g} us each ({why})"
     shown, out = _with_gaps(_launched_once(out, launched), launched, change.gap_us)
-    what += "" if shown else f"; {GAP_US if change.gap_us is None else change.gap_us:g} us from one device op to the next"
+    what += (
+        "" if shown else f"; {GAP_US if change.gap_us is None else change.gap_us:g} us from one device op to the next"
+    )
     return Restructured(out, what, len(inside), int((cost - work.cost_ns).sum()))
 
 
@@ -70,7 +80,9 @@ def _launched(work: Workload, owner: I64) -> I64:
 
 
 def _launched_once(work: Workload, launched: I64) -> Workload:
-    """Return ``work`` where device ops wait for the launch of their part alone, and only those that follow no other one of it."""
+    """Return ``work`` where device ops wait for the launch of their part alone, and only those that follow no other one
+    of it.
+    """
     target, launch = work.target, work.kind == EdgeKind.LAUNCH
     same = (launched[target] != NOWHERE) & (launched[work.source] == launched[target]) & np.isin(work.kind, _ON_DEVICE)
     follows = np.zeros(len(work), np.bool_)
@@ -81,7 +93,8 @@ def _launched_once(work: Workload, launched: I64) -> Workload:
 
 
 def _with_gaps(work: Workload, launched: I64, gap_us: float | None) -> tuple[bool, Workload]:
-    """Let a device take ``gap_us`` from one op of a part to the next, unless the recording shows what it takes; tell whether it does.
+    """Let a device take ``gap_us`` from one op of a part to the next, unless the recording shows what it takes; tell
+    whether it does.
 
     Ops that waited for their launch, one by one, show nothing of that.
     """
@@ -105,7 +118,9 @@ def _launch_ns(work: Workload) -> tuple[int, str]:
         alone = work.cost_ns[(count > 0) & (work.cost_ns > 0)]
     if not len(alone):
         return 0, "the recording does not show what a launch takes"
-    return round(float(np.quantile(alone, QUICKEST))), "as the quickest ops with one launch, the recording has no launch of a graph"
+    return round(
+        float(np.quantile(alone, QUICKEST))
+    ), "as the quickest ops with one launch, the recording has no launch of a graph"
 
 
 def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> None:
@@ -116,12 +131,16 @@ def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> N
         ("waits for another thread in", _first(inner[work.target] & (work.kind == EdgeKind.THREAD), work.target)),
         ("loads data in", _first_of((owner != NOWHERE) & names_found(work, _LOADER))),
         ("communicates on the host in", _first_of((launched != NOWHERE) & _on_host(work))),
-        ("copies from or to pageable memory, which blocks, in", _first_of((launched != NOWHERE) & names_found(work, _PAGEABLE))),
+        (
+            "copies from or to pageable memory, which blocks, in",
+            _first_of((launched != NOWHERE) & names_found(work, _PAGEABLE)),
+        ),
     ):
         if node is not None:
             part = launched[node] if launched[node] != NOWHERE else owner[node]
             raise UsageError(
-                f"{change.title}: {shortened(work.name(int(part)))} cannot be a graph: it {why} {shortened(work.name(node))} "
+                f"{change.title}: {shortened(work.name(int(part)))} cannot be a graph: it {why} "
+                f"{shortened(work.name(node))} "
                 f"(node {work.id(node)})",
                 todo="choose parts before and after it, or take it out first, as --remove-sync does with waits",
             )

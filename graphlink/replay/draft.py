@@ -23,9 +23,10 @@ _FROM_DEVICE_OPS: Final = (*_BETWEEN_DEVICE_OPS, EdgeKind.SYNC)
 class Draft:
     """The times of the nodes of ``work``, an entry per node, and its waits, both edited in place.
 
-    ``cost``, ``fixed``: as in ``Workload``. ``wake``: what of the cost is only spent because a call had to wait. ``launch``, ``stream``,
-    ``explained``: as ``Delayed``. ``gone``: nodes that were removed. Of ``waits``, ``no_wait`` are not where they were; those that are
-    elsewhere are in ``moved``, with the node before which they wait, and the device ops that they wait for there.
+    ``cost``, ``fixed``: as in ``Workload``. ``wake``: what of the cost is only spent because a call had to wait.
+    ``launch``, ``stream``, ``explained``: as ``Delayed``. ``gone``: nodes that were removed. Of ``waits``, ``no_wait``
+    are not where they were; those that are elsewhere are in ``moved``, with the node before which they wait, and the
+    device ops that they wait for there.
     """
 
     work: Workload
@@ -48,13 +49,15 @@ class Draft:
         wake = np.where(work.cost_ns > 0, work.column("wake_ns"), 0)
         parts = (split.launch_ns, split.stream_ns, split.explained_ns)
         none = np.zeros(len(work), np.bool_)
-        return Draft(work, work.cost_ns.copy(), work.fixed_ns.copy(), wake, *parts, none, waits, np.zeros(len(waits), np.bool_))
+        return Draft(
+            work, work.cost_ns.copy(), work.fixed_ns.copy(), wake, *parts, none, waits, np.zeros(len(waits), np.bool_)
+        )
 
     def workload(self) -> Workload:
         """Return the workload with these times and waits.
 
-        What a call took to wake up can now go, and launch latency runs in parallel with what else an op waits for: both are as recorded
-        in the recording, so only a what-if tells them from the rest.
+        What a call took to wake up can now go, and launch latency runs in parallel with what else an op waits for: both
+        are as recorded in the recording, so only a what-if tells them from the rest.
 
         Raises:
             UsageError: the times add up to more than int64 ns can be sure to hold.
@@ -82,8 +85,8 @@ class Draft:
         )
 
     def _moved(self, lags: I64) -> I64:
-        """Return (target, source, lag) of the edges of waits that were moved. One that found all done where it was recorded, and may have
-        to wait now, takes the median of the others to wake up."""
+        """Return (target, source, lag) of the edges of waits that were moved. One that found all done where it was
+        recorded, and may have to wait now, takes the median of the others to wake up."""
         waking = lags[(self.work.kind == EdgeKind.SYNC) & (lags > 0)]
         usual_ns = round(float(np.median(waking))) if len(waking) else 0
         rows = [
@@ -152,7 +155,9 @@ class _Edges:
         return _Edges(self.target[which], self.source[which], self.kind[which], self.lag_ns[which])
 
     def with_waits(self, rows: I64) -> _Edges:
-        """Return these and ``sync`` edges: target, source, lag. Of several edges between two nodes the one with the longest lag stays."""
+        """Return these and ``sync`` edges: target, source, lag. Of several edges between two nodes the one with the
+        longest lag stays.
+        """
         return self.joined(_Edges(rows[:, 0], rows[:, 1], np.full(len(rows), EdgeKind.SYNC, np.uint8), rows[:, 2]))
 
     def joined(self, more: _Edges) -> _Edges:
@@ -165,7 +170,9 @@ class _Edges:
 
 
 def _past(work: Workload, edges: _Edges, gone: Bool) -> _Edges:
-    """Return the edges where what waited for device ops that are ``gone`` waits for what those had waited for on the device."""
+    """Return the edges where what waited for device ops that are ``gone`` waits for what those had waited for on the
+    device.
+    """
     between = np.isin(edges.kind, _BETWEEN_DEVICE_OPS)
     into = np.flatnonzero(gone[edges.target] & between)
     before: dict[int, dict[tuple[int, int, int], int]] = {}  # node -> the last op of each stream that it waits for
@@ -178,7 +185,9 @@ def _past(work: Workload, edges: _Edges, gone: Bool) -> _Edges:
     out = gone[edges.source] & np.isin(edges.kind, _FROM_DEVICE_OPS)
     rows = [
         (target, one, kind, lag)
-        for target, source, kind, lag in zip(*(getattr(edges.of(out), name).tolist() for name in _Edges.__slots__), strict=True)
+        for target, source, kind, lag in zip(
+            *(getattr(edges.of(out), name).tolist() for name in _Edges.__slots__), strict=True
+        )
         for one in before.get(source, {}).values()
         if not gone[target]
     ]
@@ -194,6 +203,9 @@ def times(ns: I64, factor: float) -> I64:
     """
     scaled = np.rint(ns * factor)
     if np.abs(scaled).max(initial=0) >= MOST_NS:
-        raise UsageError(f"a time x {factor:g} is beyond 2**60 ns", todo="give a smaller factor, or check the graph with graphlink check")
+        raise UsageError(
+            f"a time x {factor:g} is beyond 2**60 ns",
+            todo="give a smaller factor, or check the graph with graphlink check",
+        )
     out: I64 = scaled.astype(np.int64)
     return out

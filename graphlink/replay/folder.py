@@ -32,14 +32,20 @@ def graph_files(what: Path, rank: int | None = None) -> dict[int, Path]:
         return found
     if rank not in found:
         raise InputError(
-            f"has no graph of rank {rank}: there are {', '.join(map(str, sorted(found)[:8]))}", path=what, todo="choose another --rank"
+            f"has no graph of rank {rank}: there are {', '.join(map(str, sorted(found)[:8]))}",
+            path=what,
+            todo="choose another --rank",
         )
     return {rank: found[rank]}
 
 
 def _of_folder(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
-        raise InputError("there is no such folder", path=folder, todo="name the folder that graphlink wrote with --out, or a .et file")
+        raise InputError(
+            "there is no such folder",
+            path=folder,
+            todo="name the folder that graphlink wrote with --out, or a .et file",
+        )
     by_prefix: dict[str, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
         named = _NAMED.fullmatch(path.name)
@@ -48,7 +54,11 @@ def _of_folder(folder: Path) -> dict[int, Path]:
     if not by_prefix:
         raise InputError("holds no graphs (<name>.<rank>.et)", path=folder, todo="run graphlink --out on it first")
     if len(by_prefix) > 1:
-        raise UsageError(f"holds the graphs of several runs: {', '.join(sorted(by_prefix)[:4])}", path=folder, todo="name one .et file")
+        raise UsageError(
+            f"holds the graphs of several runs: {', '.join(sorted(by_prefix)[:4])}",
+            path=folder,
+            todo="name one .et file",
+        )
     return dict(sorted(next(iter(by_prefix.values())).items()))
 
 

@@ -31,7 +31,8 @@ class IdealReplay(Short):
 
 
 def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
-    """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
+    """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has
+    ended.
 
     ``cost_ns`` has what each node costs (``graph.durations.cost_ns``), one int64 ns per node.
 
@@ -50,13 +51,21 @@ def measured_ns(graph: Graph) -> int:
 
 
 def play_ideal(work: Workload) -> Played:
-    """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
+    """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not
+    run. Linear.
+    """
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
     bound = binding(work, end, work.lag_ns)
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     return Played(
-        start, start, end, bound.dependency, bound.kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64)
+        start,
+        start,
+        end,
+        bound.dependency,
+        bound.kind,
+        np.full(len(work), NOWHERE, np.int32),
+        np.zeros(len(work.ranks), np.int64),
     )
 
 

@@ -13,10 +13,11 @@ from graphlink.tables import spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
-    """Find where the drift (replayed start less recorded start) changes most from what delayed a node to the node, largest first.
+    """Find where the drift (replayed start less recorded start) changes most from what delayed a node to the node,
+    largest first.
 
-    Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
-    rank, replayed and recorded. n log n; nothing for files without times.
+    Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first
+    start of each rank, replayed and recorded. n log n; nothing for files without times.
     """
     if not len(work) or not all(file.timed for file in work.files):
         return []
@@ -55,8 +56,8 @@ def _node(work: Workload, node: int) -> NodeAt:
 
 
 def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
-    """Find the devices, threads and streams that waited for a slot, longest first: what makes a machine with slots slower than the
-    recording. n log n."""
+    """Find the devices, threads and streams that waited for a slot, longest first: what makes a machine with slots
+    slower than the recording. n log n."""
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
@@ -83,10 +84,14 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
 
 
 def _lanes(work: Workload, nodes: I64) -> tuple[I64, I64]:
-    """Return the lane of each of ``nodes``, a row of the second array: rank, whether a thread, device, thread or stream."""
+    """Return the lane of each of ``nodes``, a row of the second array: rank, whether a thread, device, thread or
+    stream.
+    """
     host = work.slot[nodes] == Slot.CPU
     device, tid, stream = (work.column(name)[nodes] for name in ("device", "tid", "stream"))
-    rows = np.stack([work.node_rank[nodes], host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1)
+    rows = np.stack(
+        [work.node_rank[nodes], host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1
+    )
     values, lane = np.unique(rows, axis=0, return_inverse=True)
     return lane.reshape(-1), values
 

@@ -1,10 +1,12 @@
-"""A DataLoader with another number of workers, as a what-if: batches are made beside the main thread, which waits for those not ready.
+"""A DataLoader with another number of workers, as a what-if: batches are made beside the main thread, which waits for
+those not ready.
 
-The rule is that of PyTorch's ``_MultiProcessingDataLoaderIter``: batch k is made by worker k mod n, one after the other; at most
-``prefetch`` x n batches are asked for and not taken; they are taken in order.
+The rule is that of PyTorch's ``_MultiProcessingDataLoaderIter``: batch k is made by worker k mod n, one after the
+other; at most ``prefetch`` x n batches are asked for and not taken; they are taken in order.
 
-A recording is a window of a long run, in which workers have batches ready or are behind. So the window begins in the state that comes back
-when it is repeated for ever: what is left to make of its first batches is computed by repeating it.
+A recording is a window of a long run, in which workers have batches ready or are behind. So the window begins in the
+state that comes back when it is repeated for ever: what is left to make of its first batches is computed by repeating
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from graphlink.replay.played import Played
 from graphlink.replay.rewire import NewEdges, Restructured, outermost, rewired, skipped
 from graphlink.replay.workload import Work, Workload, names_found
 
-SETTLED: Final = 64  # how often all batches that are asked for are replaced before the state counts as that of a long run
+SETTLED: Final = (
+    64  # how often all batches that are asked for are replaced before the state counts as that of a long run
+)
 MOST_BATCHES: Final = 100_000  # that are gone through for it, but for two windows
 MOST_BATCH_NS: Final = 1 << 50
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
@@ -43,9 +47,9 @@ _END: Final = re.compile(r"\Aend\Z")
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """The batches of one loader, in order: of each the nodes that ``making`` it consists of, the node ``before`` which its thread asks for
-    it, and the node ``after`` which it has it (``NOWHERE`` without one). ``by_workers``: the recording has workers, and the one node of
-    ``making`` is the wait for them.
+    """The batches of one loader, in order: of each the nodes that ``making`` it consists of, the node ``before`` which
+    its thread asks for it, and the node ``after`` which it has it (``NOWHERE`` without one). ``by_workers``: the
+    recording has workers, and the one node of ``making`` is the wait for them.
     """
 
     member: int
@@ -60,8 +64,8 @@ class _Batches:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The loaders of a workload, the nodes ``moved`` to workers, and of each such node those that stay ``before`` and ``after`` it on its
-    thread."""
+    """The loaders of a workload, the nodes ``moved`` to workers, and of each such node those that stay ``before`` and
+    ``after`` it on its thread."""
 
     loaders: tuple[_Batches, ...]
     moved: Bool
@@ -83,7 +87,9 @@ def with_workers(work: Workload, loader: LoaderChange, groups: Mapping[int, Sequ
         )
     recorded = _play(work, groups)
     if not recorded.ran.all():
-        raise UsageError(f"{loader.title}: the graph cannot be replayed to its end", todo="look for circles with graphlink check")
+        raise UsageError(
+            f"{loader.title}: the graph cannot be replayed to its end", todo="look for circles with graphlink check"
+        )
     runs = [_Run(batches, _making_ns(work, recorded, batches, loader), loader) for batches in found.loaders]
     out = _settled(_apart(work, found, loader), runs, groups)
     played = _play(out, groups)
@@ -115,13 +121,22 @@ def _found(work: Workload) -> _Found:
     loaders = []
     for place, batches in sorted(making.items(), key=lambda item: item[0]):
         first = np.array([nodes[0] for nodes in batches])
-        loaders.append(_Batches(*place, _BY_WORKERS in place[2], tuple(batches), before[first], after[first], _last(work, tid, *place[:2])))
+        loaders.append(
+            _Batches(
+                *place,
+                _BY_WORKERS in place[2],
+                tuple(batches),
+                before[first],
+                after[first],
+                _last(work, tid, *place[:2]),
+            )
+        )
     return _Found(tuple(loaders), moved, before, after)
 
 
 def _owners(work: Workload) -> tuple[I64, Bool]:
-    """Return of every node the outermost loader's row that it is inside of, itself included, ``NOWHERE`` without one; and whether it has
-    the row's name. A thread with rows of PyTorch's own loaders has no others."""
+    """Return of every node the outermost loader's row that it is inside of, itself included, ``NOWHERE`` without one;
+    and whether it has the row's name. A thread with rows of PyTorch's own loaders has no others."""
     host, tid = work.work == Work.HOST, work.column("tid")
     named = names_found(work, _NAMED) & host
     own = named & names_found(work, _OWN)
@@ -132,12 +147,15 @@ def _owners(work: Workload) -> tuple[I64, Bool]:
 
 def _last(work: Workload, tid: I64, member: int, thread: int) -> int:
     """Return the last node of a thread, but for the one that ends the rank."""
-    mine = (work.member == member) & (tid == thread) & (work.work <= Work.GAP) & ~names_found(work, _END, families=False)
+    mine = (
+        (work.member == member) & (tid == thread) & (work.work <= Work.GAP) & ~names_found(work, _END, families=False)
+    )
     return int(np.flatnonzero(mine)[-1])
 
 
 def _crossing(work: Workload) -> Bool:
-    """Mark the nodes that launch device work or release another thread, and the parts of ops behind a wait: no worker can take them over.
+    """Mark the nodes that launch device work or release another thread, and the parts of ops behind a wait: no worker
+    can take them over.
 
     What a thread waited for before it asks for a batch goes to where it has it, so such a wait is no hindrance.
     """
@@ -169,8 +187,8 @@ def _play(work: Workload, groups: Mapping[int, Sequence[int]]) -> Played:
 def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: LoaderChange) -> I64:
     """Return what each batch takes to make.
 
-    With workers in the recording, that is how often a batch came, times their number: they were always busy. Where the main thread hardly
-    waited they need not have been; then it is the most that a batch can take.
+    With workers in the recording, that is how often a batch came, times their number: they were always busy. Where the
+    main thread hardly waited they need not have been; then it is the most that a batch can take.
     """
     if not batches.by_workers:
         return np.array([work.cost_ns[nodes].sum() for nodes in batches.making])
@@ -182,7 +200,9 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Load
     wait = np.array([nodes[0] for nodes in batches.making])
     waited, taken = work.cost_ns[wait], recorded.end_ns[wait]
     if len(taken) < 2:
-        raise UsageError(f"{loader.title}: the recording shows one batch, not how often one comes", todo="record more steps")
+        raise UsageError(
+            f"{loader.title}: the recording shows one batch, not how often one comes", todo="record more steps"
+        )
     every_ns = (int(taken[-1]) - int(taken[0])) / (len(taken) - 1)
     busy = waited.mean() >= FULL * every_ns
     if loader.at_once < loader.recorded and not busy:
@@ -193,7 +213,9 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: Load
         )
     took_ns = (every_ns if busy else every_ns - waited.mean()) * loader.recorded
     if took_ns > MOST_BATCH_NS:
-        raise UsageError(f"{loader.title}: a batch would take more than 13 days", todo="check the number of workers in the recording")
+        raise UsageError(
+            f"{loader.title}: a batch would take more than 13 days", todo="check the number of workers in the recording"
+        )
     return np.full(len(wait), round(took_ns))
 
 
@@ -226,7 +248,9 @@ def _worker_edges(batches: _Batches, loader: LoaderChange, new: NewEdges) -> Non
 
 @dataclass(slots=True)
 class _Run:
-    """A loader in a long run, as far as it is known: when each batch was ``made`` and ``taken``, and when the windows ``began``."""
+    """A loader in a long run, as far as it is known: when each batch was ``made`` and ``taken``, and when the windows
+    ``began``.
+    """
 
     batches: _Batches
     took_ns: I64
@@ -241,14 +265,18 @@ class _Run:
         return min(MOST_TURNS, max(3, self.loader.at_once // math.gcd(self.loader.at_once, len(self.took_ns))))
 
     def making(self, j: int) -> int:
-        """Return when batch ``j`` of the run is made. Workers begin evenly spread: with too few of them that stays so."""
+        """Return when batch ``j`` of the run is made. Workers begin evenly spread: with too few of them that
+        stays so.
+        """
         loader, took = self.loader, self.took_ns
         free = self.made[j - loader.at_once] if j >= loader.at_once else j * int(took.mean()) // loader.at_once
         asked = self.taken[j - loader.ahead] if j >= loader.ahead else 0
         return max(free, asked) + int(took[j % len(took)])
 
     def repeat(self, own_ns: I64) -> None:
-        """Go through windows in which the thread does ``own_ns`` between taking a batch and asking for the next, until it has settled."""
+        """Go through windows in which the thread does ``own_ns`` between taking a batch and asking for the next, until
+        it has settled.
+        """
         own, count, asked = own_ns.tolist(), len(own_ns), 0
         for j in range(count * max(2, -(-min(SETTLED * self.loader.ahead, MOST_BATCHES) // count))):
             self.made.append(self.making(j))
@@ -258,7 +286,9 @@ class _Run:
                 self.began.append(asked)
 
     def left_ns(self) -> I64:
-        """Return what is left to make of each batch of the next window: of those that are asked for already some may be made."""
+        """Return what is left to make of each batch of the next window: of those that are asked for already some may be
+        made.
+        """
         count, at, began = min(self.loader.ahead, len(self.took_ns)), len(self.taken), self.began[-1]
         out = self.took_ns.copy()
         for j in range(at, at + count):
@@ -335,11 +365,16 @@ def _thread_end_ns(work: Workload, played: Played, batches: _Batches) -> int:
 
 
 def _done(run: _Run, recorded: Played, played: Played) -> str:
-    """Describe a loader: its batches, how long the thread waits for one, and how often it takes one before and after."""
+    """Describe a loader: its batches, how long the thread waits for one, and how often it takes one before and
+    after.
+    """
     batches, count = run.batches, len(run.took_ns)
     asked, taken = _asked_taken(batches, played)
     was = _asked_taken(batches, recorded)[1]
-    what = f"{batches.name.split('.')[0]}: {count:,} batches of {ms(float(np.median(run.took_ns)))} ms (median), its thread waits "
+    what = (
+        f"{batches.name.split('.')[0]}: {count:,} batches of {ms(float(np.median(run.took_ns)))} ms (median), its "
+        "thread waits "
+    )
     what += f"{ms(float((taken - asked).mean()))} ms for one"
     return what + (f", takes one every {_every(taken)} ms (before: {_every(was)} ms)" if count > 1 else "")
 

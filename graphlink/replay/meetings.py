@@ -1,7 +1,8 @@
-"""Matches the communication of several ranks: the k-th collective of a group on each member, the k-th send and receive; and their clock.
+"""Matches the communication of several ranks: the k-th collective of a group on each member, the k-th send and receive;
+and their clock.
 
-Order is that of ids (as recorded), so which nodes meet does not depend on the replay. A rank that is not there is not waited for;
-a node that a rank which is there lacks is, for ever.
+Order is that of ids (as recorded), so which nodes meet does not depend on the replay. A rank that is not there is not
+waited for; a node that a rank which is there lacks is, for ever.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _APART: Final = "the recordings of the ranks do not overlap in time, so their cl
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """The clock that the ranks of a run have in common, as their graphs tell it. Only times of different ranks are compared on it:
-    durations stay as a rank's own clock measured them, as a drift of some parts in a million changes none by a ns that matters.
+    """The clock that the ranks of a run have in common, as their graphs tell it. Only times of different ranks are
+    compared on it: durations stay as a rank's own clock measured them, as a drift of some parts in a million changes
+    none by a ns that matters.
 
     ``begin_ns``: the first start of each rank, from the first of all ranks (0 for all if ``differ``).
 
-    ``skew_ns`` of each rank is its ``start_ns`` 0 from the same moment, ``origin_ns`` that moment since the epoch, ``measured_ns`` the time
-    from it to the last end of all. ``differ`` says why there is no such clock; then both are None and the skews 0.
+    ``skew_ns`` of each rank is its ``start_ns`` 0 from the same moment, ``origin_ns`` that moment since the epoch,
+    ``measured_ns`` the time from it to the last end of all. ``differ`` says why there is no such clock; then both are
+    None and the skews 0.
     """
 
     begin_ns: I64
@@ -44,10 +47,12 @@ class RunClock:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
+    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a meeting of a
+    collective.
 
-    ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever). ``begin_ns``: when
-    each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock in common or begin together.
+    ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever).
+    ``begin_ns``: when each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock
+    in common or begin together.
     """
 
     code: U8
@@ -62,7 +67,8 @@ class Rendezvous:
 
 
 def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Rendezvous:
-    """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n log n.
+    """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n
+    log n.
 
     Ranks begin as their recordings did, or with ``together`` all at once as in ASTRA-sim.
     """
@@ -100,12 +106,16 @@ def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
     partner[gone | without_send] = NOWHERE
 
 
-def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]) -> I64:
+def _collectives(
+    work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]
+) -> I64:
     """Fill ``code`` and ``partner`` of collectives; return the group and turn of each meeting, a row each."""
     nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
     group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
-    joins = np.array([len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], bool)
+    joins = np.array(
+        [len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], bool
+    )
     outside = int(np.count_nonzero(~joins))
     if outside:
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
@@ -123,7 +133,8 @@ def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8
         if len(differ):
             g, k = pairs[differ[0]].tolist()
             notes.append(
-                f"{len(differ)} collectives differ in {what} between ranks, first: number {k + 1} of group {g}; ASTRA-sim never ends there"
+                f"{len(differ)} collectives differ in {what} between ranks, first: number {k + 1} of group {g}; "
+                "ASTRA-sim never ends there"
             )
     return pairs
 
@@ -141,7 +152,9 @@ def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
     src[sends], dst[receives] = rank[sends], rank[receives]
     away = ~np.isin(src[receives], here)
     if away.any():
-        notes.append(f"{np.count_nonzero(away)} receives come from ranks that are not here: they take their recorded time")
+        notes.append(
+            f"{np.count_nonzero(away)} receives come from ranks that are not here: they take their recorded time"
+        )
     receives = receives[~away]
     key = {}
     for side, nodes in (("send", sends), ("receive", receives)):
@@ -157,7 +170,9 @@ def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Sends and receives that meet: their nodes, one entry per message, and recorded times (ns) on the clock that the ranks share."""
+    """Sends and receives that meet: their nodes, one entry per message, and recorded times (ns) on the clock that the
+    ranks share.
+    """
 
     send: I64
     receive: I64
@@ -193,7 +208,9 @@ def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:
 
 
 def run_clock(files: Sequence[Graph]) -> RunClock:
-    """Return the common clock of the ranks: there is one if all say when they began and their recordings overlap. Linear."""
+    """Return the common clock of the ranks: there is one if all say when they began and their recordings overlap.
+    Linear.
+    """
     if not files or any(f.metadata.epoch_ns is None or not len(f.id) for f in files):
         return _none(files, "the graphs do not say when their ranks began")
     zero = [(f.metadata.epoch_ns or 0) + f.metadata.clock_offset_ns for f in files]

@@ -1,4 +1,6 @@
-"""The names in graphs that ``--scale`` takes: what their nodes take, the text that takes them, and which ones are like a text."""
+"""The names in graphs that ``--scale`` takes: what their nodes take, the text that takes them, and which ones are like
+a text.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _PIECE: Final = 3  # characters by which names are compared
 
 
 def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
-    """Return each name of each sort of work, the one that takes longest first; ``path``: where there is one, the critical path of a replay.
+    """Return each name of each sort of work, the one that takes longest first; ``path``: where there is one, the
+    critical path of a replay.
 
-    ``ns`` is what ``--scale`` with factor 0 takes off. A name with start delays is of sort ``delay`` as well, as they are scaled apart
-    from the work behind them. Linear in nodes, n log n in names.
+    ``ns`` is what ``--scale`` with factor 0 takes off. A name with start delays is of sort ``delay`` as well, as they
+    are scaled apart from the work behind them. Linear in nodes, n log n in names.
     """
     code, texts = work.names()
     late = np.flatnonzero((work.fixed_ns > 0) & (work.work != Work.DELAY))
@@ -35,9 +38,13 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
     )
     whole, on_path = _sums(place, ns, len(keys)), np.zeros(len(keys), np.int64)
     if path is not None:
-        on_path += _sums(np.searchsorted(keys, _key(code[path.node], work.work[path.node])), path.own_ns - path.fixed_ns, len(keys))
+        on_path += _sums(
+            np.searchsorted(keys, _key(code[path.node], work.work[path.node])), path.own_ns - path.fixed_ns, len(keys)
+        )
         delays = _key(code[path.node], Work.DELAY)
-        there = np.isin(delays, keys)  # a launch can delay a node by its latency although it was recorded to start in time
+        there = np.isin(
+            delays, keys
+        )  # a launch can delay a node by its latency although it was recorded to start in time
         on_path += _sums(np.searchsorted(keys, delays[there]), path.fixed_ns[there], len(keys))
     name, sort = np.divmod(keys, len(Work))
     pairs = [(Work(s).name.lower(), texts[n]) for n, s in zip(name.tolist(), sort.tolist(), strict=True)]
@@ -90,7 +97,9 @@ def _escaped(text: str) -> str:
 
 
 def closest(names: Iterable[str], text: str) -> list[str]:
-    """Return the three names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest. Linear in names."""
+    """Return the three names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest.
+    Linear in names.
+    """
     lower = text.lower()
     pieces = {lower[k : k + _PIECE] for k in range(len(lower) - _PIECE + 1)}
     scored = ((-sum(piece in name.lower() for piece in pieces), len(name), name) for name in names)

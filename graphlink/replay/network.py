@@ -26,8 +26,8 @@ _ROUND: Final = (
 
 
 def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Made:
-    """Give communication in ``draft`` the time of its bytes on the wire, and of the steps of a ring where a latency is given; else it takes
-    no less than the quickest of its rank was recorded to take.
+    """Give communication in ``draft`` the time of its bytes on the wire, and of the steps of a ring where a latency is
+    given; else it takes no less than the quickest of its rank was recorded to take.
 
     Raises:
         UsageError: there is no communication of known size, or no such group.
@@ -64,7 +64,10 @@ def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]])
     """Return how many ranks the group of each of ``nodes`` has."""
     worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
     group = work.column("group")[nodes].tolist()
-    return np.array([len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, work.member[nodes].tolist(), strict=True)], np.float64)
+    return np.array(
+        [len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, work.member[nodes].tolist(), strict=True)],
+        np.float64,
+    )
 
 
 def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
@@ -81,12 +84,15 @@ def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
     there = np.unique(of[of > 0]).tolist()
     if not np.isin(of, ids).any() or not ids:
         shown = ", ".join(f"{g} ({named[g]})" if g in named else str(g) for g in there[:12])
-        raise UsageError(f"{change.title}: no communication is in group {change.group}", todo=f"there are {shown or 'none'}")
+        raise UsageError(
+            f"{change.title}: no communication is in group {change.group}", todo=f"there are {shown or 'none'}"
+        )
     return np.isin(of, ids)
 
 
 def wire_share(comm_type: I64, members: F64) -> F64:
-    """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
+    """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus
+    bandwidth).
 
     ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
     """
@@ -98,7 +104,7 @@ def wire_share(comm_type: I64, members: F64) -> F64:
 
 
 def ring_steps(comm_type: I64, members: F64) -> F64:
-    """Return how many steps a ring algorithm takes, one after the other: twice round for ALL_REDUCE, else once; one for a message
-    (``NOWHERE``)."""
+    """Return how many steps a ring algorithm takes, one after the other: twice round for ALL_REDUCE, else once; one for
+    a message (``NOWHERE``)."""
     round_ = np.maximum(members - 1, 1)
     return np.where(comm_type == NOWHERE, 1.0, np.where(np.isin(comm_type, _ROUND_TWICE), 2 * round_, round_))

@@ -20,9 +20,9 @@ _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anywa
 class ReplayPath:
     """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
 
-    ``kind`` of a node says what delayed it (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
-    part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
-    goes on, with what it took until that one could begin.
+    ``kind`` of a node says what delayed it (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined).
+    ``own_ns`` is its part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands
+    before the one on whose rank the path goes on, with what it took until that one could begin.
     """
 
     node: I32
@@ -38,7 +38,8 @@ class ReplayPath:
 def critical_path(work: Workload, played: Played) -> ReplayPath:
     """Walk back from the node that ends last, of several from the last one. Linear in nodes and edges.
 
-    On machines without slots a launch delays a node with its latency, which runs in parallel with the stream (``graph.critical``).
+    On machines without slots a launch delays a node with its latency, which runs in parallel with the stream
+    (``graph.critical``).
     """
     bound, fixed_ns = _bound(work, played)
     node, joins = _walk(bound.dependency, played)
@@ -54,7 +55,9 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
 
 
 def _walk(dependency: I32, played: Played) -> tuple[I32, Bool]:
-    """Return the nodes of the path, from its end back to its start, and at which of them it goes on with what the node joined."""
+    """Return the nodes of the path, from its end back to its start, and at which of them it goes on with what the node
+    joined.
+    """
     held, joined = dependency.tolist(), played.joined.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     nodes: list[int] = []
@@ -69,7 +72,9 @@ def _walk(dependency: I32, played: Played) -> tuple[I32, Bool]:
 
 
 def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
-    """Return what held each node back, ``ended_ns`` when the node was free to start, and the start delay that the lag does not explain."""
+    """Return what held each node back, ``ended_ns`` when the node was free to start, and the start delay that the lag
+    does not explain.
+    """
     fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)
     if not played.has_lags:
         return Binding(played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64)), fixed_ns
@@ -83,29 +88,40 @@ def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
-    """Return the nodes of one name and sort that take most of the path, largest first; start delays are none of their time."""
+    """Return the nodes of one name and sort that take most of the path, largest first; start delays are none of their
+    time.
+    """
     code, texts = work.names()
-    keys, place, nodes = np.unique(code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True)
+    keys, place, nodes = np.unique(
+        code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True
+    )
     ns = np.zeros(len(keys), np.int64)
     np.add.at(ns, place.reshape(-1), path.own_ns - path.fixed_ns)
     found = [
-        (-took, texts[k // len(Work)], k % len(Work), n) for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
+        (-took, texts[k // len(Work)], k % len(Work), n)
+        for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
     ]
     late = np.flatnonzero(work.work[path.node] == Work.DELAY)
     before = work.before_what(path.node[late], path.own_ns[late])
     return [
-        FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=-took, before=before if sort == Work.DELAY else [])
+        FamilyEntry(
+            name=name, work=Work(sort).name.lower(), nodes=n, ns=-took, before=before if sort == Work.DELAY else []
+        )
         for took, name, sort, n in sorted(found)[:most]
     ]
 
 
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
     """Return the path's length by what it is spent on; start delays count as ``delay``."""
-    return dict(zip((w.name.lower() for w in Work), spent_ns(path, work.work[path.node], len(Work), Work.DELAY), strict=True))
+    return dict(
+        zip((w.name.lower() for w in Work), spent_ns(path, work.work[path.node], len(Work), Work.DELAY), strict=True)
+    )
 
 
 def spent_ns(path: ReplayPath, sort: I64 | U8, sorts: int, idle: int, which: Bool | slice = slice(None)) -> list[int]:
-    """Return the time of the nodes ``which`` of the path by ``sort`` (of each node, below ``sorts``); start delays count as ``idle``."""
+    """Return the time of the nodes ``which`` of the path by ``sort`` (of each node, below ``sorts``); start delays
+    count as ``idle``.
+    """
     out = np.zeros(sorts, np.int64)
     np.add.at(out, sort[which], (path.own_ns - path.fixed_ns)[which])
     out[idle] += path.fixed_ns[which].sum()

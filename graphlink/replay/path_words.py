@@ -18,8 +18,8 @@ from graphlink.replay.workload import DELAY_NAME, GAP_NAME
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A run of nodes of one share on the path, ``from_ns`` of the replay on. ``first``, ``last``: ids; ``most``: the name with most of its
-    time, an op with its parts; of a delay ``before`` what it is, else ""."""
+    """A run of nodes of one share on the path, ``from_ns`` of the replay on. ``first``, ``last``: ids; ``most``: the
+    name with most of its time, an op with its parts; of a delay ``before`` what it is, else ""."""
 
     ns: int
     share: str
@@ -47,7 +47,11 @@ def sentences(file: PathFile) -> list[str]:
     most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
     part, saved = percent(share[most], whole), percent(gain[most], whole)
     word = share_word(most)
-    said = f"Most of the path is {word} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {word} ({part})"
+    said = (
+        f"Most of the path is {word} ({part})"
+        if 2 * share[most] > whole
+        else f"The largest share of the path is {word} ({part})"
+    )
     if 2 * gain[most] < share[most]:
         said += f", but if that took no time, the rank would end only {saved} earlier: other work waits right behind."
     else:
@@ -59,7 +63,10 @@ def sentences(file: PathFile) -> list[str]:
     if file.gains.families:
         top = file.gains.families[0]
         gained = percent(top.gain_ns, whole)
-        out.append(f"Of single names {family_words(top)} gains most: {gained} if its {counted(top.count, 'node')} with work took no time.")
+        out.append(
+            f"Of single names {family_words(top)} gains most: {gained} if its {counted(top.count, 'node')} with work "
+            "took no time."
+        )
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
@@ -79,7 +86,10 @@ def share_rows(
         gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], total_ns))
         yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
     if share["idle"]:
-        for part, ns in ((f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns), (f"{IDLE_HOST} (host gaps)", host_gap_ns)):
+        for part, ns in (
+            (f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns),
+            (f"{IDLE_HOST} (host gaps)", host_gap_ns),
+        ):
             yield f"  {part}", f"{ms(ns)} ms", percent(ns, path_ns)
 
 
@@ -100,7 +110,9 @@ def stretches(file: PathFile, top: int) -> list[Stretch]:
     length = np.add.reduceat(cost, starts)
     from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
     code: dict[str, int] = {}
-    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[np.array(nodes.name, np.int64)]
+    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[
+        np.array(nodes.name, np.int64)
+    ]
     names, out = [*code], []
     for k in np.argsort(-length, kind="stable")[:top].tolist():
         low, high = int(starts[k]), int(stops[k])

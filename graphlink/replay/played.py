@@ -38,9 +38,9 @@ def held_word(kind: int) -> str:
 class Played(Short):
     """One entry per node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
 
-    A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the node that had its
-    slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits for the others and a receive that
-    waits for its send; ``joined`` is then the member that came last, or the send.
+    A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the
+    node that had its slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits
+    for the others and a receive that waits for its send; ``joined`` is then the member that came last, or the send.
     """
 
     start_ns: I64
@@ -63,8 +63,8 @@ class Played(Short):
 
 
 class Binding(NamedTuple):
-    """Of each node the dependency that held it back: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when it ended, and how
-    much later the node may begin.
+    """Of each node the dependency that held it back: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when
+    it ended, and how much later the node may begin.
     """
 
     dependency: I32

@@ -16,7 +16,9 @@ class NodeAt(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drift(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``drift_ns``: replayed less recorded start; ``change_ns``: how much more than that of ``held_by``, over an edge of kind ``edge``."""
+    """``drift_ns``: replayed less recorded start; ``change_ns``: how much more than that of ``held_by``, over an edge
+    of kind ``edge``.
+    """
 
     node: NodeAt
     held_by: NodeAt | None
@@ -26,7 +28,9 @@ class Drift(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotWaitEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of ``lane`` stood ready for ``waited_ns`` in all, since another node had the slot; ``behind`` had it most often."""
+    """Nodes of ``lane`` stood ready for ``waited_ns`` in all, since another node had the slot; ``behind`` had it most
+    often.
+    """
 
     rank: int
     lane: str
@@ -38,7 +42,9 @@ class SlotWaitEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of one name, with the parts of ops. ``before``: of device delays, the op and the device op before which most of them lie."""
+    """Nodes of one name, with the parts of ops. ``before``: of device delays, the op and the device op before which
+    most of them lie.
+    """
 
     name: str
     work: str
@@ -58,8 +64,8 @@ class PathEntry(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """``measured_ns``: None for a file without recorded times. ``error_pct``: None there too, and for a rank that does not finish, whose
-    ``replayed_ns`` is the time until nothing could run.
+    """``measured_ns``: None for a file without recorded times. ``error_pct``: None there too, and for a rank that does
+    not finish, whose ``replayed_ns`` is the time until nothing could run.
     """
 
     rank: int
@@ -81,9 +87,9 @@ class StuckEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One run of the machine: of one rank, or of all.
 
-    ``measured_ns``: the last recorded end less the first recorded start of all ranks, on the run's clock; None without recorded times,
-    where the ranks have no clock in common, and where they were made to begin together. ``error_pct`` compares ``total_ns``; None there
-    too, and if a rank does not finish.
+    ``measured_ns``: the last recorded end less the first recorded start of all ranks, on the run's clock; None without
+    recorded times, where the ranks have no clock in common, and where they were made to begin together. ``error_pct``
+    compares ``total_ns``; None there too, and if a rank does not finish.
     """
 
     ranks: list[RankEntry]
@@ -108,10 +114,10 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 class Band(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Where a second run, so changed and of as many steps, ends with ``level_pct`` (docs/replay.md, "How sure").
 
-    ``run``: its time; ``step``: the mean of its steps after the first. Both are None where nothing tells, and ``why`` says why; ``step``
-    also where there are no two such steps. ``steps``: how many the recording has, 0 if nothing marks them. Half widths for the run:
-    ``spread_ns`` of what differs from step to step, ``unexplained_ns`` of time on the path that nothing explains, ``latency_ns`` of
-    communication; the latter two as [below, above].
+    ``run``: its time; ``step``: the mean of its steps after the first. Both are None where nothing tells, and ``why``
+    says why; ``step`` also where there are no two such steps. ``steps``: how many the recording has, 0 if nothing marks
+    them. Half widths for the run: ``spread_ns`` of what differs from step to step, ``unexplained_ns`` of time on the
+    path that nothing explains, ``latency_ns`` of communication; the latter two as [below, above].
     """
 
     level_pct: int
@@ -125,8 +131,8 @@ class Band(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that was made: of how many ``nodes``, of waits of how many; by how much their times grew, added up (``ns``); what it rests
-    on and what it cannot know.
+    """A change that was made: of how many ``nodes``, of waits of how many; by how much their times grew, added up
+    (``ns``); what it rests on and what it cannot know.
     """
 
     kind: str
@@ -138,8 +144,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks. ``band``: None
-    where a rank does not finish.
+    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these
+    ranks. ``band``: None where a rank does not finish.
     """
 
     ranks: list[RankEntry]
@@ -154,8 +160,8 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``nodes`` of one name, with the parts of ops, and of one sort of work. ``scale``: what takes them, ``=FACTOR`` behind it, on
-    ``--scale``. ``before`` as in ``FamilyEntry``.
+    """The ``nodes`` of one name, with the parts of ops, and of one sort of work. ``scale``: what takes them,
+    ``=FACTOR`` behind it, on ``--scale``. ``before`` as in ``FamilyEntry``.
     """
 
     sort: str
@@ -168,7 +174,8 @@ class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """What can be scaled, longest first. ``of``, ``ns``: how many names there are in all, with ``sort`` of that sort, and what they take.
+    """What can be scaled, longest first. ``of``, ``ns``: how many names there are in all, with ``sort`` of that sort,
+    and what they take.
 
     ``path_ns``: the length of the critical path; None where the ranks are replayed one by one, or one cannot finish.
     """

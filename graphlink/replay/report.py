@@ -58,7 +58,9 @@ class Unchanged(NamedTuple):
 Before = Callable[[Mapping[int, Path], str, Mapping[int, Sequence[int]], bool], Unchanged]
 
 
-def unchanged(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> Unchanged:
+def unchanged(
+    files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
+) -> Unchanged:
     """Read graphs and replay them without changes. Raises InputError: a graph cannot be read, or holds no nodes."""
     graphs = load(files)
     work = _workload(graphs)
@@ -67,10 +69,14 @@ def unchanged(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequ
 
 
 def kept(most: int) -> Before:
-    """Return ``unchanged`` that keeps the ``most`` latest of what it made: a sweep reads and replays its graphs once."""
+    """Return ``unchanged`` that keeps the ``most`` latest of what it made: a sweep reads and replays its graphs
+    once.
+    """
     made: dict[tuple[object, ...], Unchanged] = {}
 
-    def before(files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> Unchanged:
+    def before(
+        files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
+    ) -> Unchanged:
         key = (*files.items(), machine, together, tuple((one, tuple(ranks)) for one, ranks in groups.items()))
         made[key] = made.pop(key) if key in made else unchanged(files, machine, groups, together)
         if len(made) > most:
@@ -90,11 +96,12 @@ def report(
     together: bool = False,
     before: Before = unchanged,
 ) -> Report:
-    """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with ``changes`` again.
+    """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with
+    ``changes`` again.
 
-    ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone. ``operations``: by rank,
-    where they are known, for changes that choose paths or lines. ``before``: ``unchanged``, or one that ``kept`` made for many reports of
-    the same graphs.
+    ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone.
+    ``operations``: by rank, where they are known, for changes that choose paths or lines. ``before``: ``unchanged``, or
+    one that ``kept`` made for many reports of the same graphs.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
@@ -106,7 +113,10 @@ def report(
     if machine is not None or found.machine != COUPLED or not stuck:
         return found
     first = stuck[0]
-    why = f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for {first.waits_for}"
+    why = (
+        f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for "
+        f"{first.waits_for}"
+    )
     return replace(_report(files, IDEAL, asked, before), why_alone=f"{why}: --machine {COUPLED} replays all together")
 
 
@@ -128,7 +138,10 @@ def _report(
     found = Report(machine=machine, runs=[], what_if=[], cannot=[])
     told = told_by_summary(next(iter(files.values())).parent) if asked.changes.any else {}
     batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
-    refused = [([*batch], _replay(found, before(batch, machine, asked.groups, asked.together), asked, told)) for batch in batches]
+    refused = [
+        ([*batch], _replay(found, before(batch, machine, asked.groups, asked.together), asked, told))
+        for batch in batches
+    ]
     refuse_unfit(refused, asked.changes)
     return found
 
@@ -139,7 +152,9 @@ def _replay(
     asked: _Asked,
     told: Mapping[int, Told],
 ) -> dict[str, UsageError]:
-    """Replay some ranks with the changes and add what was found to ``found``; return the changes that fit nothing there, and why."""
+    """Replay some ranks with the changes and add what was found to ``found``; return the changes that fit nothing
+    there, and why.
+    """
     files, work, played, run = still
     found.runs.append(run)
     if not asked.changes.any:
@@ -160,7 +175,8 @@ def listed(
     *,
     together: bool = False,
 ) -> Listed:
-    """List the ``top`` names that take longest, with ``sort`` of that sort of work, and what of it is on the critical path of a replay.
+    """List the ``top`` names that take longest, with ``sort`` of that sort of work, and what of it is on the critical
+    path of a replay.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
@@ -171,7 +187,9 @@ def listed(
         path = critical_path(work, played) if played.ran.all() else None
     found = [one for one in scalable(work, path) if sort in (None, one.sort)]
     length_ns = None if path is None else path.length_ns
-    return Listed(machine=machine, sort=sort, path_ns=length_ns, of=len(found), ns=sum(one.ns for one in found), names=found[:top])
+    return Listed(
+        machine=machine, sort=sort, path_ns=length_ns, of=len(found), ns=sum(one.ns for one in found), names=found[:top]
+    )
 
 
 def _workload(files: Mapping[int, Graph]) -> Workload:
@@ -198,7 +216,11 @@ def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
 
 
 def _what_if(
-    work: Workload, before: Played, changed: Changed, of_after: tuple[Rendezvous | None, Played], told: Mapping[int, Told]
+    work: Workload,
+    before: Played,
+    changed: Changed,
+    of_after: tuple[Rendezvous | None, Played],
+    told: Mapping[int, Told],
 ) -> WhatIf:
     joined, after = of_after
     path = critical_path(changed.work, after)
@@ -207,7 +229,9 @@ def _what_if(
         before_ns=before.total_ns,
         after_ns=after.total_ns,
         gain_pct=_gain_pct(before, after),
-        band=band(work, changed.work, before.total_ns, after, path, told) if before.ran.all() and after.ran.all() else None,
+        band=band(work, changed.work, before.total_ns, after, path, told)
+        if before.ran.all() and after.ran.all()
+        else None,
         path=_path(changed.work, path),
         done=list(changed.done),
         not_here=list(changed.refused),
@@ -227,7 +251,8 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and not changes.network:
         out.append(
-            "communication takes as long as recorded, with its waiting; if all ranks are linked, --machine coupled replays the waiting"
+            "communication takes as long as recorded, with its waiting; if all ranks are linked, --machine coupled "
+            "replays the waiting"
         )
     out += _kept(files, changes)
     if _folded(files.values()) and any(one.sort in (None, "host") and one.name for one in changes.time):
@@ -238,7 +263,9 @@ def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[s
 
 
 def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
-    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
+    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change
+    with it.
+    """
     changed = {one.sort for one in changes.time if not one.name}
     names = [name for name, sort in ((DELAY_NAME, "delay"), (GAP_NAME, "gap")) if sort not in changed]
     shares = []
@@ -251,8 +278,10 @@ def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     if most <= KEPT_SHARE:
         return []
     return [
-        f"{' and '.join(name + 's' for name in names)} stay as recorded, on rank {rank} {100 * most:.0f} % of its time, those of all "
-        "threads and streams added up: what was awaited there may change as well, such as another rank whose messages are not recorded"
+        f"{' and '.join(name + 's' for name in names)} stay as recorded, on rank {rank} {100 * most:.0f} % of its "
+        "time, those of all "
+        "threads and streams added up: what was awaited there may change as well, such as another rank whose messages "
+        "are not recorded"
     ]
 
 
@@ -268,25 +297,41 @@ def _broken(files: Iterable[Graph]) -> list[str]:
 
 
 def _timed_by_luck(files: Iterable[Graph]) -> list[str]:
-    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
+    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the
+    graphs show it.
+    """
     graphs = [*files]
     out = []
     for pattern, what in (
         (_POLLS, "a wait that polls ({names}) turns as often as recorded: {count:,} in these graphs"),
-        (_PATHS, "an op whose path depended on the time or on free memory ({names}) takes the recorded path: {count:,} in these graphs"),
+        (
+            _PATHS,
+            "an op whose path depended on the time or on free memory ({names}) takes the recorded path: {count:,} in "
+            "these graphs",
+        ),
     ):
         counts = Counter[str]()
         for f in graphs:
             named = {i: name for i, name in enumerate(f.strings) if pattern.search(name)}
             for i, n in zip(*np.unique(f.name[np.isin(f.name, [*named])], return_counts=True), strict=True):
                 counts[named[int(i)]] += int(n)
-            counts.update(call for calls in f.file.sync_call.values() for text in calls for call in text.split() if pattern.search(call))
+            counts.update(
+                call
+                for calls in f.file.sync_call.values()
+                for text in calls
+                for call in text.split()
+                if pattern.search(call)
+            )
         if counts:
-            out.append(what.format(names=", ".join(name[:40] for name, _ in counts.most_common(3)), count=counts.total()))
+            out.append(
+                what.format(names=", ".join(name[:40] for name, _ in counts.most_common(3)), count=counts.total())
+            )
     return out
 
 
-def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Rendezvous | None, Played]:
+def _played(
+    work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool
+) -> tuple[Rendezvous | None, Played]:
     if machine in JOINED:
         joined = meetings(work, groups, together=together)
         return joined, play_ranks(work, joined) if machine == RANKS else play_coupled(work, joined)

@@ -14,7 +14,9 @@ from graphlink.replay.workload import Work, Workload
 
 @dataclass(frozen=True, slots=True)
 class Restructured:
-    """A workload with another structure: ``what`` became of it, of how many ``nodes``, and by how much their times grew, added up."""
+    """A workload with another structure: ``what`` became of it, of how many ``nodes``, and by how much their times
+    grew, added up.
+    """
 
     work: Workload
     what: str
@@ -24,7 +26,9 @@ class Restructured:
 
 @dataclass(slots=True)
 class NewEdges:
-    """Edges to be added: ``target`` begins ``lag_ns`` after ``source`` has ended. Those without a source or target are left out."""
+    """Edges to be added: ``target`` begins ``lag_ns`` after ``source`` has ended. Those without a source or target are
+    left out.
+    """
 
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
@@ -53,7 +57,8 @@ def rewired(work: Workload, gone: Bool, new: NewEdges | None = None) -> Workload
 
 
 def skipped(beside: I64, gone: Bool) -> I64:
-    """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``); of others itself.
+    """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``);
+    of others itself.
 
     ``NOWHERE`` where there is none, as in a circle, which files of others may have. n log n.
     """
@@ -66,8 +71,8 @@ def skipped(beside: I64, gone: Bool) -> I64:
 
 
 def outermost(work: Workload, head: Bool) -> I64:
-    """Return for every host node the outermost of the nodes ``head`` that called it on its thread, itself included; ``NOWHERE`` without
-    one. n log n."""
+    """Return for every host node the outermost of the nodes ``head`` that called it on its thread, itself included;
+    ``NOWHERE`` without one. n log n."""
     tid, caller = work.column("tid"), Selection(work).callers
     inside = (caller != NOWHERE) & (work.work == Work.HOST) & (tid == tid[caller])
     above = np.where(inside, caller, NOWHERE)

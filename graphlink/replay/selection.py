@@ -26,8 +26,9 @@ _SHOWN: Final = 12  # step numbers that an error lists
 
 @dataclass(frozen=True, slots=True)
 class NodeOperations:
-    """The operations of a rank: ``of_node`` has that of each node by its id, ``NOWHERE`` for none, the others have an entry each: the
-    names of its ``path`` with ``/`` between, and the Python frames that it was called from, one a ``line``.
+    """The operations of a rank: ``of_node`` has that of each node by its id, ``NOWHERE`` for none, the others have an
+    entry each: the names of its ``path`` with ``/`` between, and the Python frames that it was called from, one a
+    ``line``.
     """
 
     of_node: I64
@@ -45,8 +46,8 @@ class Paths:
 
 @dataclass(frozen=True)
 class Selection:
-    """Chooses nodes of ``work``; ``operations`` by rank, of the ranks whose operations were recorded; ``others``: runs that were read to
-    compare with, by folder."""
+    """Chooses nodes of ``work``; ``operations`` by rank, of the ranks whose operations were recorded; ``others``: runs
+    that were read to compare with, by folder."""
 
     work: Workload
     operations: Mapping[int, NodeOperations] = field(default_factory=dict)
@@ -83,8 +84,8 @@ class Selection:
 
     @cached_property
     def launched_by(self) -> I64:
-        """Return the host node that launched each device node, of a delay that of the op that it delays, of a host node itself;
-        ``NOWHERE`` for none."""
+        """Return the host node that launched each device node, of a delay that of the op that it delays, of a host node
+        itself; ``NOWHERE`` for none."""
         work = self.work
         out = np.full(len(work), NOWHERE, np.int64)
         edge = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
@@ -132,8 +133,8 @@ class Selection:
         return low + np.asarray(spread(high - low, self.work.position[low:high], np.arange(high - low)), np.int64)
 
     def _in_steps(self, steps: Steps) -> Bool:
-        """Return the nodes that were called, or else began, from the first mark's start to the last one's end, on each rank that has
-        them."""
+        """Return the nodes that were called, or else began, from the first mark's start to the last one's end, on each
+        rank that has them."""
         work = self.work
         start = work.column("start_ns")
         at_ns = np.where(self.launched_by == NOWHERE, start, start[self.launched_by])
@@ -142,8 +143,12 @@ class Selection:
             there |= {number for number, _, _ in marks}
             mine = [(a, b) for number, a, b in marks if steps.first <= number <= steps.last]
             if mine:
-                out[low:high] = (at_ns[low:high] >= min(a for a, _ in mine)) & (at_ns[low:high] < max(b for _, b in mine))
-        missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
+                out[low:high] = (at_ns[low:high] >= min(a for a, _ in mine)) & (
+                    at_ns[low:high] < max(b for _, b in mine)
+                )
+        missing = (
+            next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
+        )
         if missing is not None:
             names = first_few(sorted(there), _SHOWN)
             todo = f"choose among {names}" if there else "leave out step: the graph has no ProfilerStep"
@@ -157,8 +162,8 @@ class Selection:
 
     @cached_property
     def paths(self) -> Paths:
-        """Return the path of every node: the names of its callers, outermost first, without marks of steps; of a host node with its own,
-        of a device node in no op its own alone. Linear."""
+        """Return the path of every node: the names of its callers, outermost first, without marks of steps; of a host
+        node with its own, of a device node in no op its own alone. Linear."""
         work, callers = self.work, self.callers.tolist()
         family, texts = work.names()
         host, part = (work.column("host") != 0).tolist(), work.is_part.tolist()
@@ -177,7 +182,9 @@ class Selection:
         return Paths(np.array(out, np.int64), _texts([*code][1:], texts))
 
     def _of_operations(self, what: str, pattern: UserPattern) -> Bool:
-        """Return the nodes of operations in whose path or lines ``pattern`` is found, of ranks whose operations are known."""
+        """Return the nodes of operations in whose path or lines ``pattern`` is found, of ranks whose operations are
+        known.
+        """
         work, out = self.work, np.zeros(len(self.work), np.bool_)
         for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
             if rank in self.operations:

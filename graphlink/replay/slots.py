@@ -1,9 +1,10 @@
-"""ASTRA-sim's machine: of each rank one CPU slot, one slot for GPU computation, one for communication; receives need none.
+"""ASTRA-sim's machine: of each rank one CPU slot, one slot for GPU computation, one for communication; receives need
+none.
 
-What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has a free slot starts,
-lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be coupled (``meetings``).
-Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, checked against two versions as run
-(tests/e2e/test_astra_sim.py).
+What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has
+a free slot starts, lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be
+coupled (``meetings``). Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim,
+checked against two versions as run (tests/e2e/test_astra_sim.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def play_slots(work: Workload) -> Played:
 
 
 def play_ranks(work: Workload, meetings: Rendezvous) -> Played:
-    """Replay all ranks at once: a collective's time begins when its last member has started, a receive ends no sooner than its send.
+    """Replay all ranks at once: a collective's time begins when its last member has started, a receive ends no sooner
+    than its send.
 
     Each rank begins at its ``meetings.begin_ns``.
     """
@@ -53,14 +55,15 @@ def _play(work: Workload, meetings: Rendezvous | None) -> Played:
 def meeting_costs(work: Workload, meetings: Rendezvous) -> tuple[I64, I64]:
     """Return the cost of each node and of each meeting, in ns.
 
-    A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its send has ended.
-    A meeting takes the shortest time of a member, since the one that came last waited for nobody.
+    A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its
+    send has ended. A meeting takes the shortest time of a member, since the one that came last waited for nobody.
     """
     node = work.micros_ns.copy()
     took = shortest_ns(meetings, node)
     m = messages(work, meetings)
     sent, received = node[m.send], node[m.receive]
-    # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
+    # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when
+    # both are there
     node[m.receive] = np.where(sent == 0, np.clip(m.received_ns - m.both_ns, 0, received), 0)
     node[m.send] = np.minimum(sent, received)
     return node, np.maximum(took, 1)
@@ -93,7 +96,9 @@ class _Run:
         self._posted: dict[int, int] = {}  # a send that has not ended -> the receive that waits for it
         # a rank begins when an event of its own, numbered after the nodes, releases what depends on nothing
         begins = [0] * members if meetings is None else meetings.begin_ns.tolist()
-        self._events = sorted((at, i, n + i) for i, at in enumerate(begins))  # when, how many were scheduled before, node
+        self._events = sorted(
+            (at, i, n + i) for i, at in enumerate(begins)
+        )  # when, how many were scheduled before, node
         self._scheduled = members
 
     def simulate(self) -> None:
@@ -169,5 +174,7 @@ class _Run:
         self.begin[receive] = now
         if self.start[receive] < now:
             self.joined[receive] = send
-        cost = self._cost[receive] if self._cost[receive] > 1 else 0  # once the send has ended, none of the 1 ns that ASTRA-sim adds
+        cost = (
+            self._cost[receive] if self._cost[receive] > 1 else 0
+        )  # once the send has ended, none of the 1 ns that ASTRA-sim adds
         self._end_at(now + cost, receive)

@@ -21,7 +21,8 @@ _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
 @dataclass(frozen=True, slots=True)
 class SyncWait:
-    """One wait of a host thread: the edges that stand for it (to the part after the cut, and on to the next operator), by target.
+    """One wait of a host thread: the edges that stand for it (to the part after the cut, and on to the next operator),
+    by target.
 
     ``names``: the waiting op, and the call where the graph has it.
     """
@@ -33,11 +34,10 @@ class SyncWait:
 
 
 def sync_waits(work: Workload) -> list[SyncWait]:
-    """Return the waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from
-    the same device op to the next operator of the thread: both are one wait. A wait that found all done was not cut and has the latter
-    alone; so an edge to an operator may stand for several. ``end`` follows every leaf: it waits only where the graph names a call whose
-    wait ended there.
-    n log n in ``sync`` edges.
+    """Return the waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the
+    cut, and one from the same device op to the next operator of the thread: both are one wait. A wait that found all
+    done was not cut and has the latter alone; so an edge to an operator may stand for several. ``end`` follows every
+    leaf: it waits only where the graph names a call whose wait ended there. n log n in ``sync`` edges.
     """
     target_of = work.target
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
@@ -66,7 +66,9 @@ def sync_waits(work: Workload) -> list[SyncWait]:
 
 
 def _calls(work: Workload, edge: int, target: int) -> str:
-    """Return the names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph has none."""
+    """Return the names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph
+    has none.
+    """
     calls = work.file_of(target).file.sync_call.get(int(work.position[target]), ())
     low, high = int(work.first[target]), int(work.first[target + 1])
     return calls[edge - low] if len(calls) == high - low else " ".join(calls)
@@ -76,7 +78,11 @@ def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int
     names = {family_of(work.name(part))}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
         inside = slice(int(work.first[part]), int(work.first[part + 1]))
-        names = {work.name(i) for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True) if k == EdgeKind.HOST}
+        names = {
+            work.name(i)
+            for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True)
+            if k == EdgeKind.HOST
+        }
     return SyncWait(
         tuple(edges),
         tuple(sorted({int(work.source[e]) for e in edges})),
@@ -86,9 +92,14 @@ def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int
 
 
 def edges_of(work: Workload, waits: Sequence[SyncWait], which: Bool) -> Bool:
-    """Return the edges that stand for the waits ``which`` and for no others: an edge that stands for several goes with the last of them."""
+    """Return the edges that stand for the waits ``which`` and for no others: an edge that stands for several goes with
+    the last of them.
+    """
     every = np.bincount([e for wait in waits for e in wait.edges], minlength=len(work.kind))
-    gone = np.bincount([e for wait, one in zip(waits, which.tolist(), strict=True) if one for e in wait.edges], minlength=len(work.kind))
+    gone = np.bincount(
+        [e for wait, one in zip(waits, which.tolist(), strict=True) if one for e in wait.edges],
+        minlength=len(work.kind),
+    )
     return np.asarray((gone > 0) & (gone == every))
 
 

@@ -92,18 +92,25 @@ def _taken_over(draft: Draft, selection: Selection, change: TimeChange, mine: Bo
     """Let nodes take what their counterparts take, in another run or on the other ranks."""
     if change.like is None and change.sort is None:
         mine = mine & np.isin(draft.work.work, EVEN_SORTS)
-    found: Counterparts = as_others(selection, mine) if change.like is None else in_other_run(selection, mine, change.like)
+    found: Counterparts = (
+        as_others(selection, mine) if change.like is None else in_other_run(selection, mine, change.like)
+    )
     nodes = np.flatnonzero(mine & (found.own_ns != NOWHERE))
     draft.set_own(nodes, found.own_ns[nodes])
     alone = mine & (found.own_ns == NOWHERE)
     notes = [f", {found.by_median:,} of them by the median of their name"] if found.by_median else []
     if alone.any():
-        notes.append(f"; {np.count_nonzero(alone):,} with {int(draft.cost[alone].sum()) / 1e6:,.3f} ms have no counterpart and stay")
+        notes.append(
+            f"; {np.count_nonzero(alone):,} with {int(draft.cost[alone].sum()) / 1e6:,.3f} ms have no counterpart and "
+            "stay"
+        )
     return mine & ~alone, "".join(notes)
 
 
 def launches(work: Workload) -> I64:
-    """Count the launch calls that each host node makes: its ``launch`` edges, those of one graph launch (equal correlation) once."""
+    """Count the launch calls that each host node makes: its ``launch`` edges, those of one graph launch (equal
+    correlation) once.
+    """
     target, launch = work.target, np.flatnonzero(work.kind == EdgeKind.LAUNCH)
     by, node = work.column("correlation")[target[launch]], work.source[launch].astype(np.int64)
     unknown = by == 0

@@ -67,7 +67,9 @@ def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange)
     if change.name is not None:
         pattern = change.name
         out &= np.array([any(pattern.search(name) for name in sorted(wait.names)) for wait in waits])
-    waiting, awaited = (Selector(**{name: getattr(change, name) for name in names}) for names in (_OF_THE_WAITING, _OF_THE_AWAITED))
+    waiting, awaited = (
+        Selector(**{name: getattr(change, name) for name in names}) for names in (_OF_THE_WAITING, _OF_THE_AWAITED)
+    )
     if waiting.anything:
         out &= selection.nodes(waiting)[[wait.targets[0] for wait in waits]]
     if awaited.anything:
@@ -99,7 +101,10 @@ def _places(selection: Selection, waits: Sequence[SyncWait], which: I64, change:
     for k, i in enumerate(which.tolist()):
         node = waits[i].targets[0]
         since_ns = int(start[node]) if change.move_before is not None else _end_of_step(selection, node)
-        low, high = np.searchsorted(thread[host], thread[node], "left"), np.searchsorted(thread[host], thread[node], "right")
+        low, high = (
+            np.searchsorted(thread[host], thread[node], "left"),
+            np.searchsorted(thread[host], thread[node], "right"),
+        )
         at = low + np.searchsorted(start[host[low:high]], since_ns)
         if since_ns != NOWHERE and at < high:
             out[k] = host[at]
@@ -119,7 +124,9 @@ _NOTHING: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class _Streams:
-    """What is on each stream, in the order of launches: ``of`` has when each op was launched, and the ops; ``key``: a row for each node."""
+    """What is on each stream, in the order of launches: ``of`` has when each op was launched, and the ops; ``key``: a
+    row for each node.
+    """
 
     work: Workload
     of: dict[_StreamKey, tuple[I64, I64]]
@@ -127,9 +134,10 @@ class _Streams:
     launched_ns: I64  # of each node; far in the future for what was not launched
 
     def before(self, key: _StreamKey, at_ns: int, since_ns: int) -> list[int]:
-        """Return what a synchronisation of a stream awaits at a moment: the last op launched before, and what an event makes the next one
-        wait for, if the stream was told so by then. When that was is not in the graph: after the launch of what is awaited, that of the
-        stream's last op, and ``since_ns``, when it was not awaited yet; before the launch of the next op. The middle is taken.
+        """Return what a synchronisation of a stream awaits at a moment: the last op launched before, and what an event
+        makes the next one wait for, if the stream was told so by then. When that was is not in the graph: after the
+        launch of what is awaited, that of the stream's last op, and ``since_ns``, when it was not awaited yet; before
+        the launch of the next op. The middle is taken.
         """
         launched_ns, node = self.of.get(key, _NOTHING)
         at = int(np.searchsorted(launched_ns, at_ns))
@@ -142,16 +150,20 @@ class _Streams:
         """Return what the first op that is launched on a stream from a moment on waits for by events."""
         launched_ns, node = self.of.get(key, _NOTHING)
         at = int(np.searchsorted(launched_ns, at_ns))
-        edges = slice(int(self.work.first[node[at]]), int(self.work.first[node[at] + 1])) if at < len(node) else slice(0)
+        edges = (
+            slice(int(self.work.first[node[at]]), int(self.work.first[node[at] + 1])) if at < len(node) else slice(0)
+        )
         return np.asarray(self.work.source[edges][self.work.kind[edges] == EdgeKind.EVENT], np.int32)
 
     def named(self, wait: SyncWait) -> set[_StreamKey]:
-        """Return the stream that a call named which awaited several: the one whose next op waits by events for what is on the others; all
-        of them where no one stream or several are like that."""
+        """Return the stream that a call named which awaited several: the one whose next op waits by events for what is
+        on the others; all of them where no one stream or several are like that."""
         keys: set[_StreamKey] = {(a, b, c) for a, b, c in self.key[[*wait.sources]].tolist()}
         at_ns = int(self.work.column("start_ns")[wait.targets[0]])
         likely = {
-            key for key in keys if {s for s in wait.sources if tuple(self.key[s].tolist()) != key} <= set(self.told(key, at_ns).tolist())
+            key
+            for key in keys
+            if {s for s in wait.sources if tuple(self.key[s].tolist()) != key} <= set(self.told(key, at_ns).tolist())
         }
         return likely if len(likely) == 1 else keys
 
@@ -172,8 +184,9 @@ def _streams(work: Workload) -> _Streams:
 
 
 def _awaited(wait: SyncWait, place: int, streams: _Streams) -> list[int]:
-    """Return what a call awaits at another place: a stream or device synchronisation what is on the stream, or on all, by then; all others
-    what they awaited. So does one that awaited several streams where the graph does not tell which it names."""
+    """Return what a call awaits at another place: a stream or device synchronisation what is on the stream, or on all,
+    by then; all others what they awaited. So does one that awaited several streams where the graph does not tell which
+    it names."""
     roles = {role_of(name) for name in wait.names}
     keys = streams.named(wait)
     if Role.DEVICE_SYNC in roles:

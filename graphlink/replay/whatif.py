@@ -39,24 +39,32 @@ from graphlink.replay.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The workload with changes. ``done``: what each did. ``refused``: changes that fit nothing there, by their title, and why."""
+    """The workload with changes. ``done``: what each did. ``refused``: changes that fit nothing there, by their title,
+    and why.
+    """
 
     work: Workload
     done: tuple[Made, ...] = ()
     refused: dict[str, UsageError] = field(default_factory=dict)
 
 
-def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]], selection: Selection | None = None) -> Changed:
+def apply(
+    work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]], selection: Selection | None = None
+) -> Changed:
     """Return ``work`` with ``changes`` made, in the order of ``Changes.each``. Linear, names matched once each.
 
     Raises:
         UsageError: a change names nothing that is there.
     """
     if len(changes.dataloader) > 1:
-        raise UsageError(f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
+        raise UsageError(
+            f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out"
+        )
     chooses = Selection(work) if selection is None else selection
     draft = Draft.of(work, chooses.waits if any(_is_of_waits(one) for one in changes.each()) else [])
-    done = [_make(draft, chooses, change, groups) for change in changes.each() if not isinstance(change, StructureChange)]
+    done = [
+        _make(draft, chooses, change, groups) for change in changes.each() if not isinstance(change, StructureChange)
+    ]
     out = draft.workload()
     for change in changes.each():
         if isinstance(change, StructureChange):
@@ -70,7 +78,12 @@ def _is_of_waits(change: AnyChange) -> bool:
     return isinstance(change, WaitChange) or (isinstance(change, TimeChange) and change.remove)
 
 
-def _make(draft: Draft, selection: Selection, change: NetworkChange | TimeChange | WaitChange, groups: Mapping[int, Sequence[int]]) -> Made:
+def _make(
+    draft: Draft,
+    selection: Selection,
+    change: NetworkChange | TimeChange | WaitChange,
+    groups: Mapping[int, Sequence[int]],
+) -> Made:
     if isinstance(change, NetworkChange):
         return change_network(draft, change, groups)
     if isinstance(change, TimeChange):
@@ -78,7 +91,9 @@ def _make(draft: Draft, selection: Selection, change: NetworkChange | TimeChange
     return change_wait(draft, selection, change)
 
 
-def _restructured(work: Workload, selection: Selection, change: StructureChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
+def _restructured(
+    work: Workload, selection: Selection, change: StructureChange, groups: Mapping[int, Sequence[int]]
+) -> Restructured:
     if isinstance(change, GraphChange):
         return as_graphs(work, selection, change)
     if isinstance(change, BucketChange):
@@ -87,9 +102,13 @@ def _restructured(work: Workload, selection: Selection, change: StructureChange,
 
 
 def fit(
-    work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]], operations: Mapping[int, NodeOperations] | None = None
+    work: Workload,
+    changes: Changes,
+    groups: Mapping[int, Sequence[int]],
+    operations: Mapping[int, NodeOperations] | None = None,
 ) -> Changed:
-    """Make those of ``changes`` that name something in ``work``. Each is tried alone first: whether it fits hangs on no other one.
+    """Make those of ``changes`` that name something in ``work``. Each is tried alone first: whether it fits hangs on no
+    other one.
 
     Raises:
         UsageError: an id is a wait on several ranks.
@@ -138,7 +157,9 @@ def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]
 def refuse_ambiguous(which: str, ranks: Sequence[int]) -> None:
     """Refuse the id of a wait that is on several ranks. Raises UsageError."""
     if len(ranks) > 1:
-        raise UsageError(f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N")
+        raise UsageError(
+            f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N"
+        )
 
 
 def told_ranks(ranks: Sequence[int]) -> str:

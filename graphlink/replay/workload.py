@@ -52,14 +52,17 @@ COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyho
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Workload(Short):
-    """The nodes of the graphs ``files`` of ``ranks``, one after the other, in each by ascending id (of equal ids in file order).
+    """The nodes of the graphs ``files`` of ``ranks``, one after the other, in each by ascending id (of equal ids in
+    file order).
 
-    Dependencies are CSR by target over the table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
-    ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay.
+    Dependencies are CSR by target over the table: ``data_deps``, and of graphs of others ``ctrl_deps``
+    (``dependencies``). ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads:
+    ``duration_micros`` x 1000. ``fixed_ns`` is the part of ``cost_ns`` that does not scale with the work: the start
+    delay.
 
-    ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin; ``cost_ns`` is what it costs
-    from there. ``gone``, None but in a what-if: nodes that were removed, which meet nobody any more.
+    ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin;
+    ``cost_ns`` is what it costs from there. ``gone``, None but in a what-if: nodes that were removed, which meet nobody
+    any more.
     """
 
     ranks: tuple[int, ...]
@@ -104,7 +107,10 @@ class Workload(Short):
     @property
     def is_part(self) -> Bool:
         """Return which nodes are parts of an op behind its first node."""
-        parts = [_named(f, lambda name: name.endswith(PART))[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
+        parts = [
+            _named(f, lambda name: name.endswith(PART))[self.position[a:b]]
+            for f, (a, b) in zip(self.files, self.bounds, strict=True)
+        ]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
 
     def names(self) -> tuple[I64, list[str]]:
@@ -114,7 +120,9 @@ class Workload(Short):
         return np.concatenate([np.zeros(0, np.int64), *names]), [*code]
 
     def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
-        """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does for a rank."""
+        """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does
+        for a rank.
+        """
         spent: Counter[tuple[str, ...]] = Counter()
         for member in np.unique(self.member[nodes]).tolist():
             mine = (self.member[nodes] == member) & (self.work[nodes] == Work.DELAY)
@@ -154,7 +162,9 @@ def workload(files: Mapping[int, Graph]) -> Workload:
     for part, nodes_before, edges_before in zip(parts, offset.tolist(), edges.tolist(), strict=False):
         part["source"] += nodes_before
         part["first"] += edges_before
-    joined: dict[str, Any] = {name: np.concatenate([np.zeros(0, np.uint8), *(part[name] for part in parts)]) for name in _COLUMNS}
+    joined: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, np.uint8), *(part[name] for part in parts)]) for name in _COLUMNS
+    }
     joined["first"] = np.append(joined["first"], edges[-1])
     member = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(offset))
     return Workload(ranks=tuple(files), files=tuple(files.values()), offset=offset, member=member, **joined)
@@ -163,7 +173,10 @@ def workload(files: Mapping[int, Graph]) -> Workload:
 def _refuse_long(file: Graph) -> None:
     """Refuse times that, added up as a machine does, could pass ``MOST_NS``."""
     costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, micros(file) * 1e3))
-    times = (np.abs(column, dtype=np.float64).max(initial=0) for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns))
+    times = (
+        np.abs(column, dtype=np.float64).max(initial=0)
+        for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns)
+    )
     if max(*costs, *times) < MOST_NS:
         return
     raise InputError(
@@ -174,30 +187,39 @@ def _refuse_long(file: Graph) -> None:
 
 
 def names_found(work: Workload, pattern: UserPattern | re.Pattern[str], *, families: bool = True) -> Bool:
-    """Return the nodes in whose name, or with ``families`` in that of its family, ``pattern`` is found; every name is looked at once."""
+    """Return the nodes in whose name, or with ``families`` in that of its family, ``pattern`` is found; every name is
+    looked at once.
+    """
     out = np.zeros(len(work), np.bool_)
     for file, (low, high) in zip(work.files, work.bounds, strict=True):
         if high > low:
             found = _named(file, lambda name: pattern.search(name) is not None)
             if families:
-                found |= file.host & _named(file, lambda name: (of := family_of(name)) != name and pattern.search(of) is not None)
+                found |= file.host & _named(
+                    file, lambda name: (of := family_of(name)) != name and pattern.search(of) is not None
+                )
             out[low:high] = found[work.position[low:high]]
     return out
 
 
 def has_times(file: Graph) -> bool:
     """Return whether any node says when it was recorded to start; none of a graph that was made does."""
-    return file.metadata.made is None and (file.read is None or bool(file.start_ns.any() or file.says("start_ns").any()))
+    return file.metadata.made is None and (
+        file.read is None or bool(file.start_ns.any() or file.says("start_ns").any())
+    )
 
 
 def measured_ns(file: Graph) -> int:
-    """Return the recorded time from the start of the first node to the end of the last one; 0 for a file without times."""
+    """Return the recorded time from the start of the first node to the end of the last one; 0 for a file
+    without times.
+    """
     return int(file.end_ns.max() - file.start_ns.min()) if has_times(file) else 0
 
 
 def dependencies(file: Graph) -> Deps:
-    """Return the dependencies that nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In
-    graphs of others both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
+    """Return the dependencies that nodes wait for. In graphs of graphlink that is ``data_deps``, which imply
+    ``ctrl_deps`` (callers). In graphs of others both delay, as in ASTRA-sim's present reader (the legacy one honours
+    ``data_deps`` alone); by target, each once.
     """
     data, ctrl = file.data, None if file.read is None else file.read.ctrl
     if file.metadata.graphlink is not None or ctrl is None or not len(ctrl.source):
@@ -272,10 +294,17 @@ def works_of(file: Graph) -> U8:
     work = np.full(len(file.name), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
-    work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.says("comm_type_recorded")] = Work.COMM
+    work[
+        np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
+        | file.says("comm_type_recorded")
+    ] = Work.COMM
     work[file.host] = np.where(_named(file, lambda name: name == GAP_NAME), Work.GAP, Work.HOST)[file.host]
     return work
 
 
 def _named(file: Graph, wanted: Callable[[str], bool]) -> Bool:
-    return np.array([wanted(name) for name in file.strings], np.bool_)[file.name] if len(file.name) else np.zeros(0, np.bool_)
+    return (
+        np.array([wanted(name) for name in file.strings], np.bool_)[file.name]
+        if len(file.name)
+        else np.zeros(0, np.bool_)
+    )

@@ -14,7 +14,8 @@ FORMAT: Final = 1
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """One finding. ``figures``: counts and times (``_ns``) over all ``ranks``; ``parts`` of the first of them by name.
 
-    ``record``: the option, variable or code line that would record it; with ``by_capture`` ``graphlink.capture`` does so.
+    ``record``: the option, variable or code line that would record it; with ``by_capture`` ``graphlink.capture`` does
+    so.
     """
 
     name: str
@@ -32,7 +33,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of ``graphlink doctor``, those that cost most first. ``subject``: what was examined; ``ranks`` of it."""
+    """The findings of ``graphlink doctor``, those that cost most first. ``subject``: what was examined; ``ranks`` of
+    it.
+    """
 
     graphlink: str = __version__
     format: int = FORMAT

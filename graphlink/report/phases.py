@@ -17,9 +17,12 @@ from graphlink.tables import distinct
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
-# What engines name their steps (vLLM ``execute_context_2(...)_generation_5(...)`` with the number of tokens before ``context`` or without,
-# ``execute_new_1_cached_3``; sglang ``step[DECODE bs=32]``, ``step[EXTEND bs=1 toks=512]``), and what users name their ranges.
-_CONTEXT: Final = re.compile(r"(?i)execute_(?:(?P<tokens>\d{1,12})_)?context_(?P<new>\d{1,9})\(.*\)_generation_(?P<old>\d{1,9})\(.*\)")
+# What engines name their steps (vLLM ``execute_context_2(...)_generation_5(...)`` with the number of tokens before ``context`` or without,  # noqa: E501
+# ``execute_new_1_cached_3``; sglang ``step[DECODE bs=32]``, ``step[EXTEND bs=1 toks=512]``), and what users name their
+# ranges.
+_CONTEXT: Final = re.compile(
+    r"(?i)execute_(?:(?P<tokens>\d{1,12})_)?context_(?P<new>\d{1,9})\(.*\)_generation_(?P<old>\d{1,9})\(.*\)"
+)
 _CACHED: Final = re.compile(r"(?i)execute_new_(?P<new>\d{1,9})_cached_(?P<old>\d{1,9})")
 _WORDS: Final[tuple[tuple[re.Pattern[str], PhaseName], ...]] = (
     (re.compile(r"(?i)(?<![a-z])(?:mixed|chunked[ _-]?prefill[ _-]?decode)(?![a-z])"), "mixed"),
@@ -33,8 +36,8 @@ _TOKENS: Final = re.compile(r"(?i)(?<![a-z])(?:num[ _-])?(?:toks?|tokens?)[ =:_]
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of one phase of serving; ``mixed`` are those in which some requests prefill and others decode.
 
-    ``gpu_ns``: what they lasted, summed over devices, of which these were idle for ``idle_ns``. ``mean_batch``, ``tokens``: requests a
-    step and tokens of all steps, where the names tell; None where they don't.
+    ``gpu_ns``: what they lasted, summed over devices, of which these were idle for ``idle_ns``. ``mean_batch``,
+    ``tokens``: requests a step and tokens of all steps, where the names tell; None where they don't.
     """
 
     phase: PhaseName
@@ -63,7 +66,9 @@ class _Span(msgspec.Struct, frozen=True):
 
 
 def told_phase(name: str) -> tuple[PhaseName, int | None, int | None] | None:
-    """Return the phase that a name tells, its number of requests and of tokens where it tells those; None where it names no phase."""
+    """Return the phase that a name tells, its number of requests and of tokens where it tells those; None where it
+    names no phase.
+    """
     found = _CONTEXT.fullmatch(name) or _CACHED.fullmatch(name)
     if found is not None:
         new, old = int(found["new"]), int(found["old"])
@@ -79,10 +84,11 @@ def told_phase(name: str) -> tuple[PhaseName, int | None, int | None] | None:
 
 
 def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
-    """Return the phases by steps whose names tell them, else by ranges; [] where neither do. O(n log n) in ranges and idle intervals.
+    """Return the phases by steps whose names tell them, else by ranges; [] where neither do. O(n log n) in ranges and
+    idle intervals.
 
-    Ranges count where work for a device is launched in them (a loader decodes images, too), of ranges inside each other the outermost, of
-    the thread with most of them.
+    Ranges count where work for a device is launched in them (a loader decodes images, too), of ranges inside each other
+    the outermost, of the thread with most of them.
     """
     named = [(told, step) for step in gpu.steps if (told := told_phase(step.name)) is not None]
     if named:
@@ -97,7 +103,11 @@ def _of_step(told: _Told, step: StepTime) -> _Span:
 
 def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
     host, strings = linked.trace.host, linked.trace.strings
-    told = {code: found for code in np.unique(host.name[host.annotation]).tolist() if (found := told_phase(strings[code])) is not None}
+    told = {
+        code: found
+        for code in np.unique(host.name[host.annotation]).tolist()
+        if (found := told_phase(strings[code])) is not None
+    }
     rows = _launching(linked, np.flatnonzero(np.isin(host.name, [*told]) & host.annotation))
     if not len(rows):
         return []
@@ -109,10 +119,14 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
     start, end = host.start_ns[rows] - epoch_ns, host.end_ns[rows] - epoch_ns
     idle = np.zeros(len(rows), np.int64)
     for one, (_, why) in zip(gpu.gpu, gpu.idle, strict=True):
-        idle += end - start - _overlap(start, end, np.array([one.from_ns]), np.array([one.to_ns])) + _idle(why, start, end)
+        idle += (
+            end - start - _overlap(start, end, np.array([one.from_ns]), np.array([one.to_ns])) + _idle(why, start, end)
+        )
     return [
         _Span(_Told(*told[code]), until - since, (until - since) * len(gpu.gpu), ns)
-        for code, since, until, ns in zip(host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), strict=True)
+        for code, since, until, ns in zip(
+            host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), strict=True
+        )
     ]
 
 
@@ -167,7 +181,9 @@ def _summed(spans: Iterable[_Span]) -> list[Phase]:
 
 
 def phases_line(found: Sequence[Phase]) -> str:
-    """Return the phases in a line: ``decode 12: 1.200 ms on average, idle 20.0 %, 32 requests a step; prefill 2: ...``."""
+    """Return the phases in a line: ``decode 12: 1.200 ms on average, idle 20.0 %, 32 requests a step; prefill
+    2: ...``.
+    """
     return "; ".join(_line(one) for one in found)
 
 

@@ -24,7 +24,19 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, before_what, counted, first_few, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import (
+    Short,
+    Table,
+    before_what,
+    counted,
+    first_few,
+    joined,
+    ms,
+    percent,
+    share_word,
+    shortened,
+    unexplained_parts,
+)
 from graphlink.report.phases import Phase, phases_line
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
@@ -56,7 +68,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: str | None = None  # of the ET, local time without zone
     pid: int | None = None
     resolution_ns: int = 1  # of the recorded times
-    began_ns: int | None = None  # since 1970 in UTC, on the rank's own clock; None where the recording has no time of day
+    began_ns: int | None = (
+        None  # since 1970 in UTC, on the rank's own clock; None where the recording has no time of day
+    )
     ended_ns: int | None = None
     node: int | None = None  # number of the machine, and of the rank on it, as the names of the run's files tell
     local_rank: int | None = None
@@ -104,7 +118,9 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine of a rank as its recording tells: name, names of its GPUs, versions; what it does not tell is empty or absent."""
+    """The machine of a rank as its recording tells: name, names of its GPUs, versions; what it does not tell is empty
+    or absent.
+    """
 
     host: str
     gpus: list[str]
@@ -130,7 +146,9 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay
     critical_path: CriticalPath
     standstill: Standstill
-    top_gain: FamilyGain | UnsetType = UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
+    top_gain: FamilyGain | UnsetType = (
+        UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
+    )
     gpu: list[DeviceTime]
     steps: list[StepTime]
     iterations: Iterations | UnsetType = UNSET  # absent where no steps were found
@@ -188,14 +206,17 @@ def load(path: Path) -> Summary:
     """
     if not path.is_file():
         raise InputError(
-            "cannot read the summary: there is no such file", path=path, todo="name the folder that an earlier run wrote with --out"
+            "cannot read the summary: there is no such file",
+            path=path,
+            todo="name the folder that an earlier run wrote with --out",
         )
     document.refuse_made(path)
     return document.load(path, Summary, "summary of this version of graphlink")
 
 
 def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
-    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of no rank.
+    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of
+    no rank.
 
     ``verbose``: with what was counted while the graphs were made.
     """
@@ -250,8 +271,15 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
         *((f"memory {one.device}", _memory(one)) for one in (rank.memory if rank.memory is not UNSET else ())),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
-        ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
-        ("device ops", f"{rank.device.ops:,} = {rank.device.linked:,} linked + {sum(rank.device.orphans.values()):,} orphans"),
+        (
+            "host rows",
+            f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched "
+            f"({_method(rank)})",
+        ),
+        (
+            "device ops",
+            f"{rank.device.ops:,} = {rank.device.linked:,} linked + {sum(rank.device.orphans.values()):,} orphans",
+        ),
         ("  orphans", _counts(rank.device.orphans)),
         *(("device clock", _clock(one)) for one in rank.clock.devices),
         ("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"),
@@ -284,13 +312,21 @@ def machine_line(told: Machine) -> str:
 
 
 def _memory(one: DeviceMemory) -> str:
-    """Format the memory of a device: ``at most 37.613 GB allocated, 61.652 GB reserved, of 84.929 GB (72.6 % reserved)``."""
-    of = f", of {one.total_bytes / 1e9:,.3f} GB ({percent(one.reserved_bytes, one.total_bytes)} reserved)" if one.total_bytes else ""
+    """Format the memory of a device: ``at most 37.613 GB allocated, 61.652 GB reserved, of 84.929 GB (72.6 %
+    reserved)``.
+    """
+    of = (
+        f", of {one.total_bytes / 1e9:,.3f} GB ({percent(one.reserved_bytes, one.total_bytes)} reserved)"
+        if one.total_bytes
+        else ""
+    )
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
 
 
 def _steps(rank: Rank) -> str:
-    """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step 3), ...``."""
+    """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step
+    3), ...``.
+    """
     told = rank.iterations
     if told is UNSET:
         return ""
@@ -315,11 +351,16 @@ def _top_gain(rank: Rank) -> str:
         return ""
     shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
     which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
-    return f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
+    return (
+        f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if "
+        "they took no time"
+    )
 
 
 def _trust(rank: Rank) -> str:
-    """Return how far the graph is to be trusted: replayed time against recorded, and what of the standstill it explains."""
+    """Return how far the graph is to be trusted: replayed time against recorded, and what of the standstill it
+    explains.
+    """
     whole = all_stood(rank.standstill)
     replay = rank.replay
     return (
@@ -331,17 +372,24 @@ def _trust(rank: Rank) -> str:
 def lost(rank: Rank) -> str:
     """Return what of the recording found no partner; nothing where all did."""
     unmatched = rank.host.unmatched if rank.inputs.et is not None else 0
-    counts = {"host rows without ET node": unmatched, "device ops without launch call": sum(rank.device.orphans.values())}
+    counts = {
+        "host rows without ET node": unmatched,
+        "device ops without launch call": sum(rank.device.orphans.values()),
+    }
     return _counts({name: n for name, n in counts.items() if n})
 
 
 def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
-    """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the usual."""
+    """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the
+    usual.
+    """
     idle = {one.rank: idle_percent(one) for one in ranks}
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
     head = ("rank", "ms", "idle %", "mostly", "comm %", "path mostly", "error %", "explained %")
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
-    table = Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0, spare=("error %", "path mostly"))
+    table = Table(
+        [_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0, spare=("error %", "path mostly")
+    )
     parts: list[str | Table] = [table, *more, _RANK_WORDS]
     usual, outliers = far_from_usual(ranks)
     told = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in outliers]
@@ -351,7 +399,13 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [
             "",
-            Table([_rank_counts(one) for one in order[:MOST_LINES]], counts, ">" * len(counts), indent=0, spare=("comm nodes", "orphans")),
+            Table(
+                [_rank_counts(one) for one in order[:MOST_LINES]],
+                counts,
+                ">" * len(counts),
+                indent=0,
+                spare=("comm nodes", "orphans"),
+            ),
         ]
     return parts
 
@@ -378,8 +432,12 @@ def far_from_usual(ranks: Sequence[Rank]) -> tuple[float, list[Rank]]:
 
 
 def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
-    """Return each warning once, with the number of ranks that have it; where its figures differ between them, with those of the first."""
-    of_cause: dict[tuple[str, int], dict[int, str]] = {}  # by text without figures, and by its place among the equal ones of its rank
+    """Return each warning once, with the number of ranks that have it; where its figures differ between them, with
+    those of the first.
+    """
+    of_cause: dict[
+        tuple[str, int], dict[int, str]
+    ] = {}  # by text without figures, and by its place among the equal ones of its rank
     for rank in ranks:
         so_far: Counter[str] = Counter()
         for text in dict.fromkeys(rank.warnings):
@@ -390,7 +448,11 @@ def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
     lines: list[str | Table] = []
     for texts in causes[:MOST_WARNINGS]:
         (first, text), count = next(iter(texts.items())), len(texts)
-        whose = f"rank {first}" if count == 1 else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
+        whose = (
+            f"rank {first}"
+            if count == 1
+            else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
+        )
         lines.append(f"warning, {whose}: {text}")
     more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
     return [*lines, *more]
@@ -429,12 +491,14 @@ def _rank_counts(rank: Rank) -> tuple[str, ...]:
 
 
 def _standstill(found: Standstill) -> str:
-    """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing
-    explains."""
+    """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the
+    longest piece that nothing explains."""
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
     whole = all_stood(found)
     shares = ", ".join(f"{name} {explained(part)}" for name, part in parts.items())
-    longest = f"; longest unexplained {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
+    longest = (
+        f"; longest unexplained {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
+    )
     return f"{ms(whole.ns)} ms, {explained(whole)} % explained: {shares}{longest}"
 
 
@@ -445,7 +509,9 @@ def all_stood(found: Standstill) -> Stood:
 
 
 def explained(stood: Stood) -> str:
-    """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
+    """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain
+    is all.
+    """
     return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
 
 
@@ -464,9 +530,14 @@ def _method(rank: Rank) -> str:
 
 def _path(rank: Rank) -> str:
     """Return the parts of the path, the largest first."""
-    path, of_it = rank.critical_path, {"idle": f" ({unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)})"}
+    path, of_it = (
+        rank.critical_path,
+        {"idle": f" ({unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)})"},
+    )
     parts = sorted(msgspec.structs.asdict(path.share_ns).items(), key=lambda part: -part[1])
-    shares = ", ".join(f"{share_word(name)} {percent(ns, path.length_ns)}{of_it.get(name, '')}" for name, ns in parts if ns)
+    shares = ", ".join(
+        f"{share_word(name)} {percent(ns, path.length_ns)}{of_it.get(name, '')}" for name, ns in parts if ns
+    )
     return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
 
 

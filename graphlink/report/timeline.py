@@ -49,9 +49,10 @@ DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD,
 class Joined(Short):
     """The part of a run's analysis that the files of one rank are written with.
 
-    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
-    all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
-    ``replayed``: the graph is kept, for the replay of all ranks; ``hosts``: how many machines recorded the run, as far as is known.
+    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart,
+    ``size_bytes`` is that on all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came,
+    ``across`` are the arrows between ranks. ``replayed``: the graph is kept, for the replay of all ranks; ``hosts``:
+    how many machines recorded the run, as far as is known.
     """
 
     ids: GroupIds
@@ -68,8 +69,8 @@ class Joined(Short):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its own, the rows of
-    features, and the number of its machine (``node``) where names of files tell it."""
+    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its
+    own, the rows of features, and the number of its machine (``node``) where names of files tell it."""
 
     rank: int
     graph: Graph
@@ -86,12 +87,18 @@ class Shown:
     def group(self) -> str:
         """Return the name of its group of rows: ``node 1 (host7) rank 12``, of a run on one machine ``rank 12``."""
         host = self.linked.trace.host_name
-        known = [f"node {self.node}", f"({host})" * bool(host)] if self.node is not None else [host * (self.joined.hosts > 1)]
+        known = (
+            [f"node {self.node}", f"({host})" * bool(host)]
+            if self.node is not None
+            else [host * (self.joined.hosts > 1)]
+        )
         return " ".join(filter(None, (*known, f"rank {self.rank}")))
 
 
 def write(out: BinaryIO, shown: Shown) -> int:
-    """Write a rank's part of the timeline to ``out``, a whole trace by itself; return its size in bytes. O(n log n) in nodes and edges."""
+    """Write a rank's part of the timeline to ``out``, a whole trace by itself; return its size in bytes. O(n log n) in
+    nodes and edges.
+    """
     return sum(out.write(block) for block in perfetto.encode(trace_of(shown)))
 
 
@@ -124,8 +131,8 @@ def join(folder: Path, ranks: Sequence[int], pipeline: RunPipeline | None = None
 
 
 def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
-    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay next to them,
-    the rows of features."""
+    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the
+    replay next to them, the rows of features."""
     graph, linked = shown.graph, shown.linked
     n, names = len(graph.kind), (*graph.strings, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -159,12 +166,16 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     made = count
     for rows in shown.features:
         slices = rows.slices
-        parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
+        parts.append(
+            replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names)))
+        )
         args += [replace(arg, slice=made + arg.slice) for arg in rows.args]
         tracks += [replace(track, order=track.order or 1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
         names, made = (*names, *rows.names), made + len(slices.track)
     slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
-    node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
+    node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(
+        np.int64
+    )
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.PerfettoTrace(
         rank=shown.rank,
@@ -196,10 +207,14 @@ def _node_slices(graph: Graph, row: I32, end_ns: I64) -> Slices:
 
 
 def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
-    """Return the slices of waits: in the node that carries the time before the cut; where that one is over, in the op that waited."""
+    """Return the slices of waits: in the node that carries the time before the cut; where that one is over, in the op
+    that waited.
+    """
     previous = before[waits.part]
     in_op = (graph.kind[previous] == NodeKind.HOST_PART) & (graph.caller[previous] != NOWHERE)
-    until_ns = np.where(in_op, np.minimum(end_ns[previous], end_ns[graph.caller[previous]]), end_ns[previous])  # a part ends with its op
+    until_ns = np.where(
+        in_op, np.minimum(end_ns[previous], end_ns[graph.caller[previous]]), end_ns[previous]
+    )  # a part ends with its op
     covers = until_ns >= waits.end_ns
     op = np.where(graph.kind[waits.part] == NodeKind.HOST_PART, graph.caller[waits.part], NOWHERE)
     parent = np.where(covers, previous, op).astype(np.int32)
@@ -222,8 +237,8 @@ def _arrows(graph: Graph, rank: int) -> Arrows:
 def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads: bool) -> tuple[list[Track], I32]:
     """Return the rows on which nodes lie at these times, and of each node its row.
 
-    ``threads``: as threads of the process, else as rows with the thread's name. Ranges that cross others (asynchronous ones, host
-    communication) are put on as many rows as they need, all of one name.
+    ``threads``: as threads of the process, else as rows with the thread's name. Ranges that cross others (asynchronous
+    ones, host communication) are put on as many rows as they need, all of one name.
     """
     tracks: list[Track] = []
     track = np.full(len(graph.kind), -1, np.int32)
@@ -241,7 +256,10 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     node = np.flatnonzero(np.isin(graph.kind, _NESTING))
     tids, of = np.unique(graph.tid[node], return_inverse=True)
     add(node, of.reshape(-1), ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
-    for kind, which in ((NodeKind.DEVICE_OP, ""), (NodeKind.DEVICE_DELAY, " late starts")):  # apart, so that an idle stream looks idle
+    for kind, which in (
+        (NodeKind.DEVICE_OP, ""),
+        (NodeKind.DEVICE_DELAY, " late starts"),
+    ):  # apart, so that an idle stream looks idle
         node = np.flatnonzero(graph.kind == kind)
         streams, of = numbered_pairs(graph.device[node], graph.stream[node])
         add(node, of, [f"GPU {device} stream {stream}{which}" for device, stream in streams])
@@ -272,8 +290,14 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds)
 
 
 def _late_args(graph: Graph, linked: Linked, node_of: I32 | I64) -> list[Arg]:
-    """Return the arguments of delays: the op that began late, and what is known of what it waited for; ``node_of``: of device rows."""
-    late, device, strings = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY), linked.trace.device, linked.trace.strings
+    """Return the arguments of delays: the op that began late, and what is known of what it waited for; ``node_of``: of
+    device rows.
+    """
+    late, device, strings = (
+        np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY),
+        linked.trace.device,
+        linked.trace.strings,
+    )
     op = graph.row[late]
     texts = {UNEXPLAINED: 0}
     code = []
@@ -291,8 +315,8 @@ def _late_args(graph: Graph, linked: Linked, node_of: I32 | I64) -> list[Arg]:
 
 
 def _ended_right_before(linked: Linked, op: I32, since_ns: I64) -> I64:
-    """Return for each device row ``op`` the one of another stream that ended last since then, and right before it began; ``NOWHERE`` for
-    none. O(n log n + ops x what ends within 30 us)."""
+    """Return for each device row ``op`` the one of another stream that ended last since then, and right before it
+    began; ``NOWHERE`` for none. O(n log n + ops x what ends within 30 us)."""
     device = linked.trace.device
     by_end = np.argsort(device.end_ns, kind="stable")
     end_ns, begin_ns = device.end_ns[by_end], device.start_ns[op]
@@ -318,7 +342,11 @@ def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list
     order = order[node[order] != NOWHERE]
     slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]
     group = np.array([*(ids.get(key, NOWHERE) for key in ops.groups), NOWHERE], np.int64)[ops.group[order]]
-    message, sends, own = np.isin(kind, (CommKind.SEND, CommKind.RECV)), kind == CommKind.SEND, NOWHERE if rank is None else rank
+    message, sends, own = (
+        np.isin(kind, (CommKind.SEND, CommKind.RECV)),
+        kind == CommKind.SEND,
+        NOWHERE if rank is None else rank,
+    )
     src, dst = np.where(sends, own, peer), np.where(sends, peer, own)
 
     def known(name: str, value: I64, there: Bool) -> Arg:
@@ -335,12 +363,16 @@ def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list
 
 
 def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> list[Arg]:
-    """Return the arguments of waits, whose slices begin at ``first``: the call that waited, and the last op that it waited for."""
+    """Return the arguments of waits, whose slices begin at ``first``: the call that waited, and the last op that it
+    waited for.
+    """
     made = np.flatnonzero(waits.call != NOWHERE)
     codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
     sync = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
     sync = sync[np.argsort(graph.end_ns[graph.source[sync]], kind="stable")]
-    last = spread(len(graph.name), graph.target[sync], graph.source[sync].astype(np.int64))  # of several the one written last
+    last = spread(
+        len(graph.name), graph.target[sync], graph.source[sync].astype(np.int64)
+    )  # of several the one written last
     awaited = last[waits.part]
     known = np.flatnonzero(awaited != NOWHERE)
     return [
@@ -350,7 +382,9 @@ def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> l
 
 
 def _path_args(critical: CriticalChain, first: int) -> list[Arg]:
-    """Return the arguments of the critical path, whose slices begin at ``first``: what delayed each node, and what its time counts as."""
+    """Return the arguments of the critical path, whose slices begin at ``first``: what delayed each node, and what its
+    time counts as.
+    """
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]

@@ -1,7 +1,9 @@
-"""Records as files, by their own annotations: numpy columns as raw bytes, all else as msgpack. Reading a file runs nothing that it names.
+"""Records as files, by their own annotations: numpy columns as raw bytes, all else as msgpack. Reading a file runs
+nothing that it names.
 
-Layout: a line with graphlink's version and the name of the record, then a section per field, in order: its sort (a dtype such as ``<i8``,
-``msgpack``, ...) in 8 bytes, its length in 8, its bytes; at the end the CRC-32 of all before. Only declared types and dtypes are read.
+Layout: a line with graphlink's version and the name of the record, then a section per field, in order: its sort (a
+dtype such as ``<i8``, ``msgpack``, ...) in 8 bytes, its length in 8, its bytes; at the end the CRC-32 of all before.
+Only declared types and dtypes are read.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
 _PLAIN, _ODD = b"msgpack", b"json"
 _INDEX: Final = np.dtype(np.int32)
-# the columns of a record have one length, but for those of its other tables; what is no array is a column if it is named here
+# the columns of a record have one length, but for those of its other tables; what is no array is a column if it is
+# named here
 _TABLE: Final[dict[type, dict[str, int]]] = {
     Graph: {"first": 1, "source": 2, "edge_kind": 2},
     NodeRows: {"found_by": 1},
@@ -54,15 +57,19 @@ def dump(record: object, write: Callable[[Any], object]) -> None:
 
 
 def load(file: BinaryIO, kind: type[_Record], name: str | Path, todo: str) -> _Record:
-    """Read what ``dump`` wrote of a record of this kind. ``name`` and ``todo`` are for messages. Memory is that of the record.
+    """Read what ``dump`` wrote of a record of this kind. ``name`` and ``todo`` are for messages. Memory is that of the
+    record.
 
     Raises:
-        InputError: the file is damaged, cut off, of another version or record, or its columns are not of the declared dtypes and lengths.
+        InputError: the file is damaged, cut off, of another version or record, or its columns are not of the declared
+            dtypes and lengths.
     """
     try:
         return _whole(_Reader(file), kind)
     except (OSError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
-        raise InputError(f"cannot be read, it is damaged or of another version: {problem}", path=name, todo=todo) from None
+        raise InputError(
+            f"cannot be read, it is damaged or of another version: {problem}", path=name, todo=todo
+        ) from None
 
 
 def _whole(file: _Reader, kind: type[_Record]) -> _Record:
@@ -174,7 +181,9 @@ def _take(file: _Reader, kind: Any) -> Any:
 
 def _column(value: Any, dtype: np.dtype[Any]) -> Any:
     column = np.ascontiguousarray(value, dtype)
-    assert column.ndim == 1 and (value.dtype == dtype or np.array_equal(column, value)), f"a column of {value.dtype} is declared as {dtype}"
+    assert column.ndim == 1 and (value.dtype == dtype or np.array_equal(column, value)), (
+        f"a column of {value.dtype} is declared as {dtype}"
+    )
     return column
 
 
@@ -237,7 +246,9 @@ def _item(kind: Any) -> Any:
 
 
 def _repeats(item: Any) -> bool:
-    """Tell whether values of a kind are kept once however often they occur, and are one object again when they are read."""
+    """Tell whether values of a kind are kept once however often they occur, and are one object again when they are
+    read.
+    """
     one = _of_optional(item) or item
     return get_origin(one) is tuple or (isinstance(one, type) and issubclass(one, msgspec.Struct))
 

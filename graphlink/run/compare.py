@@ -24,7 +24,9 @@ MOST: Final = 64  # files that are read
 
 
 def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compared], list[str]]:
-    """Compare each of ``found`` with the graph of its rank in ``own``, and warnings of those that are none of these ranks or no graphs."""
+    """Compare each of ``found`` with the graph of its rank in ``own``, and warnings of those that are none of these
+    ranks or no graphs.
+    """
     out, warnings = [], []
     for path in found[:MOST]:
         file = Judged.of(path)
@@ -37,7 +39,9 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
         except InputError as problem:
             warnings.append(f"{path} is left aside: {problem.what}")
     if len(found) > MOST:
-        warnings.append(f"{len(found) - MOST} more Chakra graphs beside the recordings are left aside, as {found[MOST]}")
+        warnings.append(
+            f"{len(found) - MOST} more Chakra graphs beside the recordings are left aside, as {found[MOST]}"
+        )
     return out, warnings
 
 

@@ -94,7 +94,9 @@ def entry_of(
             only_kineto=summary.top(match.only_kineto),
             only_et=summary.top(match.only_et),
         ),
-        device=summary.Device(ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans),
+        device=summary.Device(
+            ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans
+        ),
         clock=summary.Clock(devices=list(trace.clocks.devices if trace.clocks else ())),
         edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
         sync=prepared.built.sync,
@@ -108,7 +110,9 @@ def entry_of(
             gap_share=critical.gap_share,
             delay_share=critical.delay_share,
         ),
-        critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
+        critical_path=summary.CriticalPath(
+            length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)
+        ),
         standstill=standstill,
         top_gain=next(iter(explained.gains.families), UNSET),
         gpu=list(gpu.gpu),

@@ -1,7 +1,9 @@
-"""The tables of a run as files of parquet, arrow or csv: the data frames of the library, one file each, written rank by rank.
+"""The tables of a run as files of parquet, arrow or csv: the data frames of the library, one file each, written rank by
+rank.
 
-docs/export.md lists their columns. Whatever the format, a text is one of UTF-8 and an integer that a row does not have is missing. In csv
-a text is always in quotes, and what is missing is nothing at all; ``cell`` has what spreadsheets would take for a formula.
+docs/export.md lists their columns. Whatever the format, a text is one of UTF-8 and an integer that a row does not have
+is missing. In csv a text is always in quotes, and what is missing is nothing at all; ``cell`` has what spreadsheets
+would take for a formula.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-def export(run: Run, out: Path, form: str, *, names: Sequence[str] = (), rank: int | None = None, force: bool = False) -> Exported:
+def export(
+    run: Run, out: Path, form: str, *, names: Sequence[str] = (), rank: int | None = None, force: bool = False
+) -> Exported:
     """Write the tables of a run (only those of ``names``, only of ``rank``) into ``out``, all of them or nothing.
 
     The rows of one rank are in memory at a time. Linear in what is written.
@@ -111,7 +115,9 @@ def _refuse(run: Run, out: Path, form: str, names: Sequence[str], rank: int | No
         if wrong is not None:
             raise UsageError(f"{wrong}: there is no such {what}", todo=f"one of {', '.join(known)}")
     if not run.ranks and any(name in _OF_RANK for name in names):
-        raise UsageError("no rank has a graph: logs of Paddle hold bubbles only", todo=f"--table {' or '.join(_OF_RUN)}")
+        raise UsageError(
+            "no rank has a graph: logs of Paddle hold bubbles only", todo=f"--table {' or '.join(_OF_RUN)}"
+        )
     if rank is not None and run.ranks and rank not in run.ranks:
         raise bad_value("rank", rank, f"a rank that has a graph, as {', '.join(map(str, run.ranks[:8]))}")
     if HIDDEN in out.parts or (out.exists() and run.folder.samefile(out)):
@@ -119,7 +125,9 @@ def _refuse(run: Run, out: Path, form: str, names: Sequence[str], rank: int | No
     ours = {HIDDEN, SUMMARY, *(f"{name}.{form}" for name in TABLES for form in FORMATS)}
     foreign = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
     if foreign:
-        raise OutputError(f"holds {foreign[0]}, which is not of graphlink export", path=out, todo="name another folder with --out")
+        raise OutputError(
+            f"holds {foreign[0]}, which is not of graphlink export", path=out, todo="name another folder with --out"
+        )
     if form != "csv":
         _arrow()
 
@@ -134,7 +142,11 @@ def _written(run: Run, folder: Path, form: str, wanted: Sequence[str], rank: int
             if name not in writers:
                 columns[name] = _columns(name, part)
                 file = opened.enter_context(writing(folder / files[name]))
-                writers[name] = _CsvWriter(file, columns[name]) if form == "csv" else _ArrowWriter(file, form, name, columns[name], part)
+                writers[name] = (
+                    _CsvWriter(file, columns[name])
+                    if form == "csv"
+                    else _ArrowWriter(file, form, name, columns[name], part)
+                )
                 opened.callback(writers[name].close)
             rows[name] += len(part)
             writers[name].add(part)
@@ -142,7 +154,9 @@ def _written(run: Run, folder: Path, form: str, wanted: Sequence[str], rank: int
 
 
 def _parts(run: Run, wanted: Sequence[str], rank: int | None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the tables of each rank, one rank after the other, then those of the run, of which only ``rank`` is asked for."""
+    """Yield the tables of each rank, one rank after the other, then those of the run, of which only ``rank`` is asked
+    for.
+    """
     for one in run.ranks if rank is None else (rank,):
         for name in wanted:
             if name in _OF_RANK:
@@ -163,17 +177,27 @@ def _arrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        todo = "pip install pyarrow (it is the extra tables: pip install '.[tables]' in a clone), or --format csv, which needs nothing"
+        todo = (
+            "pip install pyarrow (it is the extra tables: pip install '.[tables]' in a clone), or --format csv, "
+            "which needs nothing"
+        )
         raise UsageError("parquet and arrow files need pyarrow, which is not installed", todo=todo) from None
     return pa
 
 
 class _ArrowWriter:
-    """Write parquet or arrow files, a row group or batch a rank. Their schema has what pandas needs to read the same frames back."""
+    """Write parquet or arrow files, a row group or batch a rank. Their schema has what pandas needs to read the same
+    frames back.
+    """
 
     def __init__(self, file: BinaryIO, form: str, table: str, columns: Sequence[Column], part: pd.DataFrame) -> None:
         pa = _arrow()
-        types = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "list<int64>": pa.list_(pa.int64())}
+        types = {
+            "int64": pa.int64(),
+            "double": pa.float64(),
+            "string": pa.string(),
+            "list<int64>": pa.list_(pa.int64()),
+        }
         fields = pa.schema([(column.name, types[column.type]) for column in columns])
         self._schema = pa.Table.from_pandas(part.head(0), fields, preserve_index=False).schema
         if form == "parquet":
@@ -217,8 +241,8 @@ def _cells(column: pd.Series[Any], cell_of: Callable[[Any], str]) -> list[str]:
 def cell(text: str) -> str:
     """Return the csv cell of a text, in quotes.
 
-    What a spreadsheet would take for a formula gets a ``'`` in front, and so does what begins with one: whoever takes a leading ``'`` off
-    has the text.
+    What a spreadsheet would take for a formula gets a ``'`` in front, and so does what begins with one: whoever takes a
+    leading ``'`` off has the text.
     """
     return '"' + ("'" if text.startswith(_FORMULA) else "") + text.replace('"', '""') + '"'
 

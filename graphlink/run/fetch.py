@@ -16,7 +16,8 @@ from graphlink.run.job import Inputs
 
 @contextlib.contextmanager
 def here(inputs: Inputs) -> Iterator[Inputs]:
-    """Fetch ``inputs``: yield them with all files on this machine: what is fetched for it lies in a temporary folder and goes at the end.
+    """Fetch ``inputs``: yield them with all files on this machine: what is fetched for it lies in a temporary folder
+    and goes at the end.
 
     Raises:
         InputError: a file cannot be fetched. Errors of the work inside name URLs, not copies.

@@ -1,7 +1,7 @@
 """Do the job of one rank, from files to files: read, link, depend, check, write, replay, and what the features add.
 
-``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once all ranks of the run have said
-what they have in common (``Joined``). ``run_rank`` is both for a rank alone.
+``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once all ranks of
+the run have said what they have in common (``Joined``). ``run_rank`` is both for a rank alone.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class PreparedRank(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Short):
-    """All ranks of a run, by rank, as ``summary.json`` has them, their pipeline if they are one, and the names of all files written.
+    """All ranks of a run, by rank, as ``summary.json`` has them, their pipeline if they are one, and the names of all
+    files written.
 
     ``run`` and its ``warnings`` only where several ranks were joined.
     """
@@ -107,7 +108,9 @@ class RunResult(Short):
 
 
 class Finished(Short, msgspec.Struct, frozen=True):
-    """A rank whose files are written: its entry of ``summary.json``, their names, and its graph as it stands in the ``.et``."""
+    """A rank whose files are written: its entry of ``summary.json``, their names, and its graph as it stands in the
+    ``.et``.
+    """
 
     entry: summary.Rank
     files: tuple[str, ...]
@@ -115,7 +118,8 @@ class Finished(Short, msgspec.Struct, frozen=True):
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 1) -> RunResult:
-    """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group.
+    """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it
+    names a group.
 
     ``jobs``: how many processes may work on it; None: as many as cores and memory allow.
     """
@@ -129,7 +133,8 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
 
 
 def _two_processes(inputs: Inputs, jobs: int | None) -> bool:
-    """Tell whether a second process beside this one makes a rank quicker: its files are large, and a core and memory are free.
+    """Tell whether a second process beside this one makes a rank quicker: its files are large, and a core and memory
+    are free.
 
     ``jobs``: how many processes the user allows; None: as many as there is room for.
     """
@@ -138,7 +143,9 @@ def _two_processes(inputs: Inputs, jobs: int | None) -> bool:
 
 
 def _block_bytes(inputs: Inputs) -> int:
-    """Return how much is read at a time. It decides in which order names are met, so it follows from the files alone."""
+    """Return how much is read at a time. It decides in which order names are met, so it follows from the files
+    alone.
+    """
     return _LARGE_BLOCK if sum(_sizes(inputs)) > LARGE_BYTES else BLOCK_BYTES
 
 
@@ -155,8 +162,11 @@ def _pipeline_of(run: StageRun | None) -> RunPipeline | None:
     return analyse([run])
 
 
-def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
-    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the names of the files.
+def write_common(
+    ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path
+) -> tuple[str, ...]:
+    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the
+    names of the files.
 
     ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
     """
@@ -183,8 +193,8 @@ def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...
 
 
 class LinkedRank(Short, msgspec.Struct, frozen=True):
-    """One rank, read, matched and linked. ``trace``: as recorded, before calls were cut; ``unread``: side files that were passed over;
-    ``other_run``: how an execution trace that was left out differs from the recording.
+    """One rank, read, matched and linked. ``trace``: as recorded, before calls were cut; ``unread``: side files that
+    were passed over; ``other_run``: how an execution trace that was left out differs from the recording.
     """
 
     trace: Trace
@@ -199,18 +209,23 @@ class LinkedRank(Short, msgspec.Struct, frozen=True):
         return max(self.trace.world_size or 1, rank + 1, *(r + 1 for ranks, _ in self.comm.ops.groups for r in ranks))
 
 
-def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False, forked: bool = False) -> LinkedRank:
+def link_rank(
+    inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False, forked: bool = False
+) -> LinkedRank:
     """Read the files of one rank, match its host rows and link its device ops.
 
-    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another run;
-    ``forked``: read it in a second process.
+    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another
+    run; ``forked``: read it in a second process.
 
     Raises:
-        InputError: a file cannot be read or is of another kind, or the two are of different runs and it is not ``lenient``.
+        InputError: a file cannot be read or is of another kind, or the two are of different runs and it is not
+            ``lenient``.
         UsageError: there is no such step.
     """
     steps = parse_steps(step)
-    with beside(functools.partial(_et_of, inputs, keep_json=keep_json), forked=forked and inputs.et is not None) as read_et:
+    with beside(
+        functools.partial(_et_of, inputs, keep_json=keep_json), forked=forked and inputs.et is not None
+    ) as read_et:
         trace = trace_of(inputs)
         et = read_et()
     dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
@@ -245,7 +260,8 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
     """Read and link one rank and build its graph. ``forked``: read the execution trace in a second process.
 
     Raises:
-        InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of different runs.
+        InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of
+            different runs.
         UsageError: there is no such step.
     """
     read = link_rank(inputs, options.step, keep_json=options.linked, forked=forked)
@@ -278,15 +294,27 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
         *_rank_warnings(inputs, rank, trace.rank),
     )
     return PreparedRank(
-        inputs, rank, read.world_size(rank), linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings))
+        inputs,
+        rank,
+        read.world_size(rank),
+        linked,
+        comm,
+        built,
+        plan,
+        staged,
+        files,
+        folded,
+        tuple(dict.fromkeys(warnings)),
     )
 
 
 @gc_paused()
 def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, *, forked: bool = False) -> Finished:
-    """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
+    """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged
+    trace.
 
-    Its part of the timeline is left there for ``timeline.join``. ``forked``: write the graph in a second process meanwhile.
+    Its part of the timeline is left there for ``timeline.join``. ``forked``: write the graph in a second process
+    meanwhile.
 
     Raises:
         OutputError: a file cannot be written.
@@ -295,7 +323,9 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     plan = prepared.plan
     if options.target == target.ASTRA_SIM:
         sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
-        plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
+        plan = target.joined(
+            plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes
+        )
     graph = _with_all(prepared, joined, plan, options)
     file = folder / output_names.graph(options.name, rank)
     log.info("writing %s", file.name)
@@ -379,7 +409,11 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
 def _feature_rows(prepared: PreparedRank, graph: Graph, gpu: GpuTime) -> list[Rows]:
     """Return what the wings show of a rank on the timeline."""
     ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
-    channels = [] if prepared.nccl is None else [channel_rows(prepared.nccl, prepared.linked.trace.device, graph.epoch_ns, ended_ns)]
+    channels = (
+        []
+        if prepared.nccl is None
+        else [channel_rows(prepared.nccl, prepared.linked.trace.device, graph.epoch_ns, ended_ns)]
+    )
     return [idle_rows(gpu), *channels]
 
 
@@ -391,7 +425,9 @@ def _without_waits(graph: Graph, joined: Joined) -> I64:
 
 
 def _columns(graph: Graph, prepared: PreparedRank, joined: Joined) -> dict[str, Column]:
-    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
+    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of
+    NCCL.
+    """
     of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
     out = {name: column for name, column in of_nccl.items() if column.texts}
     if pipeline is not None:
@@ -450,9 +486,19 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
     """Refuse a rank outside the recorded world; one given with ``--rank`` overrules the recording."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
-        raise InputError(f"is of rank {rank}, and it records {world_size:,} ranks", path=inputs.name, todo="give its rank with --rank")
+        raise InputError(
+            f"is of rank {rank}, and it records {world_size:,} ranks",
+            path=inputs.name,
+            todo="give its rank with --rank",
+        )
 
 
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
-    told = (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
-    return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
+    told = (
+        (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
+    )
+    return [
+        f"{who} says rank {other}; written as rank {rank}, as --rank says"
+        for who, other in told
+        if other not in (None, rank)
+    ][:1]

@@ -1,4 +1,6 @@
-"""Join the ranks of a run: communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
+"""Join the ranks of a run: communicators, collectives that meet, clocks, figures and the pipeline. Reads communication
+rows only.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ log: Final = logging.getLogger("graphlink")
 class JoinedRanks:
     """All that the ranks of a run have in common.
 
-    ``ranks``: of each rank what its files are written with, by rank. ``silent``: ranks of whose communication nothing is known;
-    ``matching``, ``clocks`` and ``figures`` are of the others. ``summary``: all but replay, comparisons and side files of NCCL.
+    ``ranks``: of each rank what its files are written with, by rank. ``silent``: ranks of whose communication nothing
+    is known; ``matching``, ``clocks`` and ``figures`` are of the others. ``summary``: all but replay, comparisons and
+    side files of NCCL.
     """
 
     ranks: dict[int, Joined]
@@ -70,7 +73,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     aligned = clocks(comms, matching.meetings)
     measured = figures(comms, matching.meetings, aligned, matching.group_ids)
     log.info("looking for a pipeline over all ranks")
-    runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {r.comms.rank: r.staged for r in silent}
+    runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {
+        r.comms.rank: r.staged for r in silent
+    }
     pipeline = analyse([runs[rank] for rank in sorted(runs)], max(TOLERANCE_NS, aligned.residual_ns))
     world_size = max(row.comms.world_size for row in every)
     hosts = len({row.comms.host for row in every} - {""})
@@ -97,7 +102,9 @@ def _by_rank(
     meetings = matching.meetings
     first = offsets(comms)
     op = first[meetings.rank] + meetings.op  # of all ranks, one after the other
-    largest = np.maximum(np.maximum.reduceat(column(comms, "bytes")[op], meetings.first[:-1]), 0)  # simulators match collectives by size
+    largest = np.maximum(
+        np.maximum.reduceat(column(comms, "bytes")[op], meetings.first[:-1]), 0
+    )  # simulators match collectives by size
     arrows = _arrows(comms, meetings, op, aligned)
     wait_ns = np.zeros(sum(len(one.node) for one in comms), np.int64)
     wait_ns[op] = measured.times.wait_ns
@@ -105,7 +112,9 @@ def _by_rank(
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
         met = meetings.of_op[k] != NOWHERE
-        alike = np.flatnonzero(met & (one.kind == CommKind.COLLECTIVE) & one.uneven)  # whose sizes differ over ranks by right
+        alike = np.flatnonzero(
+            met & (one.kind == CommKind.COLLECTIVE) & one.uneven
+        )  # whose sizes differ over ranks by right
         ranks[one.rank] = Joined(
             ids={},
             world_size=one.world_size,
@@ -119,7 +128,9 @@ def _by_rank(
 
 
 def _summary(every: Sequence[RankComms], matching: Matching, aligned: AlignedClocks, measured: Figures) -> summary.Run:
-    """Make the summary. ``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
+    """Make the summary. ``every``: the communication of all ranks, silent ones too. Lists of findings are cut at
+    ``summary.LISTED``.
+    """
     meetings, unmatched = matching.meetings, matching.unmatched
     collective = meetings.kind == CommKind.COLLECTIVE
     host = {one.rank: one.host for one in every}
@@ -167,7 +178,11 @@ def cut_short(run: JoinedRanks) -> tuple[str, ...]:
         "meetings set apart": int(np.count_nonzero(run.figures.apart != Apart.NO)),
         "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
     }
-    return tuple(f"{summary.LISTED} of {n:,} {what} are listed in summary.json" for what, n in found.items() if n > summary.LISTED)
+    return tuple(
+        f"{summary.LISTED} of {n:,} {what} are listed in summary.json"
+        for what, n in found.items()
+        if n > summary.LISTED
+    )
 
 
 def _silence(ranks: Sequence[int]) -> list[str]:
@@ -175,7 +190,8 @@ def _silence(ranks: Sequence[int]) -> list[str]:
         return []
     some = first_few(ranks, 8)
     return [
-        f"of rank {some} no communication with a known group was recorded (is its execution trace missing?): the others are matched "
+        f"of rank {some} no communication with a known group was recorded (is its execution trace missing?): the "
+        "others are matched "
         "without it, and what they did with it is computation in the graphs"
     ]
 
@@ -193,7 +209,8 @@ def _differs(conflicts: Sequence[str]) -> InputError:
     more = f"; {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
     return InputError(
         f"a collective is not the same on all ranks: {conflicts[0]}{more}",
-        todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang on",
+        todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang "
+        "on",
     )
 
 
@@ -206,7 +223,8 @@ def _alike(row: RankRows, matching: Matching, aligned: AlignedClocks, position: 
 
 
 def _arrows(comms: Sequence[RankComms], meetings: Meetings, op: I64, aligned: AlignedClocks) -> list[Arrows]:
-    """Return the arrows of each rank: from a node that waits to the one that came last. ``op``: of each member, as in ``column``.
+    """Return the arrows of each rank: from a node that waits to the one that came last. ``op``: of each member, as in
+    ``column``.
 
     Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
     """

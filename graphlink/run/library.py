@@ -78,8 +78,8 @@ def link(
     """Link the recordings of a run, as ``graphlink link`` does, and open what was written.
 
     Args:
-        recordings: Folders, files, or patterns of them, recognised by content and paired by rank; or one ``Recordings``, which names each
-            kind.
+        recordings: Folders, files, or patterns of them, recognised by content and paired by rank; or one
+            ``Recordings``, which names each kind.
         options: What shapes graphs and files.
         out: The output folder; without one a temporary folder, which goes when the run object does.
         force: Replace the files that the summary of an earlier run in ``out`` lists, and no others.
@@ -95,7 +95,9 @@ def link(
     """
     if out is not None and is_url(str(out)):
         raise UsageError(
-            "what is written behind a URL cannot be opened", path=out, todo="use the command graphlink, or a folder of this machine"
+            "what is written behind a URL cannot be opened",
+            path=out,
+            todo="use the command graphlink, or a folder of this machine",
         )
     if len(recordings) == 1 and isinstance(recordings[0], Recordings):
         named = recordings[0]
@@ -107,7 +109,9 @@ def link(
     with contextlib.ExitStack() as left:
         if out is None:
             left.callback(shutil.rmtree, folder, ignore_errors=True)
-        with linked(named, options or Options(), runs_on or RunsOn(), str(folder), force=force, resume=resume, partial=partial):
+        with linked(
+            named, options or Options(), runs_on or RunsOn(), str(folder), force=force, resume=resume, partial=partial
+        ):
             pass
         run = Run(folder)
         left.pop_all()
@@ -119,8 +123,9 @@ def link(
 class Run:
     """Answer questions about a linked run from the files in its folder.
 
-    Tables are pandas data frames, new ones at every call: of ``rank``, or without it of all ranks one after the other; their first column
-    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is stated.
+    Tables are pandas data frames, new ones at every call: of ``rank``, or without it of all ranks one after the other;
+    their first column is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the
+    rank, where nothing else is stated.
 
     Attributes:
         folder: Where the files are.
@@ -156,7 +161,8 @@ class Run:
         return html_table(f"{self!r}{more}", head, rows)
 
     def graph(self, rank: int | None = None) -> Graph:
-        """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry per node, dependencies as CSR.
+        """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry per node,
+        dependencies as CSR.
 
         Raises:
             InputError: its file cannot be read.
@@ -177,41 +183,55 @@ class Run:
     def ops(self, rank: int | None = None, *, by_path: bool = False) -> pd.DataFrame:
         """Return one row per host op (and part of one): times in ns, its caller and how many device ops it launches.
 
-        ``by_path``: one row per operation instead, as ``graphlink ops`` prints them (docs/operations.md): all calls from one path, forward
-        and backward together, most device time first.
+        ``by_path``: one row per operation instead, as ``graphlink ops`` prints them (docs/operations.md): all calls
+        from one path, forward and backward together, most device time first.
         """
         if by_path:
-            found = {one: operations_file.load(self.folder / output_names.operations(one)) for one in self._chosen(rank)}
+            found = {
+                one: operations_file.load(self.folder / output_names.operations(one)) for one in self._chosen(rank)
+            }
             return tables.of_ranks({one: tables.operations(file) for one, file in found.items()})
         return self._of_graphs(rank, tables.ops)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row per device op (kernel, communication, copy): device, stream, times in ns, and the op that launched it."""
+        """Return one row per device op (kernel, communication, copy): device, stream, times in ns, and the op that
+        launched it.
+        """
         return self._of_graphs(rank, tables.kernels)
 
     def syncs(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a ``sync`` edge: the device op that was waited for, the host node behind the wait, and the call."""
+        """Return one row a ``sync`` edge: the device op that was waited for, the host node behind the wait, and the
+        call.
+        """
         return self._of_graphs(rank, tables.syncs)
 
     def collectives(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row per collective, send or receive: bytes, group, times in ns, and the bandwidth of its group and type in bytes/s."""
+        """Return one row per collective, send or receive: bytes, group, times in ns, and the bandwidth of its group and
+        type in bytes/s.
+        """
         groups = load_groups(self.folder)
         return self._of_graphs(rank, lambda file: tables.collectives(file, groups, self.summary))
 
     def idle(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row per interval in which a GPU was idle, as ``graphlink idle`` shows: cause, evidence, and the op that ended it.
+        """Return one row per interval in which a GPU was idle, as ``graphlink idle`` shows: cause, evidence, and the op
+        that ended it.
 
         Times are in ns, on the GPU's own clock (docs/idle.md).
         """
-        return tables.of_ranks({one: tables.idle(idle_file.load(self.folder / output_names.idle(one))) for one in self._chosen(rank)})
+        return tables.of_ranks(
+            {one: tables.idle(idle_file.load(self.folder / output_names.idle(one))) for one in self._chosen(rank)}
+        )
 
     def bubbles(self) -> pd.DataFrame:
-        """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
+        """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no
+        pipeline was found.
+        """
         found = self._pipeline()
         return tables.bubbles(found.idle if found else ())
 
     def ranges(self) -> pd.DataFrame:
-        """Return one row per range of a pipeline: a phase (``F``, ``B``, ``I``, ``W``, ``OPT``) of a microbatch on a stage.
+        """Return one row per range of a pipeline: a phase (``F``, ``B``, ``I``, ``W``, ``OPT``) of a microbatch on a
+        stage.
 
         Times are in ns on the run's clock; ``busy_ns`` is how long work ran in it. No row where no pipeline was found.
         """
@@ -219,7 +239,8 @@ class Run:
         return tables.ranges(found.ranges if found else ())
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
-        """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what it costs in ns.
+        """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what
+        it costs in ns.
 
         ``across``: the one path over all ranks, which waited for each other; ``rank`` is that of each node then.
 
@@ -233,9 +254,11 @@ class Run:
         return tables.of_ranks({one: tables.critical_path(self._path(one)) for one in self._chosen(rank)})
 
     def gains(self, rank: int | None = None, *, of: str = "families") -> pd.DataFrame:
-        """Return how much earlier a rank would end if a thing took no time, in ns, largest first: each recomputed, never to be added up.
+        """Return how much earlier a rank would end if a thing took no time, in ns, largest first: each recomputed,
+        never to be added up.
 
-        ``of``: ``families`` (all nodes of one name), ``ops``, ``sync_points`` (as if the call did not wait) or ``shares``.
+        ``of``: ``families`` (all nodes of one name), ``ops``, ``sync_points`` (as if the call did not wait) or
+        ``shares``.
 
         Raises:
             UsageError: there is no such rank or sort.
@@ -255,17 +278,19 @@ class Run:
     ) -> Report:
         """Replay the graphs, and with changes once more, as ``graphlink replay`` does (docs/replay.md).
 
-        ``runs[i].ranks[j].replayed_ns`` is what the replay took, ``what_if[i].gain_pct`` what the changes gain in per cent.
+        ``runs[i].ranks[j].replayed_ns`` is what the replay took, ``what_if[i].gain_pct`` what the changes gain in per
+        cent.
 
         Args:
-            scale: ``SORT[:REGEX]=FACTOR``, one or several: other durations, as ``"kernel:gemm=0.5"``. SORT is kernel, comm, copy, host, gap
-                or delay; ``REGEX=FACTOR`` is of each sort.
-            remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
+            scale: ``SORT[:REGEX]=FACTOR``, one or several: other durations, as ``"kernel:gemm=0.5"``. SORT is kernel,
+                comm, copy, host, gap or delay; ``REGEX=FACTOR`` is of each sort.
+            remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of
+                calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
             what_if: A file of changes (docs/replay.md), which the others add to.
-            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and ``ideal`` for
-                one and where several would wait for each other for ever.
+            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and
+                ``ideal`` for one and where several would wait for each other for ever.
             rank: Only this rank.
 
         Raises:
@@ -291,7 +316,8 @@ class Run:
         return {one: self.folder / output_names.graph(self.summary.options.name, one) for one in self._chosen(rank)}
 
     def advice(self, rank: int | None = None) -> AdviceReport:
-        """Return what would make the run end earlier, the largest gain first, each with its evidence and the command behind the gain.
+        """Return what would make the run end earlier, the largest gain first, each with its evidence and the command
+        behind the gain.
 
         Gains, in ns and per cent, are of one change alone, and are not to be added up (docs/advice.md).
 
@@ -305,7 +331,8 @@ class Run:
         return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
 
     def diff(self, after: Run, *, anyway: bool = False) -> DiffReport:
-        """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it (docs/diff.md).
+        """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it
+        (docs/diff.md).
 
         ``verdict`` says whether that one is better, ``changes`` what was changed, causes first; times are in ns a step.
 
@@ -315,7 +342,8 @@ class Run:
         return compare(self.folder, after.folder, anyway=anyway)
 
     def page(self) -> Page:
-        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times in ns.
+        """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times
+        in ns.
 
         Raises:
             InputError: a file of the run cannot be read.
@@ -325,8 +353,8 @@ class Run:
         return run_page(self.folder, self.summary)
 
     def report(self) -> str:
-        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its times have three
-        digits; the ns stand in attributes.
+        """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its
+        times have three digits; the ns stand in attributes.
 
         Raises:
             InputError: a file of the run cannot be read.
@@ -348,7 +376,11 @@ class Run:
 
     def _allowed(self) -> str:
         some = first_few(self.ranks, 8)
-        return f"one of {some}" if self.ranks else "a rank that has a graph, and none has: logs of Paddle hold bubbles only"
+        return (
+            f"one of {some}"
+            if self.ranks
+            else "a rank that has a graph, and none has: logs of Paddle hold bubbles only"
+        )
 
 
 def _several(given: str | int | Sequence[str | int]) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""The main job: recordings found, ranks linked and joined, files published together or not at all; and its two halves, jobs and joining."""
+"""The main job: recordings found, ranks linked and joined, files published together or not at all; and its two halves,
+jobs and joining.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ log: Final = logging.getLogger("graphlink")
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The files that were published, and the exit status of the command. ``earlier``: by an earlier run, and nothing was left to do."""
+    """The files that were published, and the exit status of the command. ``earlier``: by an earlier run, and nothing
+    was left to do.
+    """
 
     summary: summary.Summary
     status: int = 0
@@ -45,17 +49,27 @@ class Made(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def linked(
-    recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, force: bool, resume: bool, partial: bool
+    recordings: Recordings,
+    options: job.Options,
+    runs_on: RunsOn,
+    folder: str,
+    *,
+    force: bool,
+    resume: bool,
+    partial: bool,
 ) -> Iterator[Made]:
-    """Link the recordings of a run and publish its files in ``folder``, or behind that URL. What is raised inside takes them back.
+    """Link the recordings of a run and publish its files in ``folder``, or behind that URL. What is raised inside takes
+    them back.
 
-    ``force``: replace the files that the summary of an earlier run lists, and no others; ``resume``: go on with what an earlier run that
-    failed or was killed left there; ``partial``: publish the ranks that did not fail.
+    ``force``: replace the files that the summary of an earlier run lists, and no others; ``resume``: go on with what an
+    earlier run that failed or was killed left there; ``partial``: publish the ranks that did not fail.
 
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
     """
-    refuse_absent(name for name in recordings.folders if not is_url(name))  # before it is said that outputs are in the way
+    refuse_absent(
+        name for name in recordings.folders if not is_url(name)
+    )  # before it is said that outputs are in the way
     out = out_of(folder)
     complete = _complete(recordings, out, options, runs_on) if resume else None
     if complete is not None:
@@ -70,7 +84,9 @@ def linked(
 
 
 @contextlib.contextmanager
-def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool) -> Iterator[Made]:
+def joined(
+    joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool
+) -> Iterator[Made]:
     """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
 
     Of ``joining`` only what joining reads counts: all else is that of the jobs.
@@ -84,7 +100,9 @@ def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, s
     stored = all_found(out)
     if not stored:
         raise InputError(
-            "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
+            "holds no jobs of ranks to join",
+            path=out.name,
+            todo="run graphlink link --rank-job --out DIR for every rank first",
         )
     options = options_of(stored, joining)
     with out.publication(force=force) as publication:
@@ -110,7 +128,9 @@ def _saying_what_is_kept(out: Out) -> Iterator[None]:
         raise type(problem)(problem.what, path=problem.path, where=problem.where, todo=todo) from problem
 
 
-def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, resume: bool) -> list[int]:
+def leave_jobs(
+    recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, resume: bool
+) -> list[int]:
     """Do the work on the ranks that are named, and leave it in ``folder`` for ``joined``. Return the ranks.
 
     Raises:
@@ -125,12 +145,19 @@ def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, fo
 
 
 def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
-    """Return the result that an earlier run of these recordings with these options wrote, if it was killed after all was done.
+    """Return the result that an earlier run of these recordings with these options wrote, if it was killed after all
+    was done.
 
     Of recordings of this machine that are newer than outputs on this machine it is another run.
     """
     whole = out.published()
-    if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or recordings.paddle_logs or recordings.nsys:
+    if (
+        whole is None
+        or whole.options != _told(options)
+        or whole.graphlink != __version__
+        or recordings.paddle_logs
+        or recordings.nsys
+    ):
         return None
     if whole.logs is not UNSET or recordings.nvidia_smi or recordings.megatron_log:
         return None
@@ -147,7 +174,9 @@ def _files_of(rank: summary.Rank) -> frozenset[str]:
 
 
 def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
-    """Tell whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
+    """Tell whether a recording was written, or put where it is, after ``published``; False where one of them is behind
+    a URL.
+    """
     local = [path for one in inputs for path in one.files if one.remote_of(path) is None]
     if not published.is_file() or not local:
         return False
@@ -173,7 +202,16 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     return (text,)
 
 
-def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: Out, folder: Path, *, resume: bool, partial: bool) -> Made:
+def _write(
+    recordings: Recordings,
+    options: job.Options,
+    runs_on: RunsOn,
+    out: Out,
+    folder: Path,
+    *,
+    resume: bool,
+    partial: bool,
+) -> Made:
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
     logs = _logs(recordings)  # first: an error of theirs should not come after the work
     if recordings.paddle_logs is not None:
@@ -190,7 +228,8 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
         if options.comm_time != "recorded":
             warnings = (
                 *warnings,
-                "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
+                "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as "
+                "recorded",
             )
         return Made(_summarised(result, options, warnings, folder, logs))
     from graphlink.run.compare import compare
@@ -204,11 +243,17 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
     standins = Standins(folder / "graphs")
     with naming_urls(standins.urls):
-        beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out.name)])  # not with outputs of our own
-    compared, others = compare(beside, {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks})
+        beside = standins.graphs(
+            [name for name in recordings.folders if not _same_folder(name, out.name)]
+        )  # not with outputs of our own
+    compared, others = compare(
+        beside, {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks}
+    )
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
-    whole = _summarised(result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, logs)
+    whole = _summarised(
+        result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, logs
+    )
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
 
 
@@ -235,7 +280,9 @@ def _same_folder(name: str, other: str) -> bool:
 def _summarised(
     result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path, logs: Logs | None = None
 ) -> summary.Summary:
-    """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of the run."""
+    """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of
+    the run.
+    """
     whole = summary.Summary(
         options=_told(options),
         ranks=list(result.ranks),

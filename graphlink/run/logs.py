@@ -34,7 +34,8 @@ def read_logs(recordings: Recordings) -> Logs:
 
 
 def against_recorded(logs: Logs, result: RunResult) -> Logs:
-    """Set logged step times against the recorded steps of all ranks, and timers against pipeline ranges; join logs by time and number.
+    """Set logged step times against the recorded steps of all ranks, and timers against pipeline ranges; join logs by
+    time and number.
 
     Raises:
         InputError: a log cannot be read a second time.
@@ -71,6 +72,8 @@ def _window(ranks: Sequence[Rank]) -> Window | None:
     noted = [
         at.ns - rank.inputs.began_ns
         for rank in ranks
-        if rank.inputs.began_ns is not None and (at := moment(rank.inputs.recorded_at or "")) is not None and not at.zoned
+        if rank.inputs.began_ns is not None
+        and (at := moment(rank.inputs.recorded_at or "")) is not None
+        and not at.zoned
     ]
     return Window(min(filter(None, began)), max(filter(None, ended)), min(noted, key=abs, default=None))

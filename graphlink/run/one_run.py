@@ -1,6 +1,8 @@
-"""Check that recordings are of one run: they have the same number of ranks and job, began within 10 minutes, and overlap in time.
+"""Check that recordings are of one run: they have the same number of ranks and job, began within 10 minutes, and
+overlap in time.
 
-Several hosts are no reason against it, nor are starts some seconds apart: ranks that communicate overlap once their clocks are aligned.
+Several hosts are no reason against it, nor are starts some seconds apart: ranks that communicate overlap once their
+clocks are aligned.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
-    """Return the error to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own
-    clocks."""
+    """Return the error to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart
+    on their own clocks."""
     labels = (
         ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         of_jobs([one.job for one in jobs]),
@@ -47,16 +49,20 @@ class Difference(msgspec.Struct, Generic[_Recording], frozen=True):
 
 
 def of_jobs(jobs: Sequence[str]) -> tuple[str, list[str | None]]:
-    """Return the label of the ``jobs`` of recordings, as ``read.comms.job_of`` has them: the keys that tell them, never what they hold."""
+    """Return the label of the ``jobs`` of recordings, as ``read.comms.job_of`` has them: the keys that tell them, never
+    what they hold.
+    """
     keys = sorted({job.partition(" ")[2] for job in jobs if job})
     return f"{JOB} ({' and '.join(keys)})", [job.partition(" ")[0] or None for job in jobs]
 
 
-def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]) -> Iterator[Difference[_Recording]]:
+def differences(
+    recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
+) -> Iterator[Difference[_Recording]]:
     """Yield how recordings differ in what is the same in all of a run.
 
-    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known. What a recording has is
-    shown but for jobs.
+    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
+    What a recording has is shown but for jobs.
     """
     for what, of_each in labels:
         sets: dict[str, list[_Recording]] = defaultdict(list)
@@ -70,7 +76,9 @@ def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Se
 
 
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:
-    """Return the error to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
+    """Return the error to raise where some recordings ended before all others began, on the run's clock where something
+    ties them to it.
+    """
     clock_of = {clock.rank: clock for clock in clocks.clocks}
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)
     for at, rank in zip(times, ranks, strict=True):
@@ -83,11 +91,17 @@ def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks:
     for k in order[1:]:
         if times[k, 0] > times[last, 1]:
             between_ns = int(times[k, 0] - times[last, 1])
-            return _error(jobs[last], jobs[k], f"it began {between_ns / 1e6:,.3f} ms after that one, and all that began before, had ended")
+            return _error(
+                jobs[last],
+                jobs[k],
+                f"it began {between_ns / 1e6:,.3f} ms after that one, and all that began before, had ended",
+            )
         last = k if times[k, 1] > times[last, 1] else last
     return None
 
 
 def _error(one: Manifest, other: Manifest, why: str) -> InputError:
     todo = "give the recordings of one run, or insist with --same-run"
-    return InputError(f"is of another run than {one.recordings[0].name}: {why}", path=other.recordings[0].name, todo=todo)
+    return InputError(
+        f"is of another run than {one.recordings[0].name}: {why}", path=other.recordings[0].name, todo=todo
+    )

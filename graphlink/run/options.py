@@ -34,7 +34,8 @@ _BESIDE: Final = {  # by what says where recordings are: what else may be given
 }
 _EVERYTHING: Final = (*_BESIDE, "et", "nccl", "rank", "strict")
 _INSTEAD: Final = {
-    "nsys": "an export is a recording of its own: it says neither its partners nor how many there are, and has no side files",
+    "nsys": "an export is a recording of its own: it says neither its partners nor how many there are, and has no side "
+    "files",
     "paddle_logs": "logs hold jobs, not traces, and the names of files say the ranks",
     "folders": "give folders and files, or each kind by its name",
 }
@@ -42,11 +43,12 @@ _INSTEAD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recordings(Short):
-    """Name the recordings that a run is linked from: files, patterns that match files, and of Kineto, ET and NCCL also URLs.
+    """Name the recordings that a run is linked from: files, patterns that match files, and of Kineto, ET and NCCL also
+    URLs.
 
     Attributes:
-        folders: Folders and files, or patterns that match them: recordings recognised by content and paired by rank; not together with
-            ``kineto``, ``et`` or ``nsys``.
+        folders: Folders and files, or patterns that match them: recordings recognised by content and paired by rank;
+            not together with ``kineto``, ``et`` or ``nsys``.
         kineto: Kineto traces.
         et: Execution traces, paired with them by rank.
         nsys: nsys exports (sqlite), instead of Kineto traces.
@@ -81,7 +83,10 @@ class Recordings(Short):
             raise UsageError("no Kineto trace given", todo="name a folder of recordings, Kineto traces or nsys exports")
         other = next((n for n in given if n != sort and n not in _BESIDE[sort]), None)
         if other is not None:
-            raise UsageError(f"{sort} and {other} cannot be given together", todo=_INSTEAD.get(other) or _INSTEAD.get(sort) or "give one")
+            raise UsageError(
+                f"{sort} and {other} cannot be given together",
+                todo=_INSTEAD.get(other) or _INSTEAD.get(sort) or "give one",
+            )
         if self.paddle_logs == "":
             raise bad_value("paddle_logs", "", "a folder")
         if self.rank is not None and self.rank < 0:
@@ -111,7 +116,8 @@ class Inputs(Short):
         nccl: Side files of NCCL.
         found: Those of them that were found, not named: it is no error if one cannot be read.
         members: Global ranks of communicators, by their keys, as the side files of all ranks together tell.
-        remote: Of files on other file systems what they are; they are fetched before they are read (``graphlink.run.fetch``).
+        remote: Of files on other file systems what they are; they are fetched before they are read
+            (``graphlink.run.fetch``).
 
     Raises:
         UsageError: there is neither ``kineto`` nor ``nsys``.
@@ -174,14 +180,17 @@ class Options(Short):
         target: ``astra-sim`` writes what ASTRA-sim can run, ``chakra`` what was recorded.
         gap_ns: Idle time in ns, from 0, above which a host gap or device delay is a node of its own.
         linked: Also write ``linked.<rank>.json``, the execution trace merged with device ops.
-        host: ``full`` keeps every host op; ``launches`` folds those that neither launch, wait, hand over nor begin a thread.
-        timeline: What ``timeline.perfetto-trace`` shows: ``recorded``, ``both`` (recorded and replayed); ``none`` writes no timeline.
-        name: Prefix of the graphs, ``<name>.<rank>.et``: the beginning of a file name, without ``/``, ``\\`` or a leading dot.
-        comm_time: Duration of communication in the graphs of several ranks: as ``recorded``, or ``transfer``, without the time spent
-            waiting for other ranks.
+        host: ``full`` keeps every host op; ``launches`` folds those that neither launch, wait, hand over nor begin a
+            thread.
+        timeline: What ``timeline.perfetto-trace`` shows: ``recorded``, ``both`` (recorded and replayed); ``none``
+            writes no timeline.
+        name: Prefix of the graphs, ``<name>.<rank>.et``: the beginning of a file name, without ``/``, ``\\`` or a
+            leading dot.
+        comm_time: Duration of communication in the graphs of several ranks: as ``recorded``, or ``transfer``, without
+            the time spent waiting for other ranks.
         keep_unmatched: Communication that other ranks lack stays communication, and does not become computation.
-        range_rules: Regular expressions with groups ``(?P<phase>...)``, ``microbatch``, ``stage``, ``chunk`` that names of pipeline ranges
-            match, tried before the known ones.
+        range_rules: Regular expressions with groups ``(?P<phase>...)``, ``microbatch``, ``stage``, ``chunk`` that names
+            of pipeline ranges match, tried before the known ones.
 
     Raises:
         UsageError: a value is none of these; with the field, the value and what is allowed.
@@ -205,9 +214,16 @@ class Options(Short):
         for field_name, fits, allowed in (
             ("step", isinstance(self.step, str), "'all', a number ('3') or a range ('2-5')"),
             *((field, getattr(self, field) in words, f"one of {', '.join(words)}") for field, words in _WORDS.items()),
-            *((field, isinstance(getattr(self, field), bool), "True or False") for field in ("linked", "keep_unmatched")),
+            *(
+                (field, isinstance(getattr(self, field), bool), "True or False")
+                for field in ("linked", "keep_unmatched")
+            ),
             ("name", isinstance(name, str) and _NAME.fullmatch(name), "the beginning of a file name"),
-            ("range_rules", isinstance(rules, tuple) and all(isinstance(rule, str) for rule in rules), "a tuple of regular expressions"),
+            (
+                "range_rules",
+                isinstance(rules, tuple) and all(isinstance(rule, str) for rule in rules),
+                "a tuple of regular expressions",
+            ),
         ):
             if not fits:
                 raise bad_value(field_name, getattr(self, field_name), allowed)
@@ -229,4 +245,6 @@ def refuse_other_bytes(names: Iterable[str]) -> None:
     """
     for name in names:
         if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
-            raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")
+            raise InputError(
+                "its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it"
+            )

@@ -1,4 +1,5 @@
-"""The place of the outputs of a run, and of the jobs of its ranks until then: a folder of this machine, or one behind a URL.
+"""The place of the outputs of a run, and of the jobs of its ranks until then: a folder of this machine, or one behind a
+URL.
 
 Behind a URL nothing can be renamed as a whole: what is put last says that the rest is there.
 """
@@ -28,8 +29,8 @@ _TRIES: Final = 4
 class LocalOut:
     """An output folder of this machine, and the work on single ranks in it until all are joined.
 
-    Of that each rank has a folder, which counts only when it is whole: here it appears by being renamed. Names of such folders and files
-    are relative, with "/". ``last`` is the file that says that all others of a folder are there.
+    Of that each rank has a folder, which counts only when it is whole: here it appears by being renamed. Names of such
+    folders and files are relative, with "/". ``last`` is the file that says that all others of a folder are there.
 
     Attributes:
         name: The output folder, as the user knows it.
@@ -62,7 +63,11 @@ class LocalOut:
 
     def names(self, last: str) -> list[str]:
         """Return the folders of the first level that are whole."""
-        return sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(publish.TEMPORARY)) if self.folder.is_dir() else []
+        return (
+            sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(publish.TEMPORARY))
+            if self.folder.is_dir()
+            else []
+        )
 
     def where(self, name: str) -> Path:
         """Return the name for messages."""
@@ -94,7 +99,9 @@ class LocalOut:
             raise
 
     def _put(self, beside: Path, folder: Path) -> None:
-        """Put the folder in place of what is there, also of what another job of the same rank puts there meanwhile: the last one stays."""
+        """Put the folder in place of what is there, also of what another job of the same rank puts there meanwhile: the
+        last one stays.
+        """
         for left in reversed(range(_TRIES)):
             with contextlib.suppress(FileNotFoundError):
                 if folder.exists():
@@ -116,7 +123,10 @@ class LocalOut:
     def drop(self, name: str, last: str) -> None:
         """Remove a folder, if there is one; at no time does what is left of it count."""
         if (self.folder / name).exists():
-            with publish.naming(self.folder), contextlib.suppress(FileNotFoundError):  # another job of this rank may have done it
+            with (
+                publish.naming(self.folder),
+                contextlib.suppress(FileNotFoundError),
+            ):  # another job of this rank may have done it
                 self._remove(self.folder / name)
 
     def _beside(self) -> Path:
@@ -145,7 +155,9 @@ class LocalOut:
             self.folder.parent.rmdir()
 
     def clear_unfinished(self) -> None:
-        """Remove what killed jobs left half done, the folder too if nothing else is in it. Jobs of other ranks may be at work."""
+        """Remove what killed jobs left half done, the folder too if nothing else is in it. Jobs of other ranks may be
+        at work.
+        """
         for path in publish.left_by_the_killed(self.folder):
             shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -183,7 +195,10 @@ class RemoteOut:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, files.fetch(f"{self.url}/{name}", Path(folder)).open("rb") as file:
+        with (
+            tempfile.TemporaryDirectory(prefix="graphlink-") as folder,
+            files.fetch(f"{self.url}/{name}", Path(folder)).open("rb") as file,
+        ):
             yield file
 
     @contextlib.contextmanager
@@ -216,12 +231,12 @@ class RemoteOut:
 class RemotePublication:
     """``publish.Publication`` behind a URL: the summary goes first and comes last, so none lists what is not there.
 
-    The journal names files of graphlink that no summary lists: of a run that was cut while it put them. It is also what shows, before
-    the work begins, that something can be put there.
+    The journal names files of graphlink that no summary lists: of a run that was cut while it put them. It is also what
+    shows, before the work begins, that something can be put there.
 
     Raises:
-        OutputError, InputError: the folder holds outputs of an earlier run and ``force`` is not set, holds a file of that name that is
-            of no run, or cannot be reached or written.
+        OutputError, InputError: the folder holds outputs of an earlier run and ``force`` is not set, holds a file of
+            that name that is of no run, or cannot be reached or written.
     """
 
     def __init__(self, url: str, *, force: bool) -> None:
@@ -244,7 +259,9 @@ class RemotePublication:
         self.beside = Path(self._beside.name)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._beside.cleanup()
         journal = f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}"
         if kind is None:
@@ -263,7 +280,10 @@ class RemotePublication:
         self._note([*self._old, *names])
         self._put = names
         files.remove([f"{self.url}/{summary.NAME}"])
-        at_once(lambda name: files.put_file(self.beside / name, f"{self.url}/{name}"), [name for name in names if name != summary.NAME])
+        at_once(
+            lambda name: files.put_file(self.beside / name, f"{self.url}/{name}"),
+            [name for name in names if name != summary.NAME],
+        )
         files.remove(f"{self.url}/{name}" for name in sorted(set(self._old).difference(names)))
         files.put_file(self.beside / summary.NAME, f"{self.url}/{summary.NAME}")
 

@@ -1,4 +1,6 @@
-"""Several ranks: a job for each, which leaves its work in ``DIR/.graphlink``, and one that joins them and has their files written."""
+"""Several ranks: a job for each, which leaves its work in ``DIR/.graphlink``, and one that joins them and has their
+files written.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +47,30 @@ class SomeRanksFailed(GraphlinkError):
 
 @contextlib.contextmanager
 def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
-    """Turn what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
+    """Turn what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an
+    InputError.
+    """
     try:
         yield
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as problem:
         if not earlier:
             raise
         what = f"what an earlier job left does not fit together ({type(problem).__name__}: {problem})"
-        raise InputError(what, path=str(path), todo=f"{state.AGAIN}; if it says the same then, please report it") from problem
+        raise InputError(
+            what, path=str(path), todo=f"{state.AGAIN}; if it says the same then, please report it"
+        ) from problem
 
 
 def rank_jobs(
     inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool
 ) -> list[Stored | GraphlinkError]:
-    """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
+    """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not
+    done it.
+    """
     default = job.Options()
-    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining reads
+    options = replace(
+        options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched
+    )  # which only joining reads
     place = out_of(out)
     place.clear_unfinished()
     earlier = at_once(lambda one: state.found(place, one, options), inputs) if resume else []
@@ -94,8 +104,8 @@ def join_ranks(
     """Join ranks whose jobs are done, and write the files of all of them, and those of the run, into ``folder``.
 
     Raises:
-        InputError: two jobs are of one rank, the ranks contradict each other or are of several runs (unless ``same_run`` insists on one),
-            or what a job left cannot be read.
+        InputError: two jobs are of one rank, the ranks contradict each other or are of several runs (unless
+            ``same_run`` insists on one), or what a job left cannot be read.
         SomeRanksFailed: the files of some ranks cannot be written.
     """
     place = out_of(out)
@@ -122,7 +132,10 @@ def join_ranks(
     results = good(run_all(functools.partial(_finish, options=options, out=out), tasks, names, runs_on, estimates))
     at_once(lambda key: place.take(f"{key}/{state.FINISHED}", state.RESULT, folder), keys)
     ids = {rank: one.ids for rank, one in joined.ranks.items()}
-    files = [*(name for result in results for name in result.files), *job.write_common(ids, joined.pipeline, options, folder)]
+    files = [
+        *(name for result in results for name in result.files),
+        *job.write_common(ids, joined.pipeline, options, folder),
+    ]
     replay = None
     if replayed:
         log.info("replaying all ranks")
@@ -175,7 +188,9 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     """
     first = stored[0].manifest.options
     for other in stored[1:]:
-        name = next((f.name for f in fields(first) if getattr(other.manifest.options, f.name) != getattr(first, f.name)), None)
+        name = next(
+            (f.name for f in fields(first) if getattr(other.manifest.options, f.name) != getattr(first, f.name)), None
+        )
         if name is not None:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise InputError(
@@ -188,7 +203,8 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
 def good(
     outcomes: Sequence[_Result | GraphlinkError], what: str = "ranks", *, partial: bool = False, kept: str | None = None
 ) -> list[_Result]:
-    """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
+    """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are
+    kept.
 
     Raises:
         SomeRanksFailed, InputError: some or all have none; the first failure is reported.

@@ -1,4 +1,6 @@
-"""Makes graphs of more ranks from those of an earlier run: planned here, written by the engine some copies of a rank at a time."""
+"""Makes graphs of more ranks from those of an earlier run: planned here, written by the engine some copies of a rank at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,17 @@ from graphlink.version import __version__
 PREFIX: Final = "trace"
 _AT_ONCE: Final = 32  # copies of a rank that one task writes
 _FEW: Final = 4
-_OFF: Final = 0.05  # by which recorded steps may be off when they are played like a longer pipeline, before that is said
+_OFF: Final = (
+    0.05  # by which recorded steps may be off when they are played like a longer pipeline, before that is said
+)
 _OWN_BYTES: Final = 150_000_000  # of a process that writes copies
 _BYTES_A_BYTE: Final = 20  # of a graph, for each byte of its file
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the larger run is to be. ``data``, ``stages``, ``microbatches``: None as recorded; ``seed``: None for exact copies;
-    ``gigabytes_per_s``, ``latency_ns``: None as fitted."""
+    """What the larger run is to be. ``data``, ``stages``, ``microbatches``: None as recorded; ``seed``: None for exact
+    copies; ``gigabytes_per_s``, ``latency_ns``: None as fitted."""
 
     data: int | None = None
     stages: int | None = None
@@ -75,8 +79,8 @@ class _Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Some copies of one recorded rank, and where to write them. ``took_ns``: of communication, ``NOWHERE`` elsewhere; ``size_bytes``: of
-    all nodes; ``meets``: nodes whose ``end_ns`` on each copy is known."""
+    """Some copies of one recorded rank, and where to write them. ``took_ns``: of communication, ``NOWHERE`` elsewhere;
+    ``size_bytes``: of all nodes; ``meets``: nodes whose ``end_ns`` on each copy is known."""
 
     path: Path
     out: Path
@@ -106,7 +110,10 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
     if wishes.data is None:
         return _longer(run, axes, wishes, out, force=force)
     if wishes.stages is not None or wishes.microbatches is not None:
-        todo = "make it longer or wider: graphs of a pipeline that was made longer have no collectives that ranks beside it could join"
+        todo = (
+            "make it longer or wider: graphs of a pipeline that was made longer have no collectives that ranks "
+            "beside it could join"
+        )
         raise UsageError("--data-parallel goes with neither --pipeline nor --microbatches", todo=todo)
     axis = required(axes, "data")
     made = copies(run.graphs, run.groups, axis, wishes.data)
@@ -145,7 +152,10 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
     if bubbles.exists():
         file = load_bubbles(bubbles)
         every = ranges_of(file)
-        lines = [tuple(every[i] for i in replica(file, number)) for number in sorted({stage.replica for stage in file.stages})]
+        lines = [
+            tuple(every[i] for i in replica(file, number))
+            for number in sorted({stage.replica for stage in file.stages})
+        ]
         told, inside = "the ranges of the recording", not file.definition.sees_device
     else:
         axis = required(axes, "pipeline")
@@ -155,12 +165,20 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
         lines = [stage_ranges(run.graphs, skew, axis, ranks) for ranks in stages]
         told, inside = "messages between stages", False
     played = [
-        longer(line, wishes.stages, wishes.microbatches, None if wishes.seed is None else wishes.seed + k, waits_inside=inside)
+        longer(
+            line,
+            wishes.stages,
+            wishes.microbatches,
+            None if wishes.seed is None else wishes.seed + k,
+            waits_inside=inside,
+        )
         for k, line in enumerate(lines)
     ]
     whole = max(played, key=lambda one: one.timed.makespan_ns)
     along = axes.get("pipeline")
-    size = None if along is None else message_bytes(run.graphs, along, whole.recorded_microbatches * whole.recorded_steps)
+    size = (
+        None if along is None else message_bytes(run.graphs, along, whole.recorded_microbatches * whole.recorded_steps)
+    )
     with Publication(out, force=force) as publication:
         nodes, names = 0, []
         for graph in graphs(whole.orders, whole.timed, whole.times, f"{MADE}: from {len(run.graphs)} ranks", size):
@@ -181,7 +199,11 @@ def _of_pipeline(
     recorded = max(one.recorded_makespan_ns for one in played)
     step_ns = round(_replayed(run) / marks)
     rest = step_ns - recorded if marks > 1 and step_ns >= recorded else None
-    drawn = "the one of the same turn (--no-spread)" if wishes.seed is None else f"one that is drawn with seed {wishes.seed}"
+    drawn = (
+        "the one of the same turn (--no-spread)"
+        if wishes.seed is None
+        else f"one that is drawn with seed {wishes.seed}"
+    )
     return Scaled(
         source=str(run.folder),
         ranks_recorded=len(run.graphs),
@@ -214,8 +236,10 @@ def _of_pipeline(
         assumed=[
             "more stages do what the recorded ones between the first and the last do: the model grows with them",
             f"a forward or backward takes what one of its stage and phase was recorded to take, {drawn}",
-            "a transfer takes the least time from the end of a forward or backward to the start of the next stage's that was recorded",
-            "the host is never late: it is in no graph, and neither are collectives; each rank keeps the order of its schedule",
+            "a transfer takes the least time from the end of a forward or backward to the start of the next stage's "
+            "that was recorded",
+            "the host is never late: it is in no graph, and neither are collectives; each rank keeps the order of its "
+            "schedule",
         ],
         unknown=[
             "whether links between more stages are slower than the recorded ones",
@@ -230,7 +254,8 @@ def _played_otherwise(whole: Longer) -> Iterator[str]:
     off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
     if off > _OFF:
         yield (
-            f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, backwards and "
+            f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, "
+            "backwards and "
             "transfers (graphlink bubbles DIR says what else), and a prediction can be as far off"
         )
 
@@ -239,18 +264,24 @@ def _recorded(folder: Path) -> _Recorded:
     paths = graph_files(folder)
     if len(paths) == 1:
         raise InputError(
-            "holds the graph of one rank, which tells nothing of others", path=folder, todo="record all ranks of a run of two or more"
+            "holds the graph of one rank, which tells nothing of others",
+            path=folder,
+            todo="record all ranks of a run of two or more",
         )
     graphs, groups = load(paths), load_groups(folder)
     world = max(max(graphs) + 1, *(graph.metadata.world_size or 0 for graph in graphs.values()))
     todo = "record and link all ranks into one folder"
     if world > len(graphs):
-        raise InputError(f"has graphs of {len(graphs):,} ranks of {world:,}: what the others do is not known", path=folder, todo=todo)
+        raise InputError(
+            f"has graphs of {len(graphs):,} ranks of {world:,}: what the others do is not known", path=folder, todo=todo
+        )
     for rank, graph in graphs.items():
         why = unfit(graph, rank, graphs.keys(), groups)
         if why is not None:
             raise InputError(
-                why, path=paths[rank], todo="name the folder of a recording that graphlink linked; graphlink check DIR says more"
+                why,
+                path=paths[rank],
+                todo="name the folder of a recording that graphlink linked; graphlink check DIR says more",
             )
     work = workload(graphs)
     return _Recorded(folder, paths, graphs, groups, work, meetings(work, groups))
@@ -263,12 +294,16 @@ class _Changes:
         work, met = run.work, run.met
         used = np.unique(work.column("group")).tolist()
         recorded = {g: len(run.groups[g]) if g in run.groups and g != NO_GROUP else len(run.graphs) for g in used}
-        now = {g: made.members(g) if g == NO_GROUP or any(of == g for of, _ in made.numbers) else recorded[g] for g in used}
+        now = {
+            g: made.members(g) if g == NO_GROUP or any(of == g for of, _ in made.numbers) else recorded[g] for g in used
+        }
         growing = {g for g in used if now[g] != recorded[g]}
         kind, group, size = work.column("comm_type"), work.column("group"), work.column("comm_size")
         kinds = {g: frozenset(np.unique(kind[group == g]).tolist()) for g in used}
         self.seed = wishes.seed
-        self.rule: Rule = fit(of_growing(transfers(work, run.groups), growing), wishes.gigabytes_per_s, wishes.latency_ns)
+        self.rule: Rule = fit(
+            of_growing(transfers(work, run.groups), growing), wishes.gigabytes_per_s, wishes.latency_ns
+        )
         self.size_bytes = size.copy()
         member = np.flatnonzero(met.code == COLLECTIVE)
         for g in growing:
@@ -334,7 +369,9 @@ def _tasks(
                 meets=meets,
                 end_ns=ends[:, low : low + _AT_ONCE],
                 begin_ns=int(met.begin_ns[k]),
-                metadata=Metadata(SCHEMA_VERSION, __version__, met.clock.origin_ns or 0, made=f"{MADE}: from {len(run.graphs)} ranks"),
+                metadata=Metadata(
+                    SCHEMA_VERSION, __version__, met.clock.origin_ns or 0, made=f"{MADE}: from {len(run.graphs)} ranks"
+                ),
             )
 
 
@@ -376,7 +413,9 @@ def _write_copies(task: _Task) -> int:
 
 
 def _groups_json(groups: Mapping[int, Sequence[int]]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode({str(k): members for k, members in groups.items()}), indent=0) + b"\n"
+    return (
+        msgspec.json.format(msgspec.json.encode({str(k): members for k, members in groups.items()}), indent=0) + b"\n"
+    )
 
 
 def _summary(
@@ -396,10 +435,19 @@ def _summary(
         ranks=made.world,
         nodes=nodes,
         axes=[
-            MadeAxis(name=name, recorded=axis.size, made=made.size if name == "data" else axis.size, stride=axis.stride, why=axis.why)
+            MadeAxis(
+                name=name,
+                recorded=axis.size,
+                made=made.size if name == "data" else axis.size,
+                stride=axis.stride,
+                why=axis.why,
+            )
             for name, axis in axes.items()
         ],
-        copies=[MadeCopies(recorded=rank, copies=len(ranks), ranks=ranks[:_FEW].tolist()) for rank, ranks in made.ranks.items()],
+        copies=[
+            MadeCopies(recorded=rank, copies=len(ranks), ranks=ranks[:_FEW].tolist())
+            for rank, ranks in made.ranks.items()
+        ],
         communicators=len(made.groups),
         collectives=changes.collectives,
         seed=changes.seed,
@@ -409,7 +457,9 @@ def _summary(
         rule=list(changes.rule.why),
         assumed=list(_assumed(changes)),
         unknown=list(_unknown(changes)),
-        warnings=[] if few else [f"{len(made.groups):,} communicators: ASTRA-sim means ids up to {MOST_GROUPS} to be used"],
+        warnings=[]
+        if few
+        else [f"{len(made.groups):,} communicators: ASTRA-sim means ids up to {MOST_GROUPS} to be used"],
         files=files,
     )
 
@@ -424,7 +474,11 @@ def _assumed(changes: _Changes) -> Iterator[str]:
     yield "each rank has as much data a step as recorded: the whole batch grows with the ranks"
     yield "sums of gradients have as many bytes as recorded"
     if changes.shards:
-        yield "what is gathered in communicators that also scatter gradients is parameters: a rank has a smaller shard of them"
+        yield (
+            "what is gathered in communicators that also scatter gradients is parameters: a rank has a smaller "
+            "shard "
+            "of them"
+        )
     if any(one.type == "ALL_TO_ALL" for one in changes.collectives):
         yield "in exchanges of all with all a rank sends and receives as many bytes as recorded, to and from more ranks"
     if changes.seed is None:
@@ -434,7 +488,9 @@ def _assumed(changes: _Changes) -> Iterator[str]:
 
 
 def _unknown(changes: _Changes) -> Iterator[str]:
-    yield "whether links are shared or slower between more machines: --bandwidth and --latency set what a collective gets"
+    yield (
+        "whether links are shared or slower between more machines: --bandwidth and --latency set what a collective gets"
+    )
     yield "slower ranks than any that was recorded, and failures"
     if changes.shards:
         yield "the time of optimizers on smaller shards, and of kernels that unpack gathered parameters: as recorded"

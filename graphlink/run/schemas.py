@@ -1,4 +1,6 @@
-"""JSON Schemas of what graphlink and its ``--json`` write: ``python -m graphlink.run.schemas schemas/`` writes them anew."""
+"""JSON Schemas of what graphlink and its ``--json`` write: ``python -m graphlink.run.schemas schemas/`` writes them
+anew.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,16 @@ def schemas() -> dict[str, bytes]:
 
 
 def _dedented(schema: Any) -> Any:
-    """Dedent descriptions: Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones do not."""
+    """Dedent descriptions: Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones
+    do not.
+    """
     if isinstance(schema, list):
         return [_dedented(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {k: inspect.cleandoc(v) if k == "description" and isinstance(v, str) else _dedented(v) for k, v in schema.items()}
+    return {
+        k: inspect.cleandoc(v) if k == "description" and isinstance(v, str) else _dedented(v) for k, v in schema.items()
+    }
 
 
 def main(folder: str) -> None:

@@ -1,6 +1,8 @@
-"""Simulates a run in ASTRA-sim, on one network or on several at once, and joins that with its recorded and its replayed times.
+"""Simulates a run in ASTRA-sim, on one network or on several at once, and joins that with its recorded and its replayed
+times.
 
-Other numbers of ranks than were recorded are simulated on the graphs that ``run/scale.py`` makes of them, in a temporary folder.
+Other numbers of ranks than were recorded are simulated on the graphs that ``run/scale.py`` makes of them, in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _BYTES_A_BYTE: Final = 12  # of graphs: 9 measured of both versions
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is asked about the network, each None for what the run shows: topology as the option has it, 1 GB = 1e9 bytes, ns a step."""
+    """What is asked about the network, each None for what the run shows: topology as the option has it, 1 GB = 1e9
+    bytes, ns a step.
+    """
 
     topology: str | None = None
     gigabytes_per_s: float | None = None
@@ -44,13 +48,16 @@ class Simulator:
     timeout_s: float
 
 
-def simulate_run(folder: Path, simulator: Simulator, networks: Sequence[Network], runs_on: RunsOn, ranks: Sequence[int] = ()) -> Simulated:
+def simulate_run(
+    folder: Path, simulator: Simulator, networks: Sequence[Network], runs_on: RunsOn, ranks: Sequence[int] = ()
+) -> Simulated:
     """Simulate the graphs in ``folder`` on each of ``networks``, of which no more than ``MOST_RUNS`` are run.
 
     ``ranks``: numbers of data parallel ranks in all, each of them on each network; none: as recorded.
 
     Raises:
-        InputError: the graphs are not there or stop ASTRA-sim, no graphs of so many ranks can be made, or the binary does not start.
+        InputError: the graphs are not there or stop ASTRA-sim, no graphs of so many ranks can be made, or the binary
+            does not start.
         UsageError: there cannot be so many ranks.
     """
     recorded = simulatable(folder, replay_only=False)
@@ -82,7 +89,9 @@ def _larger(recorded: Simulatable, ranks: Sequence[int], made: Path, runs_on: Ru
         size, rest = divmod(count * axis.size, recorded.world)
         if rest:
             each = recorded.world // axis.size
-            raise UsageError(f"--sweep ranks={count}: ranks are added {each:,} at a time", todo=f"name a multiple of {each:,}")
+            raise UsageError(
+                f"--sweep ranks={count}: ranks are added {each:,} at a time", todo=f"name a multiple of {each:,}"
+            )
         out = made / f"ranks-{count}"
         scale(recorded.folder, Wishes(data=size), out, runs_on, force=False)
         yield simulatable(out, replay_only=False)
@@ -96,7 +105,9 @@ def _simulated(
     of_run: dict[int, tuple[Simulation, int, int | None]] = {}
     for k, (run, network) in enumerate(asked):
         out = made / f"{k}"
-        plan = planned(run, out, topology=network.topology, gigabytes_per_s=network.gigabytes_per_s, latency_ns=network.latency_ns)
+        plan = planned(
+            run, out, topology=network.topology, gigabytes_per_s=network.gigabytes_per_s, latency_ns=network.latency_ns
+        )
         if id(run) not in of_run:
             nodes, reasons = nodes_of(run.work, simulator.reader), run.reasons(simulator.reader)
             first = Simulation(plan, out, simulator.path, simulator.reader, simulator.timeout_s, nodes, reasons)

@@ -1,8 +1,9 @@
-"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder per rank.
+"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder per
+rank.
 
-A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
-is made of the names of the rank's recordings: the same command finds again what it did before. The records in it are files of ``codec``,
-which run nothing when they are read.
+A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a
+result. ``<key>`` is made of the names of the rank's recordings: the same command finds again what it did before. The
+records in it are files of ``codec``, which run nothing when they are read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int  # of the recordings
     recordings: Annotated[list[FileState], msgspec.Meta(min_length=1)]
     options: Options
-    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks recorded them
+    members: tuple[
+        tuple[str, tuple[int, ...]], ...
+    ] = ()  # of communicators, as the side files of all ranks recorded them
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RankRows:
-    """All of a rank that joining reads: its communication, the communicators that its graph names, its part of a pipeline."""
+    """All of a rank that joining reads: its communication, the communicators that its graph names, its part of a
+    pipeline.
+    """
 
     comms: RankComms
     groups: tuple[GroupKey, ...]
@@ -163,7 +168,9 @@ def load(out: Out, of: str, kind: type[_Record]) -> _Record:
 
 
 def keep_graph(graph: Graph, folder: Path) -> None:
-    """Leave what a replay reads of a finished graph in ``folder``: it is read back in a tenth of the time that the ``.et`` takes."""
+    """Leave what a replay reads of a finished graph in ``folder``: it is read back in a tenth of the time that the
+    ``.et`` takes.
+    """
     columns = {name: column for name, column in graph.columns.items() if name in COMMUNICATION}
     with publish.writing(folder / _GRAPH.format(graph.metadata.rank)) as file:
         codec.dump(replace(graph, columns=columns, rows=None), file.write)
@@ -188,7 +195,9 @@ def take_graph(rank: int, folder: Path) -> Graph:
 def finished(out: Out, of: str, joined: str) -> Result | None:
     """Return the files of a rank that are there, if they were written with the same ``joined``."""
     there = _decoded(out.read(f"{of}/{FINISHED}/{RESULT}"), Result)
-    return there if there is not None and there.joined == joined and out.holds(f"{of}/{FINISHED}", there.files) else None
+    return (
+        there if there is not None and there.joined == joined and out.holds(f"{of}/{FINISHED}", there.files) else None
+    )
 
 
 def _stored(out: Out, of: str) -> Stored | None:

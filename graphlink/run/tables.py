@@ -1,7 +1,8 @@
-"""The files of a run as pandas tables: one row per node, edge, wait or interval, times in ns. The only place that makes any.
+"""The files of a run as pandas tables: one row per node, edge, wait or interval, times in ns. The only place that makes
+any.
 
-Times are since the first node of the rank (``graph(rank).metadata.epoch_ns``), but where a table says otherwise. Integers that a row does
-not have are missing (``Int64``), never -1. Every table is linear in what the file holds.
+Times are since the first node of the rank (``graph(rank).metadata.epoch_ns``), but where a table says otherwise.
+Integers that a row does not have are missing (``Int64``), never -1. Every table is linear in what the file holds.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def edges(file: Graph) -> pd.DataFrame:
 
 
 def ops(file: Graph) -> pd.DataFrame:
-    """Return one row per host node that is work: an op, or a part or call of one, with the number of device nodes that it launches."""
+    """Return one row per host node that is work: an op, or a part or call of one, with the number of device nodes that
+    it launches.
+    """
     mine = works_of(file) == Work.HOST
     launches = np.bincount(file.source[file.edge_kind == EdgeKind.LAUNCH], minlength=len(file.id))
     return frame(
@@ -75,7 +78,9 @@ def ops(file: Graph) -> pd.DataFrame:
 
 
 def operations(file: Operations) -> pd.DataFrame:
-    """Return one row per operation; its path and its types are one text each. ``gain_ns`` is missing where it was not computed."""
+    """Return one row per operation; its path and its types are one text each. ``gain_ns`` is missing where it was not
+    computed.
+    """
     rows = file.operations
     gain = np.array([NOWHERE if row.gain_ns is None else row.gain_ns for row in rows], np.int64)
     times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns")
@@ -85,10 +90,14 @@ def operations(file: Operations) -> pd.DataFrame:
             "path": np.array(["/".join(row.path) for row in rows], object),
             "kind": np.array([row.kind for row in rows], object),
             **{
-                name: np.array([getattr(row, name) for row in rows], np.int64) for name in ("calls", "backward_calls", "device_ops", *times)
+                name: np.array([getattr(row, name) for row in rows], np.int64)
+                for name in ("calls", "backward_calls", "device_ops", *times)
             },
             "gain_ns": _known(gain, gain != NOWHERE),
-            **{f"tensor_{name}": np.array([getattr(row.tensor_cores, name) for row in rows], np.int64) for name in cores},
+            **{
+                f"tensor_{name}": np.array([getattr(row.tensor_cores, name) for row in rows], np.int64)
+                for name in cores
+            },
             "dtypes": np.array([", ".join(row.dtypes) for row in rows], object),
             "kernel": np.array([row.kernels[0].name if row.kernels else None for row in rows], object),
         }
@@ -97,7 +106,9 @@ def operations(file: Operations) -> pd.DataFrame:
 
 def kernels(file: Graph) -> pd.DataFrame:
     """Return one row per op of a device: kernel, communication or copy (``work``), with the op that launched it."""
-    mine = np.isin(works_of(file), (Work.KERNEL, Work.COMM, Work.COPY)) & ~file.host & (file.device >= 0)  # gloo's are on none
+    mine = (
+        np.isin(works_of(file), (Work.KERNEL, Work.COMM, Work.COPY)) & ~file.host & (file.device >= 0)
+    )  # gloo's are on none
     caller = file.caller
     op_name = np.array([None, *file.strings], object)[np.where(caller == NOWHERE, 0, file.name[caller] + 1)]
     return frame(
@@ -113,7 +124,9 @@ def kernels(file: Graph) -> pd.DataFrame:
 
 
 def syncs(file: Graph) -> pd.DataFrame:
-    """Return one row a ``sync`` edge: the device op that was waited for, the host node that waited, and the calls that did."""
+    """Return one row a ``sync`` edge: the device op that was waited for, the host node that waited, and the calls that
+    did.
+    """
     target = file.target
     edge = np.flatnonzero(file.edge_kind == EdgeKind.SYNC)
     source, behind = file.source[edge], target[edge]
@@ -135,7 +148,8 @@ def syncs(file: Graph) -> pd.DataFrame:
 def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
     """Return one row per communication node, with what the ranks of the run together say of its group and type.
 
-    ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is known (a rank alone).
+    ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is
+    known (a rank alone).
     """
     mine = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
     types = [_comm_type(t, c) for t, c in zip(file.type[mine].tolist(), file.comm_type[mine].tolist(), strict=True)]
@@ -165,7 +179,9 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
 
 
 def idle(file: IdleFile) -> pd.DataFrame:
-    """Return one row per interval in which a device was idle, with its cause and evidence, and what began then on which stream."""
+    """Return one row per interval in which a device was idle, with its cause and evidence, and what began then on which
+    stream.
+    """
     rows = file.idle
     start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
     stream = np.array([0 if row.stream is UNSET else row.stream for row in rows], np.int64)
@@ -200,7 +216,9 @@ def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
 
 
 def ranges(found: Iterable[RangeEntry]) -> pd.DataFrame:
-    """Return one row per range of a pipeline, on the run's clock: whose it is, its times, how long of it work ran, and what named it."""
+    """Return one row per range of a pipeline, on the run's clock: whose it is, its times, how long of it work ran, and
+    what named it.
+    """
     rows = list(found)
     start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
 
@@ -240,7 +258,8 @@ def critical_path(file: PathFile) -> pd.DataFrame:
 
 
 def critical_across(found: CriticalAcross) -> pd.DataFrame:
-    """Return one row per node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``.
+    """Return one row per node of the path over all ranks, first node first; times of the replay, on the run's clock
+    from ``origin_ns``.
 
     ``cost_ns`` sums up to the length of the path, as that of ``critical_path`` does.
     """
@@ -263,7 +282,8 @@ def critical_across(found: CriticalAcross) -> pd.DataFrame:
 
 
 def gains(file: PathFile, of: str) -> pd.DataFrame:
-    """Return one row per thing of sort ``of`` (one of ``GAINS``), largest gain first: how much earlier the rank would end without its time.
+    """Return one row per thing of sort ``of`` (one of ``GAINS``), largest gain first: how much earlier the rank would
+    end without its time.
 
     Raises:
         UsageError: there is no such sort.
@@ -272,16 +292,41 @@ def gains(file: PathFile, of: str) -> pd.DataFrame:
         raise bad_value("of", of, f"one of {', '.join(GAINS)}")
     if of == "shares":
         gain, on_path = (msgspec.structs.asdict(ns) for ns in (file.gains.shares, file.share_ns))
-        columns = {"share": np.array([*gain], object), "gain_ns": np.array([*gain.values()]), "on_path_ns": np.array([*on_path.values()])}
+        columns = {
+            "share": np.array([*gain], object),
+            "gain_ns": np.array([*gain.values()]),
+            "on_path_ns": np.array([*on_path.values()]),
+        }
         return frame(columns).sort_values("gain_ns", ascending=False, kind="stable", ignore_index=True)
     rows: Sequence[Any] = getattr(file.gains, of)
     names = {"families": _FAMILY, "ops": _OP, "sync_points": _SYNC}[of]
     return frame({name: np.array([getattr(row, name) for row in rows], kind) for name, kind in names.items()})
 
 
-_FAMILY: Final = {"name": object, "share": object, "count": np.int64, "gain_ns": np.int64, "on_path_ns": np.int64, "work_ns": np.int64}
-_OP: Final = {"id": np.int64, "name": object, "share": object, "gain_ns": np.int64, "on_path_ns": np.int64, "work_ns": np.int64}
-_SYNC: Final = {"id": np.int64, "name": object, "call": object, "waited_for": np.int64, "waited_for_name": object, "gain_ns": np.int64}
+_FAMILY: Final = {
+    "name": object,
+    "share": object,
+    "count": np.int64,
+    "gain_ns": np.int64,
+    "on_path_ns": np.int64,
+    "work_ns": np.int64,
+}
+_OP: Final = {
+    "id": np.int64,
+    "name": object,
+    "share": object,
+    "gain_ns": np.int64,
+    "on_path_ns": np.int64,
+    "work_ns": np.int64,
+}
+_SYNC: Final = {
+    "id": np.int64,
+    "name": object,
+    "call": object,
+    "waited_for": np.int64,
+    "waited_for_name": object,
+    "gain_ns": np.int64,
+}
 
 
 def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -334,7 +379,9 @@ def _callers(file: Graph) -> Any:
 
 
 def _call(file: Graph, node: int, place: int) -> str | None:
-    """Return the names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
+    """Return the names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to
+    ``data_deps``.
+    """
     calls = file.file.sync_call.get(node, ())
     if not calls:
         return None

@@ -1,8 +1,8 @@
 """Copies of ranks along the data axis: which rank each one repeats, and with whom it communicates.
 
-The rank at place k of a longer line repeats the recorded one at place k modulo the recorded length. A communicator is copied by what it
-has of the axis: all places become all places of the longer line; one place becomes one communicator for each; an aligned part, such as
-the ranks that share experts, becomes as many such parts as there are.
+The rank at place k of a longer line repeats the recorded one at place k modulo the recorded length. A communicator is
+copied by what it has of the axis: all places become all places of the longer line; one place becomes one communicator
+for each; an aligned part, such as the ranks that share experts, becomes as many such parts as there are.
 """
 
 from __future__ import annotations
@@ -20,17 +20,28 @@ from graphlink.model import I64
 from graphlink.scale.layout import Axis
 
 MOST_RANKS: Final = 100_000
-_TIMES = ("start_ns", "end_ns", "duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "overlap_ns", "comm_size")
+_TIMES = (
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "self_ns",
+    "wait_ns",
+    "wake_ns",
+    "start_delay_ns",
+    "overlap_ns",
+    "comm_size",
+)
 _MESSAGES = (NodeType.COMM_SEND, NodeType.COMM_RECV)
 _Instance = tuple[int, tuple[int, ...]]  # a recorded communicator, and the members of a copy of it
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The larger run. ``ranks``: of each recorded rank those that repeat it, ascending; the first is the recorded one itself.
+    """The larger run. ``ranks``: of each recorded rank those that repeat it, ascending; the first is the recorded one
+    itself.
 
-    ``groups``: members of each communicator, by its number. ``numbers``: of each recorded communicator and member that rank's
-    communicators in the larger run, one for each of ``ranks``. ``axis`` and ``size``: what was made longer.
+    ``groups``: members of each communicator, by its number. ``numbers``: of each recorded communicator and member that
+    rank's communicators in the larger run, one for each of ``ranks``. ``axis`` and ``size``: what was made longer.
     """
 
     world: int
@@ -56,14 +67,17 @@ def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axi
     """
     world = len(graphs) // axis.size * size
     if axis.size < 2:
-        raise InputError("one data parallel rank was recorded, which sums gradients with nobody", todo="record two or more")
+        raise InputError(
+            "one data parallel rank was recorded, which sums gradients with nobody", todo="record two or more"
+        )
     if size < axis.size:
         raise UsageError(f"--data-parallel {size:,}: {axis.size:,} were recorded", todo=f"name {axis.size:,} or more")
     if world > MOST_RANKS:
         raise UsageError(f"--data-parallel {size:,}: are {world:,} ranks, at most {MOST_RANKS:,}", todo="name fewer")
     _refuse_messages(graphs, axis)
     ranks = {
-        rank: np.array([axis.moved(rank, place, size) for place in range(axis.of(rank), size, axis.size)], np.int64) for rank in graphs
+        rank: np.array([axis.moved(rank, place, size) for place in range(axis.of(rank), size, axis.size)], np.int64)
+        for rank in graphs
     }
     instances: dict[tuple[int, int], list[_Instance]] = {}
     for group in sorted({g for graph in graphs.values() for g in np.unique(graph.group).tolist()} - {NO_GROUP}):
@@ -92,8 +106,13 @@ def _part(group: int, recorded: Sequence[int], axis: Axis, size: int) -> int:
     """
     of_place = Counter(axis.of(rank) for rank in recorded)
     places, count = sorted(of_place), len(of_place)
-    if count == axis.size and {axis.moved(rank, 0, count) for rank in recorded} != {rank for rank in recorded if axis.of(rank) == 0}:
-        raise InputError(f"communicator {group} joins other ranks at each place of the data axis", todo="state the axes with --layout")
+    if count == axis.size and {axis.moved(rank, 0, count) for rank in recorded} != {
+        rank for rank in recorded if axis.of(rank) == 0
+    }:
+        raise InputError(
+            f"communicator {group} joins other ranks at each place of the data axis",
+            todo="state the axes with --layout",
+        )
     aligned = places == [*range(places[0], places[0] + count)] and places[0] % count == 0 and axis.size % count == 0
     if count == axis.size or (aligned and size % count == 0):
         return count
@@ -107,7 +126,9 @@ def _part(group: int, recorded: Sequence[int], axis: Axis, size: int) -> int:
 
 
 def _members(recorded: Sequence[int], axis: Axis, size: int, part: int, place: int) -> tuple[int, ...]:
-    """Return the members that the copy of a communicator has for the rank at ``place`` of the longer line, ascending if recorded so."""
+    """Return the members that the copy of a communicator has for the rank at ``place`` of the longer line, ascending if
+    recorded so.
+    """
     if part == axis.size:
         members = [axis.moved(rank, to, size) for to in range(size) for rank in recorded if axis.of(rank) == 0]
     else:
@@ -121,7 +142,8 @@ def _refuse_messages(graphs: Mapping[int, Graph], axis: Axis) -> None:
         for other in np.unique(graph.comm_dst[graph.type == NodeType.COMM_SEND]).tolist():
             if axis.of(other) != axis.of(rank):
                 raise InputError(
-                    f"rank {rank} sends to rank {other}, at another place of the data axis: who gets that in a larger run is not known",
+                    f"rank {rank} sends to rank {other}, at another place of the data axis: who gets that in a larger "
+                    "run is not known",
                     todo="state the axes with --layout",
                 )
 
@@ -141,12 +163,17 @@ def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, 
         return "is damaged: dependencies have no kind, or lead back"
     if any((graph.integers(name) < 0).any() for name in _TIMES):
         return "is damaged: a time or size is below 0"
-    if not np.isin(graph.type, (NodeType.COMP, NodeType.COMM_COLL, *_MESSAGES)).all() or (graph.host & (graph.type != NodeType.COMP)).any():
+    if (
+        not np.isin(graph.type, (NodeType.COMP, NodeType.COMM_COLL, *_MESSAGES)).all()
+        or (graph.host & (graph.type != NodeType.COMP)).any()
+    ):
         return "is damaged: a node is of a type that graphlink does not write"
     return _unfit_communication(graph, rank, ranks, groups)
 
 
-def _unfit_communication(graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, Sequence[int]]) -> str | None:
+def _unfit_communication(
+    graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, Sequence[int]]
+) -> str | None:
     for group in set(np.unique(graph.group).tolist()) - {NO_GROUP}:
         members = groups.get(group)
         if members is None or rank not in members or not set(members) <= set(ranks):

@@ -1,4 +1,6 @@
-"""The graph of one copy of a rank: its own times, ranks and communicators, its nodes in the order in which they then start."""
+"""The graph of one copy of a rank: its own times, ranks and communicators, its nodes in the order in which they then
+start.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _SIDES: Final = ("comm_src", "comm_dst")
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A copy of a rank. ``groups``: its communicators by recorded number; ``peers``: ranks by recorded ones, its own too."""
+    """A copy of a rank. ``groups``: its communicators by recorded number; ``peers``: ranks by recorded ones, its own
+    too.
+    """
 
     rank: int
     world: int
@@ -26,7 +30,9 @@ class Copied:
     peers: Mapping[int, int]
 
 
-def copied(graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alone, metadata: Metadata) -> tuple[Graph, I64]:
+def copied(
+    graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alone, metadata: Metadata
+) -> tuple[Graph, I64]:
     """Make the graph of a copy, and tell of each of its nodes its place in ``graph``.
 
     ``took_ns``, ``size_bytes``: of its nodes; ``times``: of its replay, from ``metadata.epoch_ns`` on.
@@ -52,13 +58,17 @@ def copied(graph: Graph, who: Copied, took_ns: I64, size_bytes: I64, times: Alon
 
 
 def _reordered(graph: Graph, order: I64) -> Graph:
-    """Return the graph with its nodes in another order, in which every edge still leads on. The edges of a node keep theirs."""
+    """Return the graph with its nodes in another order, in which every edge still leads on. The edges of a node keep
+    theirs.
+    """
     count = len(order)
     at = spread(count, order, np.arange(count))
     target = at[graph.target]
     edges = np.argsort(target, kind="stable")
     own: dict[str, Any] = {f.name: getattr(graph, f.name) for f in fields(graph)}
-    columns: dict[str, Any] = {name: value[order] for name, value in own.items() if isinstance(value, np.ndarray) and name not in _OF_EDGES}
+    columns: dict[str, Any] = {
+        name: value[order] for name, value in own.items() if isinstance(value, np.ndarray) and name not in _OF_EDGES
+    }
     caller = columns["caller"]
     columns["caller"] = np.where(caller == NOWHERE, NOWHERE, at[np.maximum(caller, 0)]).astype(np.int32)
     return replace(
@@ -80,7 +90,9 @@ def _communication(graph: Graph, who: Copied, size_bytes: I64) -> dict[str, Colu
     if "pg_name" in graph.columns:
         group = graph.columns["pg_name"]
         named = group.value != NO_GROUP
-        out["pg_name"] = Column(group.node[named], np.array([who.groups[g] for g in group.value[named].tolist()], np.int64))
+        out["pg_name"] = Column(
+            group.node[named], np.array([who.groups[g] for g in group.value[named].tolist()], np.int64)
+        )
     for side in _SIDES:
         if side in graph.columns:
             column = graph.columns[side]
@@ -94,7 +106,9 @@ def _communication(graph: Graph, who: Copied, size_bytes: I64) -> dict[str, Colu
 
 
 def _waits(graph: Graph, start_ns: I64, end_ns: I64) -> I64:
-    """Return how long each host node waits: where it waited as recorded, from its end to the start of the next one of its thread."""
+    """Return how long each host node waits: where it waited as recorded, from its end to the start of the next one of
+    its thread.
+    """
     edges = np.flatnonzero(graph.edge_kind == EdgeKind.HOST)
     follows = spread(len(graph.name), graph.source[edges], graph.target[edges].astype(np.int64))
     waits = (graph.wait_ns > 0) & (follows != NOWHERE)
@@ -102,7 +116,9 @@ def _waits(graph: Graph, start_ns: I64, end_ns: I64) -> I64:
 
 
 def _host_ends(graph: Graph, start_ns: I64, end_ns: I64) -> I64:
-    """Return the ends of host nodes, with what is nested in them: recorded ones, moved as the starts on their thread around them are."""
+    """Return the ends of host nodes, with what is nested in them: recorded ones, moved as the starts on their thread
+    around them are.
+    """
     out = end_ns.copy()
     for tid in np.unique(graph.tid[graph.host]).tolist():
         node = np.flatnonzero(graph.host & (graph.tid == tid))

@@ -1,8 +1,9 @@
-"""The axes on which the ranks of a run lie: which of them repeat each other's work on other data, and which divide work between them.
+"""The axes on which the ranks of a run lie: which of them repeat each other's work on other data, and which divide work
+between them.
 
-A communicator of every n-th rank is an axis. What it is used for tells which: members that send each other messages are stages of a
-pipeline; sums that computation waits for, again and again in a step, divide the work of a layer (tensor parallel); sums that only the end
-of the step waits for are of gradients (data parallel).
+A communicator of every n-th rank is an axis. What it is used for tells which: members that send each other messages are
+stages of a pipeline; sums that computation waits for, again and again in a step, divide the work of a layer (tensor
+parallel); sums that only the end of the step waits for are of gradients (data parallel).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from graphlink.replay.workload import Work, works_of
 
 AXES: Final = ("data", "tensor", "pipeline")
 _SUMS: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)
-_CHAINED: Final = 0.5  # share of the sums of a step that wait for an earlier one through computation, above which they divide a layer
+_CHAINED: Final = (
+    0.5  # share of the sums of a step that wait for an earlier one through computation, above which they divide a layer
+)
 _STATE: Final = "say how ranks are numbered, the axis of neighbouring ranks first: --layout tensor=2,data=4, say"
 
 
@@ -54,8 +57,14 @@ def stated(text: str, world: int) -> dict[str, Axis]:
     stride = 1
     for part in text.split(","):
         name, _, number = part.strip().partition("=")
-        if name not in AXES or name in axes or not (number.isascii() and number.isdecimal() and 0 < int(number) <= world):
-            raise UsageError(f"--layout {text!r}: {part!r} is none of {', '.join(f'{axis}=N' for axis in AXES)}", todo=_STATE)
+        if (
+            name not in AXES
+            or name in axes
+            or not (number.isascii() and number.isdecimal() and 0 < int(number) <= world)
+        ):
+            raise UsageError(
+                f"--layout {text!r}: {part!r} is none of {', '.join(f'{axis}=N' for axis in AXES)}", todo=_STATE
+            )
         axes[name] = Axis(int(number), stride, "as given with --layout")
         stride *= int(number)
     if stride != world:
@@ -92,12 +101,19 @@ def required(axes: Mapping[str, Axis], name: str) -> Axis:
     """
     if name in axes:
         return axes[name]
-    there = "; ".join(f"{other}: {axis.why}" for other, axis in axes.items()) or "no communicator of regularly spaced ranks sums anything"
+    there = (
+        "; ".join(f"{other}: {axis.why}" for other, axis in axes.items())
+        or "no communicator of regularly spaced ranks sums anything"
+    )
     raise InputError(f"has no {name} parallel ranks that could be told by their communication ({there})", todo=_STATE)
 
 
-def _lines(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], world: int) -> dict[tuple[int, int], list[int]]:
-    """Return the ids of the communicators of rank 0 that are lines of an axis, by size and stride: all of that size fill the world."""
+def _lines(
+    graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], world: int
+) -> dict[tuple[int, int], list[int]]:
+    """Return the ids of the communicators of rank 0 that are lines of an axis, by size and stride: all of that size
+    fill the world.
+    """
     used = sorted(set(np.unique(graphs[0].group).tolist()) - {NO_GROUP})
     everyone = tuple(range(world))
     members = {g: tuple(sorted(groups.get(g, everyone))) for g in used}
@@ -136,9 +152,11 @@ def step_of(graph: Graph) -> I64:
 
 
 def _chained(graph: Graph, group: int) -> float:
-    """Return which share of the sums of a group, but for the first of each step, wait for an earlier one of the step through computation.
+    """Return which share of the sums of a group, but for the first of each step, wait for an earlier one of the step
+    through computation.
 
-    Linear: each node takes from its dependencies the last step whose sums it comes after, and the same through computation.
+    Linear: each node takes from its dependencies the last step whose sums it comes after, and the same through
+    computation.
     """
     sums = (graph.group == group) & np.isin(graph.comm_type, _SUMS)
     if np.count_nonzero(sums) < 2:

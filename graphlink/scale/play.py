@@ -1,8 +1,10 @@
-"""The coupled replay of a run and all copies of its ranks: one pass over the recorded nodes, each with the times of all its copies.
+"""The coupled replay of a run and all copies of its ranks: one pass over the recorded nodes, each with the times of all
+its copies.
 
-The rules are those of ``replay.coupled``. Copies of a rank have the same nodes and dependencies, and what meets on recorded ranks meets on
-their copies. So the nodes of one step of the pass are the recorded ones, and of each the times of all copies are a vector. Vectors live
-until all that waits for them has run; what stays are those of communication, by which each copy can be replayed by itself (``alone``).
+The rules are those of ``replay.coupled``. Copies of a rank have the same nodes and dependencies, and what meets on
+recorded ranks meets on their copies. So the nodes of one step of the pass are the recorded ones, and of each the times
+of all copies are a vector. Vectors live until all that waits for them has run; what stays are those of communication,
+by which each copy can be replayed by itself (``alone``).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from graphlink.scale.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What communication takes in the larger run. ``took_ns``: of each node of a collective, send or receive its own time, once nobody is
-    waited for (0 for other nodes)."""
+    """What communication takes in the larger run. ``took_ns``: of each node of a collective, send or receive its own
+    time, once nobody is waited for (0 for other nodes)."""
 
     took_ns: I64
     messages: Messages
@@ -32,8 +34,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class PlayedCopies:
-    """``end_ns``: of each node that meets others, its end on each copy. ``last_ns``: of each recorded rank the end of each copy.
-    ``total_ns``: of all, from the first begin."""
+    """``end_ns``: of each node that meets others, its end on each copy. ``last_ns``: of each recorded rank the end of
+    each copy. ``total_ns``: of all, from the first begin."""
 
     end_ns: dict[int, I64]
     last_ns: dict[int, I64]
@@ -63,7 +65,9 @@ def play(work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: 
 
 
 class _Pass:
-    def __init__(self, work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: dict[int, Spread]) -> None:
+    def __init__(
+        self, work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: dict[int, Spread]
+    ) -> None:
         self.work, self.met = work, met
         self.ranks: list[U64] = [copies.ranks[rank].astype(np.uint64) for rank in work.ranks]
         self.spreads = [spreads[rank] for rank in work.ranks]
@@ -82,7 +86,9 @@ class _Pass:
         self._edges(cost.messages)
 
     def _instances(self, copies: Copies) -> dict[tuple[int, int], I64]:
-        """Return, by communicator and rank of the workload, which of the communicator's copies each copy of the rank is in, from 0."""
+        """Return, by communicator and rank of the workload, which of the communicator's copies each copy of the rank is
+        in, from 0.
+        """
         of_group: dict[int, list[I64]] = {}
         for (group, _), numbers in copies.numbers.items():
             of_group.setdefault(group, []).append(numbers)
@@ -132,7 +138,11 @@ class _Pass:
                     ends[one] = end
                 for k in range(self.first[one], self.first[one + 1]):
                     after, then = self.target[k], end - self.early[k] if self.early[k] else end
-                    ready[after] = np.maximum(ready[after], then) if after in ready else np.maximum(then, self.begin[self.member[after]])
+                    ready[after] = (
+                        np.maximum(ready[after], then)
+                        if after in ready
+                        else np.maximum(then, self.begin[self.member[after]])
+                    )
                     self.left[after] -= 1
                     if not self.left[after]:
                         free.append(after)
@@ -171,7 +181,9 @@ class Alone:
 
 
 def alone(graph: Graph, took_ns: I64, meets: I64, end_ns: I64, begin_ns: int) -> Alone:
-    """Replay one copy. ``took_ns``: of its nodes, without start delays; ``meets``: the nodes of which ``end_ns`` is known. Linear."""
+    """Replay one copy. ``took_ns``: of its nodes, without start delays; ``meets``: the nodes of which ``end_ns`` is
+    known. Linear.
+    """
     fixed = np.where(graph.host, 0, graph.start_delay_ns)
     given = np.full(len(took_ns), NOWHERE, np.int64)
     given[meets] = end_ns

@@ -35,7 +35,9 @@ class MadeCopies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeCollective(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one type, of communicators that have ``recorded`` members and now ``made``; of a rank, summed over its graph."""
+    """Collectives of one type, of communicators that have ``recorded`` members and now ``made``; of a rank, summed over
+    its graph.
+    """
 
     type: str
     recorded: int
@@ -50,9 +52,10 @@ class MadeCollective(msgspec.Struct, frozen=True, kw_only=True):
 class MadePipeline(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline that was made longer, or got other microbatches. ``source``: the recorded stage of each stage.
 
-    ``makespan_ns``: of a step, from the first to the last forward or backward; ``recorded_makespan_ns``: the mean of the recorded steps;
-    ``played_makespan_ns``: of those played in the same way as the longer one. ``rest_ns``: what a step has beside
-    it, as recorded, None where the graphs do not tell their steps. ``pipelines``: how many lie side by side, the slowest of which counts.
+    ``makespan_ns``: of a step, from the first to the last forward or backward; ``recorded_makespan_ns``: the mean of
+    the recorded steps; ``played_makespan_ns``: of those played in the same way as the longer one. ``rest_ns``: what a
+    step has beside it, as recorded, None where the graphs do not tell their steps. ``pipelines``: how many lie side by
+    side, the slowest of which counts.
     """
 
     schedule: str
@@ -73,9 +76,10 @@ class MadePipeline(msgspec.Struct, frozen=True, kw_only=True):
 class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``summary.json`` of graphs that were made from recorded ones, and no recording of their own.
 
-    ``made``: by what; ``source``: the folder of the recorded graphs. ``recorded_replayed_ns``: the coupled replay of those,
-    ``predicted_ns`` that of the larger run, both of ``steps`` steps (0: not told). ``seed``: None for exact copies. ``rule``: of the time
-    of collectives; ``assumed`` and ``unknown``: what the prediction rests on, and what it cannot know.
+    ``made``: by what; ``source``: the folder of the recorded graphs. ``recorded_replayed_ns``: the coupled replay of
+    those, ``predicted_ns`` that of the larger run, both of ``steps`` steps (0: not told). ``seed``: None for exact
+    copies. ``rule``: of the time of collectives; ``assumed`` and ``unknown``: what the prediction rests on, and what it
+    cannot know.
     """
 
     graphlink: str = __version__
@@ -111,13 +115,17 @@ def load(path: Path) -> Scaled:
 
 
 def table(made: Scaled, folder: str) -> list[str | Table]:
-    """Return the report for people: the predicted time first, then what was copied from what, and what that rests on."""
+    """Return the report for people: the predicted time first, then what was copied from what, and what that
+    rests on.
+    """
     steps = f", {ms(made.predicted_ns / made.steps)} ms a step of {made.steps:,}" if made.steps > 1 else ""
     change = made.predicted_ns / made.recorded_replayed_ns - 1 if made.recorded_replayed_ns else 0.0
     was = "of a recorded step" if made.pipeline else "of the replay of the recorded ranks"
     return [
-        f"{folder}: {counted(made.ranks, 'rank')} made from {made.ranks_recorded:,} of {made.source}, {made.nodes:,} nodes",
-        f"  predicted {ms(made.predicted_ns)} ms{steps} ({100 * change:+.1f} % to the {ms(made.recorded_replayed_ns)} ms {was})",
+        f"{folder}: {counted(made.ranks, 'rank')} made from {made.ranks_recorded:,} of {made.source}, {made.nodes:,} "
+        "nodes",
+        f"  predicted {ms(made.predicted_ns)} ms{steps} ({100 * change:+.1f} % to the {ms(made.recorded_replayed_ns)} "
+        f"ms {was})",
         *(_pipeline(made.pipeline) if made.pipeline else _copies(made)),
         *(["", "time of communication", *(f"  {line}" for line in made.rule)] if made.rule else []),
         "",
@@ -158,7 +166,9 @@ def _pipeline(one: MadePipeline) -> list[str | Table]:
     copied: dict[int, list[int]] = {}
     for stage, source in enumerate(one.source):
         copied.setdefault(source, []).append(stage)
-    rest = "not told: the graphs have no marks of steps" if one.rest_ns is None else f"{ms(one.rest_ns)} ms, as recorded"
+    rest = (
+        "not told: the graphs have no marks of steps" if one.rest_ns is None else f"{ms(one.rest_ns)} ms, as recorded"
+    )
     rows = [
         ("stages", f"{one.stages_recorded:,}", f"{one.stages:,}"),
         ("microbatches", f"{one.microbatches_recorded:,}", f"{one.microbatches:,}"),
@@ -174,7 +184,11 @@ def _pipeline(one: MadePipeline) -> list[str | Table]:
         f"  idle share of the makespan {100 * one.bubble_rate:.1f} %; what a step has beside it: {rest}",
         "",
         "copies of recorded stages",
-        Table([(f"{source}", _few(stages[:_FEW], len(stages))) for source, stages in copied.items()], ("stage", "is now stage"), "><"),
+        Table(
+            [(f"{source}", _few(stages[:_FEW], len(stages))) for source, stages in copied.items()],
+            ("stage", "is now stage"),
+            "><",
+        ),
     ]
 
 

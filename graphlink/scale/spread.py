@@ -1,12 +1,13 @@
 """How long the ops of copied ranks take: drawn by a seed from what the ranks of one role were recorded to take.
 
-The ranks of one role do the same: they lie at different places of the data axis and at one place of all others. An op of theirs is found
-on each by its name and its turn in the step. A copy takes for it the mean over them, times a deviation that was recorded on one of them
-in one of the steps. Ops in a row that deviate together, by their correlation, take it from the same rank and step, others from one drawn
-anew: so the times of a step spread as recorded, and the slowest of many ranks is slower than the slowest of few. What a rank is slower
-throughout a step, beyond what such draws give, is drawn for the step as a whole. Deviations are widened by sqrt(n / (n - 1)), as the mean
-is of the same n. Communication, delays and gaps stay as recorded, and so does what the ranks do not have equally often. The recorded
-ranks keep their own times.
+The ranks of one role do the same: they lie at different places of the data axis and at one place of all others. An op
+of theirs is found on each by its name and its turn in the step. A copy takes for it the mean over them, times a
+deviation that was recorded on one of them in one of the steps. Ops in a row that deviate together, by their
+correlation, take it from the same rank and step, others from one drawn anew: so the times of a step spread as recorded,
+and the slowest of many ranks is slower than the slowest of few. What a rank is slower throughout a step, beyond what
+such draws give, is drawn for the step as a whole. Deviations are widened by sqrt(n / (n - 1)), as the mean is of the
+same n. Communication, delays and gaps stay as recorded, and so does what the ranks do not have equally often. The
+recorded ranks keep their own times.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from graphlink.scale.layout import Axis, step_of
 from graphlink.tables import begins, codes, turns
 
 _TOGETHER: Final = 0.7  # correlation of two ops in a row from which they are drawn as one
-_THROUGHOUT: Final = 2.0  # times the variance that separate draws give, from which a rank is taken to be slower throughout
+_THROUGHOUT: Final = (
+    2.0  # times the variance that separate draws give, from which a rank is taken to be slower throughout
+)
 _CLASSES: Final = ((Work.HOST,), (Work.KERNEL, Work.COPY))  # drawn apart from each other
 _WHOLE: Final = 1 << 31  # in the place of a block: what holds for a step as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class Donors:
-    """The recorded deviations of some steps that are alike. ``deviation``: of each donor (rank and step) and place, 1 on average;
-    ``throughout``: of each donor, the part that goes on through the step; ``block``: which places are drawn as one."""
+    """The recorded deviations of some steps that are alike. ``deviation``: of each donor (rank and step) and place, 1
+    on average; ``throughout``: of each donor, the part that goes on through the step; ``block``: which places are drawn
+    as one."""
 
     deviation: F64
     throughout: F64
@@ -43,8 +47,8 @@ class Donors:
 class Drawn:
     """What is drawn for the ops of one class in one step, of the ranks of a role.
 
-    ``node``: of each of the role's ranks the nodes of the places. ``mean_ns``: of each place. ``number``: of this record, which no other
-    has.
+    ``node``: of each of the role's ranks the nodes of the places. ``mean_ns``: of each place. ``number``: of this
+    record, which no other has.
     """
 
     node: dict[int, I64]
@@ -67,7 +71,8 @@ class Drawn:
 class Spread:
     """All that is drawn for copies of one recorded rank, whose number in the larger run is ``rank``.
 
-    ``of`` has for each node its entry of ``drawn`` and ``place`` its place there; ``NOWHERE`` for nodes that keep their time.
+    ``of`` has for each node its entry of ``drawn`` and ``place`` its place there; ``NOWHERE`` for nodes that keep their
+    time.
     """
 
     rank: int
@@ -129,13 +134,20 @@ def _drawn(role: Mapping[int, Graph], works: Sequence[Work], number: int) -> lis
     for step in sorted(set.intersection(*(set(one) for one in found.values()))):
         common = set.intersection(*(set(one[step]) for one in found.values()))
         if common:
-            alike.setdefault(tuple(place for place in next(iter(found.values()))[step] if place in common), []).append(step)
+            alike.setdefault(tuple(place for place in next(iter(found.values()))[step] if place in common), []).append(
+                step
+            )
     out: list[Drawn] = []
     for places, steps in alike.items():
         if len(role) * len(steps) < 2:
             continue
-        nodes = {rank: np.array([[one[step][place] for place in places] for step in steps], np.int64) for rank, one in found.items()}
-        took = np.stack([role[rank].duration_ns[node] for rank, node in nodes.items()], axis=1).astype(np.float64)  # step, rank, place
+        nodes = {
+            rank: np.array([[one[step][place] for place in places] for step in steps], np.int64)
+            for rank, one in found.items()
+        }
+        took = np.stack([role[rank].duration_ns[node] for rank, node in nodes.items()], axis=1).astype(
+            np.float64
+        )  # step, rank, place
         mean = took.mean(axis=1) if len(role) > 1 else np.broadcast_to(took.mean(axis=0), (len(steps), len(places)))
         donors = _donors(took, mean, len(role) if len(role) > 1 else len(steps))
         for k in range(len(steps)):
@@ -144,8 +156,8 @@ def _drawn(role: Mapping[int, Graph], works: Sequence[Work], number: int) -> lis
 
 
 def _places(graph: Graph, works: Sequence[Work]) -> dict[int, dict[_Place, int]]:
-    """Return the nodes of a class by step and place, each step in the order of nodes. A place is one only with all of its name: the number
-    of those is part of the name."""
+    """Return the nodes of a class by step and place, each step in the order of nodes. A place is one only with all of
+    its name: the number of those is part of the name."""
     nodes = np.flatnonzero(np.isin(works_of(graph), works))
     step, name = step_of(graph)[nodes], graph.name[nodes]
     turn, of_name = turns(step, name), codes(step, name)
@@ -158,7 +170,8 @@ def _places(graph: Graph, works: Sequence[Work]) -> dict[int, dict[_Place, int]]
 
 
 def _donors(took: F64, mean: F64, ranks: int) -> Donors:
-    """Split what was recorded into deviations and what holds throughout a step. ``took``: by step, rank, place; ``mean``: by step, place.
+    """Split what was recorded into deviations and what holds throughout a step. ``took``: by step, rank, place;
+    ``mean``: by step, place.
 
     ``ranks``: how many the means are of.
     """
@@ -175,7 +188,9 @@ def _donors(took: F64, mean: F64, ranks: int) -> Donors:
     expected, seen = float(apart.mean()), float(((throughout - 1) ** 2).mean())
     part = np.sqrt(1 - expected / seen) if seen > _THROUGHOUT * expected else 0.0
     throughout = (1 + part * (throughout - 1)).reshape(-1)
-    deviation = np.divide(took, known, out=np.ones_like(took), where=known > 0).reshape(-1, places) / throughout[:, None]
+    deviation = (
+        np.divide(took, known, out=np.ones_like(took), where=known > 0).reshape(-1, places) / throughout[:, None]
+    )
     return Donors(np.maximum(1 + wide * (deviation - 1), 0), throughout, block)
 
 
@@ -193,7 +208,11 @@ def _hashed(seed: int, ranks: U64, what: Any) -> U64:
     """Return a number for each rank, or for each of ``what``, that looks drawn: splitmix64 of both and the seed."""
     factors = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
     shifts = np.array([30, 27, 31], np.uint64)
-    mixed: U64 = ranks * factors[0] + np.atleast_1d(what) * factors[1] + np.array([seed * 0x8CB92BA72F3D8DD7 % (1 << 64)], np.uint64)
+    mixed: U64 = (
+        ranks * factors[0]
+        + np.atleast_1d(what) * factors[1]
+        + np.array([seed * 0x8CB92BA72F3D8DD7 % (1 << 64)], np.uint64)
+    )
     mixed = (mixed ^ (mixed >> shifts[0])) * factors[2]
     mixed = (mixed ^ (mixed >> shifts[1])) * factors[3]
     out: U64 = mixed ^ (mixed >> shifts[2])

@@ -1,8 +1,9 @@
-"""Forwards and backwards of a pipeline that names none, from the messages between its stages: for graphs without pipeline ranges.
+"""Forwards and backwards of a pipeline that names none, from the messages between its stages: for graphs without
+pipeline ranges.
 
-Computation that waits for a message from the stage before begins a forward, for one from the stage after a backward; computation that a
-message leaves after ends one. On the first and the last stage nothing tells where a backward ends and a forward begins, or the reverse:
-there the number of ops of those that stand alone does.
+Computation that waits for a message from the stage before begins a forward, for one from the stage after a backward;
+computation that a message leaves after ends one. On the first and the last stage nothing tells where a backward ends
+and a forward begins, or the reverse: there the number of ops of those that stand alone does.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _Label = Pass | None
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Ops ``low`` to ``high`` of a rank's computation between two messages, and what the messages at its begin and end say it is."""
+    """Ops ``low`` to ``high`` of a rank's computation between two messages, and what the messages at its begin and end
+    say it is.
+    """
 
     low: int
     high: int
@@ -37,8 +40,11 @@ class _Unit:
     ends: _Label
 
 
-def stage_ranges(graphs: Mapping[int, Graph], skew_ns: Mapping[int, int], axis: Axis, ranks: tuple[int, ...]) -> tuple[Ranges, ...]:
-    """Return the forwards and backwards of the stages ``ranks`` of one pipeline, in their order; times since the first start of all.
+def stage_ranges(
+    graphs: Mapping[int, Graph], skew_ns: Mapping[int, int], axis: Axis, ranks: tuple[int, ...]
+) -> tuple[Ranges, ...]:
+    """Return the forwards and backwards of the stages ``ranks`` of one pipeline, in their order; times since the first
+    start of all.
 
     Raises:
         InputError: the messages do not tell them.
@@ -47,7 +53,8 @@ def stage_ranges(graphs: Mapping[int, Graph], skew_ns: Mapping[int, int], axis: 
 
 
 def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tuple[int, int] | None:
-    """Return the bytes that go from stage to stage with a forward and with a backward, on average; None where no sizes were recorded.
+    """Return the bytes that go from stage to stage with a forward and with a backward, on average; None where no sizes
+    were recorded.
 
     ``actions``: forwards, or backwards, of all recorded steps of a stage.
     """
@@ -67,7 +74,9 @@ def _ranges(graph: Graph, skew_ns: int, axis: Axis, place: int, rank: int) -> Ra
     units = list(_units(graph, op, axis, place))
     parts = _split(units, place == 0, place == axis.size - 1)
     if not parts:
-        raise InputError(f"rank {rank}: its messages do not tell which computation is a forward and which a backward", todo=_TODO)
+        raise InputError(
+            f"rank {rank}: its messages do not tell which computation is a forward and which a backward", todo=_TODO
+        )
     low, high = (np.array(column, np.int64) for column in list(zip(*parts, strict=True))[:2])
     phase = np.array([part[2] for part in parts], np.uint8)
     start, end = graph.start_ns[op[low]] - graph.start_delay_ns[op[low]], graph.end_ns[op[high - 1]]

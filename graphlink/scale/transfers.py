@@ -1,9 +1,10 @@
 """The time of collectives in larger communicators: a rule, fitted to those that were recorded.
 
-A transfer takes steps x latency + bytes on the wire / bandwidth. Bytes on the wire are those of ring algorithms (nccl-tests' bus
-bandwidth). How steps grow with the ranks is fitted where communicators of several sizes were recorded; where all have one size nothing
-shows it, and steps are taken as those of a tree, which NCCL uses where latency matters: log2 of the ranks, for ALL_REDUCE twice.
-Each recorded time changes by the difference that the rule gives, so that what one transfer had more than another stays.
+A transfer takes steps x latency + bytes on the wire / bandwidth. Bytes on the wire are those of ring algorithms
+(nccl-tests' bus bandwidth). How steps grow with the ranks is fitted where communicators of several sizes were recorded;
+where all have one size nothing shows it, and steps are taken as those of a tree, which NCCL uses where latency matters:
+log2 of the ranks, for ALL_REDUCE twice. Each recorded time changes by the difference that the rule gives, so that what
+one transfer had more than another stays.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Rule:
 def fit(found: Transfers, gigabytes_per_s: float | None, latency_ns: float | None) -> Rule:
     """Fit the rule to the transfers of the communicators that grow. What is given holds instead.
 
-    The relative error of every transfer counts alike. Of the ways in which steps and bytes may grow that are told apart, the one with the
-    least error is taken; of equal ones the first of tree and ring.
+    The relative error of every transfer counts alike. Of the ways in which steps and bytes may grow that are told
+    apart, the one with the least error is taken; of equal ones the first of tree and ring.
     """
     sizes = np.unique(found.members)
     ways = [(TREE, _WIRES[0])]
@@ -73,11 +74,15 @@ def fit(found: Transfers, gigabytes_per_s: float | None, latency_ns: float | Non
     return _given(rule, gigabytes_per_s, latency_ns)
 
 
-def grown_bytes(kinds: Mapping[int, frozenset[int]], group: int, kind: int, size_bytes: int, before: int, after: int) -> int:
-    """Return the size of a collective in a larger communicator. ``kinds``: the types of collectives of each communicator.
+def grown_bytes(
+    kinds: Mapping[int, frozenset[int]], group: int, kind: int, size_bytes: int, before: int, after: int
+) -> int:
+    """Return the size of a collective in a larger communicator. ``kinds``: the types of collectives of each
+    communicator.
 
-    Sums stay: gradients are as many. What is gathered is a shard of parameters where their gradients are scattered in the same
-    communicator, and of ``1 / ranks``; else it is each rank's own, and stays. An exchange of tokens keeps a rank's bytes.
+    Sums stay: gradients are as many. What is gathered is a shard of parameters where their gradients are scattered in
+    the same communicator, and of ``1 / ranks``; else it is each rank's own, and stays. An exchange of tokens keeps a
+    rank's bytes.
     """
     shards = kind == CollectiveType.ALL_GATHER and CollectiveType.REDUCE_SCATTER in kinds[group]
     return -(-size_bytes * before // after) if shards else size_bytes

@@ -1,7 +1,8 @@
 """Launches that were blocked because the queue to the device was full (docs/standstill.md).
 
-A host may run some 1,000 ops ahead of a stream; then a launch returns only as an op ahead of it begins. CUPTI's overhead rows say so; where
-there are none, it shows in that launches are slow where most ops are ahead of them, and nowhere else.
+A host may run some 1,000 ops ahead of a stream; then a launch returns only as an op ahead of it begins. CUPTI's
+overhead rows say so; where there are none, it shows in that launches are slow where most ops are ahead of them, and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from graphlink.model import I64, NOWHERE, Linked, Trace
 from graphlink.tables import distinct
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
-NEAR_FULL: Final = 0.9  # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
+# of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
+NEAR_FULL: Final = 0.9
 SLOW: Final = 3  # times what 95 % of the launches take that have fewer ahead of them
 TIMES: Final = 10
 MORE_OFTEN: Final = 10  # than where fewer are ahead
@@ -27,8 +29,8 @@ ROWS: Final = "Command Buffer Full"
 def held_launches(linked: Linked) -> tuple[I64, I64]:
     """Return the launch calls that a full queue blocked, ascending, and for how long each, in ns. O(n log n).
 
-    Those that rows tell of, else of streams whose queue was full time and again, what is beyond what launches take with fewer ops ahead.
-    Ops without a call were launched before all.
+    Those that rows tell of, else of streams whose queue was full time and again, what is beyond what launches take with
+    fewer ops ahead. Ops without a call were launched before all.
     """
     trace, call = linked.trace, linked.device_call
     if ROWS in trace.strings and (trace.overhead.name == trace.strings.index(ROWS)).any():

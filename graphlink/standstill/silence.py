@@ -1,4 +1,6 @@
-"""Finds where threads were silent, and tells sleep that the graph explains, running Python, and what neither shows (docs/standstill.md)."""
+"""Finds where threads were silent, and tells sleep that the graph explains, running Python, and what neither shows
+(docs/standstill.md).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Timeline(msgspec.Struct, frozen=True):
         return until - before
 
     def since(self, tid: I64, time_ns: I64) -> I64:
-        """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
+        """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is
+        none.
+        """
         at = self.at(tid, time_ns)
         k = np.searchsorted(self.from_ns, at, side="left") - 1
         inside = (k >= 0) & (at >= 0)
@@ -60,7 +64,9 @@ class Timeline(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """One entry per stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+    """One entry per stretch: the call, host row or device node that it is ``of``; the unexplained part begins at
+    ``start_ns``.
+    """
 
     of: I64
     ns: I64
@@ -74,11 +80,12 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class Silences(Stretches):
-    """One entry per silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
+    """One entry per silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's
+    epoch.
 
-    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running, or a row that it
-    was in a data loader. ``start_ns``:
-    where it begins. ``late``: the thread was handed what it went on with, and went on later than waking takes.
+    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it
+    running, or a row that it was in a data loader. ``start_ns``: where it begins. ``late``: the thread was handed what
+    it went on with, and went on later than waking takes.
     """
 
     tid: I64
@@ -89,16 +96,16 @@ class Silences(Stretches):
 def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     """Find all silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
-    Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
-    all that is known of it. What of a silence is in no node was sleep or a wait, so an
-    edge explains it, and what the thread then took to wake up with it: at most twice its median (no less than 100 us), 2 ms where it was
-    released less than ``MEASURED`` times. Of the rest it is standstill where
-    another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
-    another did, the thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart.
-    A thread that was ``handed`` a tensor and went on later than waking takes may have waited for a core, as others wanted to run: that
-    is standstill and not explained, but where its stack shows it running.
-    In a row of a data loader it was in the loader, which is no standstill that nothing explains either.
-    One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
+    Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they
+    last, as they are all that is known of it. What of a silence is in no node was sleep or a wait, so an edge explains
+    it, and what the thread then took to wake up with it: at most twice its median (no less than 100 us), 2 ms where it
+    was released less than ``MEASURED`` times. Of the rest it is standstill where another thread did anything until it
+    ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that another did, the
+    thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart. A thread that was
+    ``handed`` a tensor and went on later than waking takes may have waited for a core, as others wanted to run: that is
+    standstill and not explained, but where its stack shows it running. In a row of a data loader it was in the loader,
+    which is no standstill that nothing explains either. One without ops and calls did no work that a wait could be
+    taken for: what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
     waits = np.isin(roles(calls, linked.trace.strings), [role for role in Role if role.waits])
@@ -121,17 +128,21 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     since_ns = np.where(alone, since_ns, end_ns)
     shown = _running(graph, linked, active)
     ran_ns = work.between(tid, since_ns, end_ns) + shown.between(tid, start_ns, since_ns)
-    since_ns = end_ns - Timeline.of(handed.tid, handed.release_ns - graph.epoch_ns, handed.until_ns - graph.epoch_ns).between(
-        tid, start_ns, end_ns
-    )
+    since_ns = end_ns - Timeline.of(
+        handed.tid, handed.release_ns - graph.epoch_ns, handed.until_ns - graph.epoch_ns
+    ).between(tid, start_ns, end_ns)
     late = since_ns < end_ns
     rows = linked.trace.host
     loading = in_loader(linked)
-    loads = Timeline.of(rows.tid[loading], rows.start_ns[loading] - graph.epoch_ns, rows.end_ns[loading] - graph.epoch_ns)
+    loads = Timeline.of(
+        rows.tid[loading], rows.start_ns[loading] - graph.epoch_ns, rows.end_ns[loading] - graph.epoch_ns
+    )
     ran_ns = np.maximum(ran_ns, loads.between(tid, start_ns, end_ns))
     ran_ns[late] = shown.between(tid, since_ns, end_ns)[late]
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
-    return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns, late)
+    return Silences(
+        _next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns, late
+    )
 
 
 def _at_most_ns(waking_ns: I64) -> int:
@@ -139,7 +150,9 @@ def _at_most_ns(waking_ns: I64) -> int:
 
 
 def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Callable[[I64], float]) -> I64:
-    """Return for each entry what is ``usual`` of its group's times in ``sample``; the default where they are fewer than ``MEASURED``."""
+    """Return for each entry what is ``usual`` of its group's times in ``sample``; the default where they are fewer than
+    ``MEASURED``.
+    """
     out = np.full(len(group), default_ns, np.int64)
     at = np.flatnonzero(sample)
     at = at[np.argsort(group[at], kind="stable")]
@@ -159,19 +172,22 @@ def _working(linked: Linked) -> I64:
 def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     """Find when each thread that takes part in the graph did anything that a row shows.
 
-    Only begin and end count of a host row that is a ``mark`` or crosses others, and of a call that ``waits``: it wakes nobody meanwhile.
+    Only begin and end count of a host row that is a ``mark`` or crosses others, and of a call that ``waits``: it wakes
+    nobody meanwhile.
     """
     rows, calls = linked.trace.host, linked.trace.calls
     called = ~behind_rows(linked)
     moments = mark | linked.crossing
     op, ends = np.flatnonzero(~moments), np.flatnonzero(moments)
     call, wait = np.flatnonzero(called & ~waits), np.flatnonzero(called & waits)
-    tid = np.concatenate([rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call], calls.tid[wait], calls.tid[wait]])
+    tid = np.concatenate(
+        [rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call], calls.tid[wait], calls.tid[wait]]
+    )
     from_ns = np.concatenate([
-        rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+        rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call], calls.start_ns[wait], calls.end_ns[wait],  # noqa: E501
     ])  # fmt: skip
     until_ns = np.concatenate([
-        rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+        rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],  # noqa: E501
     ])  # fmt: skip
     part = np.isin(tid, distinct(graph.tid[np.isin(graph.kind, CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
@@ -187,7 +203,9 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
     last_ns = int(graph.end_ns.max(initial=0))
     bounds = np.concatenate([active.from_ns, active.until_ns])
     tid = np.concatenate([frames.tid, frames.tid, active.axis.tids[active.axis.thread(bounds)]])
-    at_ns = np.concatenate([frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, active.axis.time_ns(bounds)])
+    at_ns = np.concatenate(
+        [frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, active.axis.time_ns(bounds)]
+    )
     order = np.lexsort((np.clip(at_ns, 0, last_ns), tid))
     tid, at_ns = tid[order], np.clip(at_ns, 0, last_ns)[order]
     near = np.flatnonzero((tid[1:] == tid[:-1]) & (np.diff(at_ns) < ASLEEP_NS))
@@ -195,7 +213,9 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
 
 
 def _between(active: Timeline) -> tuple[I64, I64, I64]:
-    """Return (thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is long enough."""
+    """Return (thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is
+    long enough.
+    """
     thread = active.axis.thread(active.from_ns)
     zero = thread * active.axis.span_ns - active.axis.origin_ns
     before = np.append(0, active.until_ns[:-1])[: len(thread)]

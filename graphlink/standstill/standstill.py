@@ -1,7 +1,8 @@
-"""Counts how long calls, threads and streams stood still, and how much of that an edge of the graph explains (docs/standstill.md).
+"""Counts how long calls, threads and streams stood still, and how much of that an edge of the graph explains
+(docs/standstill.md).
 
-A replay of a graph's own times cannot see a wait that was taken for work: it takes as long either way. So this looks at what a recording
-shows to have stood still, whether the graph knows why or not.
+A replay of a graph's own times cannot see a wait that was taken for work: it takes as long either way. So this looks at
+what a recording shows to have stood still, whether the graph knows why or not.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ _TO_HOST: Final = ("DtoH", "DeviceToHost")
 CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
 HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls wait for"
 NSYS_ROWS: Final = "nsys profile --trace=cuda --cuda-event-trace=true"
-BEFORE_WINDOW: Final = "torch.cuda.synchronize() before the first recorded step, so that nothing unrecorded is left to wait for"
+BEFORE_WINDOW: Final = (
+    "torch.cuda.synchronize() before the first recorded step, so that nothing unrecorded is left to wait for"
+)
 NO_COPIES: Final = "nothing yet: no row tells what a copy waits for"
 DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's clock it ended after the wait was over"
 LATE_RETURN: Final = "nothing: the recording names it, and it had ended; only then the call took as long to return"
 SOME_ROWS: Final = "a newer PyTorch: some waits have no cuda_sync row (kineto issue 904, pull request 862)"
 QUEUE: Final = "nothing yet: overhead rows (Command Buffer Full) may name it, but no row what made room"
 LATE: Final = (
-    "the tensor that it reads next was there: it then waited for a core or ran Python; record on a machine that does nothing else, with "
+    "the tensor that it reads next was there: it then waited for a core or ran Python; record on a machine that does "
+    "nothing else, with "
     "stacks=True, which shows whether it ran"
 )
 STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
@@ -56,7 +60,9 @@ class Stood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathStood(msgspec.Struct, frozen=True, kw_only=True):
-    """The length of the replayed critical path, and what of it are host gaps, delays, and blocked calls that nothing explains."""
+    """The length of the replayed critical path, and what of it are host gaps, delays, and blocked calls that nothing
+    explains.
+    """
 
     ns: int
     pinned_ns: int
@@ -74,10 +80,10 @@ class Piece(Short, msgspec.Struct, frozen=True, kw_only=True):
 class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The standstill of a rank (docs/standstill.md).
 
-    ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of 100 us or more
-    between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in neither figure. ``streams``:
-    lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first, and launches that a
-    full queue blocked.
+    ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of
+    100 us or more between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in
+    neither figure. ``streams``: lateness of device ops after launch, latency and stream. ``largest``: the longest
+    unexplained pieces, longest first, and launches that a full queue blocked.
     """
 
     calls: Stood
@@ -89,8 +95,8 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoodStill(msgspec.Struct, frozen=True):
-    """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
-    a full queue blocked, and silences inside ops that may be waits.
+    """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure
+    (``beside_ns``): launches that a full queue blocked, and silences inside ops that may be waits.
     """
 
     standstill: Standstill
@@ -110,7 +116,9 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
     threads = silences(graph, linked, built.handed)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
-    queued = Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
+    queued = Stretches(
+        launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns
+    )
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
         calls=_stood(calls),
@@ -125,12 +133,14 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill
 
 
 def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretches:
-    """Measure every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
+    """Measure every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last
+    row, are none.
 
-    With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to return, what is
-    beyond the usual stood still as well, and nothing explains it. Without one, it stood still beyond what such calls usually take.
-    What can hardly have waited counts from 100 us on, as silence does: a synchronisation as which began nothing recorded was pending, and
-    an asynchronous copy that is not of pageable memory. (One that began so has nothing to wait for: what it takes is its own work.)
+    With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to
+    return, what is beyond the usual stood still as well, and nothing explains it. Without one, it stood still beyond
+    what such calls usually take. What can hardly have waited counts from 100 us on, as silence does: a synchronisation
+    as which began nothing recorded was pending, and an asynchronous copy that is not of pageable memory. (One that
+    began so has nothing to wait for: what it takes is its own work.)
     """
     calls = linked.trace.calls
     role = roles(calls, linked.trace.strings)
@@ -142,10 +152,18 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     last_ns = np.minimum(last_ns, until_ns)
     awaited = blocking & (last_ns > calls.start_ns)
     took_ns = until_ns - calls.start_ns
-    free_ns = usual_ns(calls.name, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS, partial(np.quantile, q=FREE_QUANTILE))
+    free_ns = usual_ns(
+        calls.name,
+        took_ns,
+        blocking & ~pending & (took_ns <= ASLEEP_NS),
+        FREE_NS,
+        partial(np.quantile, q=FREE_QUANTILE),
+    )
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
     free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
-    return_ns = np.maximum(2 * usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5)), RETURN_NS)
+    return_ns = np.maximum(
+        2 * usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5)), RETURN_NS
+    )
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
     rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
@@ -162,14 +180,18 @@ def _pageable(linked: Linked) -> Bool:
 
 
 def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
-    """Return (start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
+    """Return (start, end) of every device row on the clock that the graph has them on, since the epoch of the
+    recording.
+    """
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     start_ns, end_ns = graph.start_ns[node] + graph.epoch_ns, graph.end_ns[node] + graph.epoch_ns
     return spread(rows, graph.row[node], start_ns, 0), spread(rows, graph.row[node], end_ns, 0)
 
 
 def _pending_until(linked: Linked, ended: I64) -> I64:
-    """Return for each call when the last device op has ended that an earlier call launched; ops without a call came before all."""
+    """Return for each call when the last device op has ended that an earlier call launched; ops without a call came
+    before all.
+    """
     calls, launch = linked.trace.calls, linked.device_call
     least = np.iinfo(np.int64).min
     launched_ns = np.append(calls.start_ns, least)[launch]
@@ -179,11 +201,11 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
 
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
-    """Return until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began, of one
-    to the host until its own copy ended.
+    """Return until when each call can have stood still: its end, but of an asynchronous copy to the device until its
+    own copy began, of one to the host until its own copy ended.
 
-    Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device copies, and
-    empties it behind the device: that is work (CUDA, "API synchronization behavior").
+    Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device
+    copies, and empties it behind the device: that is work (CUDA, "API synchronization behavior").
     """
     trace = linked.trace
     role, out = roles(trace.calls, trace.strings), trace.calls.end_ns.copy()
@@ -197,7 +219,9 @@ def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
 
 
 def _streams(graph: Graph) -> Stretches:
-    """Measure every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
+    """Measure every device op that began late: later than its launch and what that takes, and than the op before it on
+    its stream.
+    """
     target = graph.target
     device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
 
@@ -228,7 +252,9 @@ def _delays_on_path(graph: Graph, path: CriticalChain, streams: Stretches) -> in
 
 
 def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: Stretches) -> int:
-    """Return how much of unexplained blocking is in the time of host nodes on the path (gaps, which count whole, are none)."""
+    """Return how much of unexplained blocking is in the time of host nodes on the path (gaps, which count whole, are
+    none).
+    """
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
     end_ns = stretches.start_ns + stretches.unexplained_ns
@@ -236,7 +262,9 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: S
 
 
 class _Exact(msgspec.Struct, frozen=True):
-    """The waits that rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
+    """The waits that rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was
+    ``rejected``.
+    """
 
     named: Bool
     rejected_call: Bool
@@ -245,10 +273,16 @@ class _Exact(msgspec.Struct, frozen=True):
 
 def _exact(built: Built, linked: Linked) -> _Exact:
     calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
-    names = (syncs.kind == SyncKind.STREAM) | (syncs.kind == SyncKind.DEVICE) | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
+    names = (
+        (syncs.kind == SyncKind.STREAM)
+        | (syncs.kind == SyncKind.DEVICE)
+        | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
+    )
     call = marked(len(calls.start_ns), pairs.call[pairs.call != NOWHERE])
     row = marked(len(linked.device_call), pairs.device_op[pairs.device_op != NOWHERE])
-    return _Exact(np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row)
+    return _Exact(
+        np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row
+    )
 
 
 def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches, exact: _Exact) -> list[str]:
@@ -256,17 +290,20 @@ def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches
     unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
     told = (
         (
-            "synchronisation calls have a row that names what they waited for, but by the recorded times it ended after they returned",
+            "synchronisation calls have a row that names what they waited for, but by the recorded times it ended "
+            "after they returned",
             np.count_nonzero(exact.rejected_call),
             calls.unexplained_ns[exact.rejected_call[calls.of]],
         ),
         (
-            "synchronisation calls have a row that names what they waited for, but nothing of it was recorded that ended inside them",
+            "synchronisation calls have a row that names what they waited for, but nothing of it was recorded that "
+            "ended inside them",
             np.count_nonzero(unknown),
             calls.unexplained_ns[unknown],
         ),
         (
-            "device ops have a row that names the event they waited for, but by the recorded times they began before it",
+            "device ops have a row that names the event they waited for, but by the recorded times they began before "
+            "it",
             np.count_nonzero(exact.rejected_row),
             streams.unexplained_ns[exact.rejected_row[built.graph.row[streams.of]]],
         ),
@@ -275,14 +312,18 @@ def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches
 
 
 def _beside(built: Built, queued: Stretches) -> list[str]:
-    """Return warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
+    """Return warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence
+    inside it.
+    """
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
-        f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
+        f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that "
+        "time stays in their "
         "ops and does not shrink with the device's"
     )
     spins = (
-        f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing bears out that it "
+        f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing "
+        "bears out that it "
         "waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
     )
     return [*([queue] if len(queued.of) else []), *([spins] if silences else [])]
@@ -299,7 +340,13 @@ def _largest(
         call = int(parts[0].of[at])
         unseen = NO_COPIES if role_of(trace.strings[trace.calls.name[call]]) in (Role.COPY, Role.COPY_ASYNC) else seen
         if exact.named[call]:
-            record = DEVICE_CLOCK if exact.rejected_call[call] else LATE_RETURN if parts[0].explained_ns[at] else BEFORE_WINDOW
+            record = (
+                DEVICE_CLOCK
+                if exact.rejected_call[call]
+                else LATE_RETURN
+                if parts[0].explained_ns[at]
+                else BEFORE_WINDOW
+            )
         else:
             record = unseen if pending[call] else BEFORE_WINDOW
         return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}", record
@@ -312,9 +359,10 @@ def _largest(
     def of_stream(at: int) -> tuple[str, str]:
         node = int(parts[2].of[at])
         name = trace.strings[trace.device.name[graph.row[node]]]
-        return f"{name} late on device {graph.device[node]}, stream {graph.stream[node]}", DEVICE_CLOCK if exact.rejected_row[
-            graph.row[node]
-        ] else seen
+        return (
+            f"{name} late on device {graph.device[node]}, stream {graph.stream[node]}",
+            DEVICE_CLOCK if exact.rejected_row[graph.row[node]] else seen,
+        )
 
     def of_launch(at: int) -> tuple[str, str]:
         call = int(parts[3].of[at])

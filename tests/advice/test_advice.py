@@ -27,17 +27,20 @@ from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
 from graphlink.replay.folder import load
 from graphlink.replay.workload import workload
-from graphlink.testing import Api, Call, Program, Thread, Work, run, write_kineto
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
-from graphlink.testing.program import Action, Begin, CommArgs, End, Group, Host
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
+from tests.simulator import Api, Call, Program, Thread, Work, run, write_kineto
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
+from tests.simulator.program import Action, Begin, CommArgs, End, Group, Host
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 LOADER, SYNC = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::_local_scalar_dense"
-GEMM, ADD = "volta_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)"
+GEMM, ADD = (
+    "volta_sgemm_128x64_nn",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)",
+)
 COPY, NCCL = "Memcpy HtoD (Pageable -> Device)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 US = 1_000
 
@@ -48,21 +51,40 @@ def op(name: str, work: Work, host_us: int, stream: int = 7) -> list[Action]:
 
 
 def program(
-    *, load: int = 10, host: int = 8, gemm: int = 20, add: int = 5, copy: int = 5, comm: int = 10, gap: int = 1, wait: bool = True
+    *,
+    load: int = 10,
+    host: int = 8,
+    gemm: int = 20,
+    add: int = 5,
+    copy: int = 5,
+    comm: int = 10,
+    gap: int = 1,
+    wait: bool = True,
 ) -> Program:
     """Five training steps on one stream, and what they take in us; ``gap``: between two device ops."""
     actions: list[Action] = []
     for step in range(5):
-        actions += [Begin(f"ProfilerStep#{step}", annotation=True), Begin(LOADER, annotation=True), Host(load * US), End()]
+        actions += [
+            Begin(f"ProfilerStep#{step}", annotation=True),
+            Begin(LOADER, annotation=True),
+            Host(load * US),
+            End(),
+        ]
         actions += op("aten::copy_", Work(COPY, copy * US, "gpu_memcpy", size_bytes=4096), host)
         for _ in range(8):
             actions += [*op("aten::mm", Work(GEMM, gemm * US), host), *op("aten::add", Work(ADD, add * US), host)]
         reduced = CommArgs("allreduce", in_nelems=1024, out_nelems=1024, group="0", seq=step + 1)
         actions += [Begin("record_param_comms", comm=reduced, ns=host * US)]
-        actions += [Call(Api.LAUNCH, "cudaLaunchKernel", 4 * US, stream=7, work=(Work(NCCL, comm * US, comm=reduced),)), End()]
+        actions += [
+            Call(Api.LAUNCH, "cudaLaunchKernel", 4 * US, stream=7, work=(Work(NCCL, comm * US, comm=reduced),)),
+            End(),
+        ]
         waits = Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 2 * US, stream=7, blocking=True, return_ns=US)
         actions += [Begin(SYNC), *([waits] if wait else []), End(), End()]
-    apart = [replace(a, work=tuple(replace(w, gap_ns=gap * US) for w in a.work)) if isinstance(a, Call) else a for a in actions]
+    apart = [
+        replace(a, work=tuple(replace(w, gap_ns=gap * US) for w in a.work)) if isinstance(a, Call) else a
+        for a in actions
+    ]
     return Program((Thread("main", tuple(apart)),), groups=(Group("0", "default_pg", (0, 1)),), rank=0, world_size=2)
 
 
@@ -80,7 +102,9 @@ def of_work(name: str, ns: Callable[[int], int]) -> Callable[[Action], Action]:
     def change(action: Action) -> Action:
         if not isinstance(action, Call):
             return action
-        return replace(action, work=tuple(replace(w, duration_ns=ns(w.duration_ns)) if w.name == name else w for w in action.work))
+        return replace(
+            action, work=tuple(replace(w, duration_ns=ns(w.duration_ns)) if w.name == name else w for w in action.work)
+        )
 
     return change
 
@@ -122,7 +146,12 @@ def carried_out(one: Program, advice: Advice) -> Program:
 
         return changed(one, quicker)
     if advice.kind == "blocking_sync":
-        return changed(one, lambda a: replace(a, api=Api.OTHER, blocking=False) if isinstance(a, Call) and a.api == Api.STREAM_SYNC else a)
+        return changed(
+            one,
+            lambda a: (
+                replace(a, api=Api.OTHER, blocking=False) if isinstance(a, Call) and a.api == Api.STREAM_SYNC else a
+            ),
+        )
     if advice.kind == "heaviest_work":
         sort, pattern = re.fullmatch(r"(host|kernel):\^(.*)\$=0.5", shlex.split(advice.command)[-1]).groups()  # type: ignore[union-attr]
         name = re.sub(r"\\(.)", r"\1", pattern)
@@ -134,7 +163,9 @@ def carried_out(one: Program, advice: Advice) -> Program:
         "copies": of_work(COPY, lambda _: 1),
         "tensor_cores": of_work(GEMM, lambda ns: ns // 2),
         "small_kernels": of_work(ADD, lambda _: 1),
-        "late_starts": lambda a: replace(a, work=tuple(replace(w, gap_ns=0) for w in a.work)) if isinstance(a, Call) else a,
+        "late_starts": lambda a: (
+            replace(a, work=tuple(replace(w, gap_ns=0) for w in a.work)) if isinstance(a, Call) else a
+        ),
     }
     return changed(one, of_kind[advice.kind])
 
@@ -143,7 +174,10 @@ def carried_out(one: Program, advice: Advice) -> Program:
     ("figures", "first"),
     [
         ({"load": 600}, "data_loading"),
-        ({"host": 12, "load": 1, "gemm": 4, "gap": 0}, "launch_bound"),  # where the host is late, no recording shows a gap
+        (
+            {"host": 12, "load": 1, "gemm": 4, "gap": 0},
+            "launch_bound",
+        ),  # where the host is late, no recording shows a gap
         ({"gemm": 90, "wait": False}, "tensor_cores"),
         ({"add": 60, "wait": False}, "small_kernels"),
         ({"copy": 900, "wait": False}, "copies"),
@@ -156,7 +190,9 @@ def test_what_is_promised_comes_true(tmp_path: Path, figures: dict[str, int], fi
     one = program(**figures)  # type: ignore[arg-type]
     told = report(one, tmp_path)
     before = run(one).makespan_ns
-    true_pct = {a.kind: 100 * (1 - run(carried_out(one, a)).makespan_ns / before) for a in told.advice if a.gain_pct is not None}
+    true_pct = {
+        a.kind: 100 * (1 - run(carried_out(one, a)).makespan_ns / before) for a in told.advice if a.gain_pct is not None
+    }
     promised = {a.kind: a.gain_pct for a in told.advice if a.gain_pct is not None}
     print(*(f"{kind:24}{promised[kind]:8.2f}{true_pct[kind]:8.2f}" for kind in promised), sep="\n")
     for kind, pct in promised.items():
@@ -236,19 +272,34 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
         host="a", gpu=0, name="H100", samples=4, from_time=None, to_time=None, utilisation_percent=None, memory_used_mib=figure,
         memory_total_mib=81_920.0, power_w=None, temperature_c=None,
     )  # fmt: skip
-    smi = SmiLog(path="smi.csv", form="csv", told_apart=True, gpus=[gpu, msgspec.structs.replace(gpu, memory_used_mib=None)], unread={})
+    smi = SmiLog(
+        path="smi.csv",
+        form="csv",
+        told_apart=True,
+        gpus=[gpu, msgspec.structs.replace(gpu, memory_used_mib=None)],
+        unread={},
+    )
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
-    late = Straggler(rank=1, times_late=3, meetings=4, wait_share=0.9, lateness_median_ns=7, chance=0.5, evidence="last in 3 of 4")
+    late = Straggler(
+        rank=1, times_late=3, meetings=4, wait_share=0.9, lateness_median_ns=7, chance=0.5, evidence="last in 3 of 4"
+    )
     together = msgspec.json.decode(
-        b'{"world_size": 2, "ranks": 2, "groups": [], "matched": {"collectives": 4, "messages": 0, "complete": 4, "by_sequence": 0,'
+        b'{"world_size": 2, "ranks": 2, "groups": [], "matched": {"collectives": 4, "messages": 0, "complete": 4, '
+        b'"by_sequence": 0,'
         b' "alone": {},'
-        b' "unmatched": 0, "listed": [], "conflicts": []}, "clocks": {"residual_ns": 0, "ranks": []}, "waits": [], "set_apart": [],'
+        b' "unmatched": 0, "listed": [], "conflicts": []}, "clocks": {"residual_ns": 0, "ranks": []}, "waits": [], '
+        b'"set_apart": [],'
         b' "straggler": null}',
         type=RunSummary,
     )
-    pipeline = Pipeline(stages=2, microbatches=4, chunks=1, schedule="1F1B", causes_ns={"warmup": 3_000_000, "cooldown": 1_000_000})
+    pipeline = Pipeline(
+        stages=2, microbatches=4, chunks=1, schedule="1F1B", causes_ns={"warmup": 3_000_000, "cooldown": 1_000_000}
+    )
     whole = msgspec.structs.replace(
-        one, run=msgspec.structs.replace(together, straggler=late), pipeline=pipeline, logs=Logs(nvidia_smi=[smi], megatron=[])
+        one,
+        run=msgspec.structs.replace(together, straggler=late),
+        pipeline=pipeline,
+        logs=Logs(nvidia_smi=[smi], megatron=[]),
     )
     work = workload({rank: read_et(tmp_path / "out" / "trace.0.et") for rank in (0, 1)})
     told = advise(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)
@@ -282,12 +333,21 @@ def test_kernels_without_tensor_cores_are_part_of_what_the_operations_say(tmp_pa
 
 def test_a_recording_of_the_host_alone_has_no_advice_about_launches(tmp_path: Path) -> None:
     one = Program((Thread("main", (Begin("aten::mm"), Host(20 * US), End(), Begin("aten::add"), Host(US), End())),))
-    assert not {a.kind for a in report(one, tmp_path).advice} & {"launch_bound", "blocking_sync", "tensor_cores", "small_kernels"}
+    assert not {a.kind for a in report(one, tmp_path).advice} & {
+        "launch_bound",
+        "blocking_sync",
+        "tensor_cores",
+        "small_kernels",
+    }
 
 
 def test_ranks_that_wait_for_ever_and_waits_of_two_ranks_have_no_gain(tmp_path: Path) -> None:
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
-    mine = [N(0, name="7"), N(1, GPU, deps=((0, EdgeKind.LAUNCH),), name="Memcpy HtoD"), N(2, COLL, deps=((1, EdgeKind.STREAM),))]
+    mine = [
+        N(0, name="7"),
+        N(1, GPU, deps=((0, EdgeKind.LAUNCH),), name="Memcpy HtoD"),
+        N(2, COLL, deps=((1, EdgeKind.STREAM),)),
+    ]
     mine.append(N(3, name="7 (cont.)", deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC))))
     stuck = hand(mine, mine[:2])
     told = {a.kind: a for a in advise(Outputs(one, (0, 1), stuck, {}), {}, "out", whole=False).advice}

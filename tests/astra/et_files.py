@@ -14,11 +14,21 @@ from graphlink.astra.check_rules import Judgement
 from graphlink.astra.ranks import judge, runs_of
 
 COLL = {"comm_type": 0, "comm_size": 4096, "is_cpu_op": False}
-KINDS = {"is_cpu_op": "bool_val", "pg_name": "string_val", **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val")}
+KINDS = {
+    "is_cpu_op": "bool_val",
+    "pg_name": "string_val",
+    **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
+}
 
 
 def node(
-    id: int, type: int = pb.COMP_NODE, data: Sequence[int] = (), ctrl: Sequence[int] = (), *, micros: int = 5, **attributes: Any
+    id: int,
+    type: int = pb.COMP_NODE,
+    data: Sequence[int] = (),
+    ctrl: Sequence[int] = (),
+    *,
+    micros: int = 5,
+    **attributes: Any,
 ) -> Any:
     """``attributes`` by name, in their proper kind; ``(kind, value)`` for another one."""
     out = pb.Node(id=id, name=f"op{id}", type=type, data_deps=data, ctrl_deps=ctrl, duration_micros=micros)

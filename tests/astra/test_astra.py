@@ -110,7 +110,9 @@ def test_a_rank_that_ends_in_a_message_aborts_if_it_has_cpu_nodes(tmp_path: Path
     assert "last-node" in found(written(tmp_path, last, other))
     maybe = [node(0, is_cpu_op=True), send(1, [0]), node(2, data=[0])]
     assert {"maybe-last", "last-node"} & set(found(written(tmp_path, maybe, other))) == {"maybe-last"}
-    assert "maybe-last" not in found(written(tmp_path, [node(0), send(1, [0])], other)), "no CPU nodes, no statistics to throw"
+    assert "maybe-last" not in found(written(tmp_path, [node(0), send(1, [0])], other)), (
+        "no CPU nodes, no statistics to throw"
+    )
 
 
 def test_groups(tmp_path: Path) -> None:
@@ -141,7 +143,9 @@ def test_an_attribute_twice_has_two_values_for_two_readers(tmp_path: Path) -> No
         out.attr.add(name=name, **{kind: value})
         return [out, node(1, data=[0])]
 
-    assert found(written(tmp_path, twice("comm_size", "int64_val", 16), twice("comm_size", "int64_val", 16))) == {"attribute-twice": 2}
+    assert found(written(tmp_path, twice("comm_size", "int64_val", 16), twice("comm_size", "int64_val", 16))) == {
+        "attribute-twice": 2
+    }
     assert 'rank 0 node 0 "op0": comm_size is 4096, then 16' in judged(tmp_path).verdicts[0].examples
     assert found(written(tmp_path, *[twice("comm_size", "int64_val", 4096)] * 2)) == {}, "both read the same"
     assert found(written(tmp_path, *[twice("comm_tag", "int32_val", 1)] * 2)) == {}, "never read there"
@@ -263,6 +267,9 @@ def test_the_page_lists_every_rule_as_it_is() -> None:
         assert f"## {title}" in page
         for rule in rules:
             known_from = "source" if "(read)" in rule.head else "run, source" if "(read)" in rule.legacy else "run"
-            row = f"| `{rule.key}` | {rule.grade} | {rule.what} | {rule.head or 'no harm'} | {rule.on_legacy or 'no harm'} | "
+            row = (
+                f"| `{rule.key}` | {rule.grade} | {rule.what} | {rule.head or 'no harm'} | "
+                f"{rule.on_legacy or 'no harm'} | "
+            )
             assert f"{row}{known_from} |" in page or f"{row}derived |" in page, row
     assert len(RULES) == sum(map(len, SECTIONS.values()))

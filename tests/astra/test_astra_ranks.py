@@ -27,7 +27,11 @@ def test_collectives_of_a_group_that_differ(tmp_path: Path) -> None:
     b = [coll(0, comm_type=pb.ALL_TO_ALL), coll(1, [0], comm_type=pb.ALL_REDUCE), node(2, data=[1])]
     assert found(written(tmp_path, a, b)) == {"order-differs": 2}
     assert "collective 0: rank 0 node 0" in examples(tmp_path, "order-differs")
-    other_size = [coll(0, comm_type=pb.ALL_REDUCE), coll(1, [0], comm_type=pb.ALL_TO_ALL, comm_size=8), node(2, data=[1])]
+    other_size = [
+        coll(0, comm_type=pb.ALL_REDUCE),
+        coll(1, [0], comm_type=pb.ALL_TO_ALL, comm_size=8),
+        node(2, data=[1]),
+    ]
     assert found(written(tmp_path, a, other_size)) == {"order-differs": 1}
     assert "ALL_TO_ALL of 8 bytes" in examples(tmp_path, "order-differs")
 
@@ -74,7 +78,9 @@ class TestCircles:
         first = [recv(0, comm_src=1), coll(1, [0]), node(2, data=[1])]
         second = [coll(0), send(1, [0], comm_dst=0), node(2, data=[1])]
         assert found(written(tmp_path, first, second)) == {"rank-circle": 4}
-        assert '-after-> rank 1 node 0 "op0" -meets-> rank 0 node 1 "op1" -after-> rank 0 node 0' in examples(tmp_path, "rank-circle")
+        assert '-after-> rank 1 node 0 "op0" -meets-> rank 0 node 1 "op1" -after-> rank 0 node 0' in examples(
+            tmp_path, "rank-circle"
+        )
 
     def test_groups_that_dependencies_put_in_other_orders(self, tmp_path: Path) -> None:
         def two(first: str, second: str, deps: list[int], **more: object) -> list[object]:
@@ -85,7 +91,9 @@ class TestCircles:
         keys = found(written(tmp_path, two("1", "2", [0]), two("2", "1", []), groups={"1": [0, 1], "2": [0, 1]}))
         assert keys == {"slot-deadlock": 2, "legacy-group": 4}, "on streams rank 1 starts both"
         broadcast = [two(*g, [0], comm_type=pb.BROADCAST) for g in (("1", "2"), ("2", "1"))]
-        assert "rank-circle" not in found(written(tmp_path, *broadcast, groups={"1": [0, 1], "2": [0, 1]})), "ranks are not coupled"
+        assert "rank-circle" not in found(written(tmp_path, *broadcast, groups={"1": [0, 1], "2": [0, 1]})), (
+            "ranks are not coupled"
+        )
 
     def test_what_timing_decides_is_not_sure(self, tmp_path: Path) -> None:
         """Two messages of one key whose order a rank leaves open: which one the RECV takes is not known."""
@@ -96,10 +104,18 @@ class TestCircles:
     def test_messages_that_start_in_order_though_they_run_beside_each_other(self, tmp_path: Path) -> None:
         """As gloo's: each is launched by a host node beside its thread, and none waits for the one before."""
         cpu = {"is_cpu_op": True}
-        first = [node(0, **cpu), node(1, data=[0], **cpu), recv(2, [1], comm_src=1), node(3, data=[0], **cpu), node(4, data=[3], **cpu)]
+        first = [
+            node(0, **cpu),
+            node(1, data=[0], **cpu),
+            recv(2, [1], comm_src=1),
+            node(3, data=[0], **cpu),
+            node(4, data=[3], **cpu),
+        ]
         first += [recv(5, [4], comm_src=1), send(6, [5], comm_dst=1), node(7, data=[2, 6])]
         second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), send(2, [0], comm_dst=0), node(3, data=[1, 2])]
-        assert found(written(tmp_path, first, second)) == {"rank-circle": 6, "cpu-statistics": 4}, "the first RECV waits as well"
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 6, "cpu-statistics": 4}, (
+            "the first RECV waits as well"
+        )
         second[0] = node(0)
         assert found(written(tmp_path, first, second)) == {"cpu-statistics": 4, "no-recv": 1}
 
@@ -112,13 +128,19 @@ class TestCircles:
     def test_of_many_nodes(self, tmp_path: Path) -> None:
         n = 5_000
         first = [recv(0, comm_src=1), *(coll(i, [i - 1]) for i in range(1, n)), node(n, data=[n - 1])]
-        second = [*(coll(i, [i - 1] if i else []) for i in range(n - 1)), send(n - 1, [n - 2], comm_dst=0), node(n, data=[n - 1])]
+        second = [
+            *(coll(i, [i - 1] if i else []) for i in range(n - 1)),
+            send(n - 1, [n - 2], comm_dst=0),
+            node(n, data=[n - 1]),
+        ]
         assert found(written(tmp_path, first, second)) == {"rank-circle": 2 * n}
         assert len(examples(tmp_path, "rank-circle")) < 600
 
 
 def completes(ranks: Sequence[Sequence[Any]], groups: Mapping[str, Sequence[int]]) -> bool:
-    """Node by node, as often as anything can end: a collective with all of its turn, a RECV after its SEND if there is one."""
+    """Node by node, as often as anything can end: a collective with all of its turn, a RECV after its SEND if there is
+    one.
+    """
     keys: dict[tuple[int, int], tuple[object, ...]] = {}
     for r, nodes in enumerate(ranks):
         turns: Counter[object] = Counter()
@@ -170,7 +192,9 @@ def runs(draw: Any) -> list[list[Any]]:
             elif sort == "coll":
                 nodes.append(coll(i, sorted(deps), pg_name=(None, "1", "2")[which]))
             else:
-                nodes.append(send(i, sorted(deps), comm_dst=peer) if sort == "send" else recv(i, sorted(deps), comm_src=peer))
+                nodes.append(
+                    send(i, sorted(deps), comm_dst=peer) if sort == "send" else recv(i, sorted(deps), comm_src=peer)
+                )
         out.append(nodes)
     return out
 
@@ -189,7 +213,9 @@ def test_groups_need_ranks_that_are_there_each_once(tmp_path: Path) -> None:
     assert examples(tmp_path, "group-beyond") == "group 1: rank 5 of a run of 2 ranks"
     assert found(written(tmp_path, member, member, groups={"1": [0, 1, 1]})) == {"group-twice": 1}
     (tmp_path / "trace.1.et").unlink()
-    assert "group-beyond" not in found(written(tmp_path, member, groups={"1": [0, 1]})), "of a rank alone the run is not known"
+    assert "group-beyond" not in found(written(tmp_path, member, groups={"1": [0, 1]})), (
+        "of a rank alone the run is not known"
+    )
 
 
 def test_collectives_that_nothing_orders(tmp_path: Path) -> None:
@@ -205,9 +231,15 @@ def test_messages_need_both_ends(tmp_path: Path) -> None:
     assert found(written(tmp_path, sender, [recv(0), node(1, data=[0])])) == {"no-recv": 1}
     assert found(written(tmp_path, sender, [recv(0), recv(1, [0]), recv(2, [1]), node(3, data=[2])])) == {"no-send": 1}
     assert "rank 1 node 2" in examples(tmp_path, "no-send")
-    assert found(written(tmp_path, [send(0, comm_tag=3), node(1, data=[0])], [recv(0), node(1, data=[0])])) == {"no-recv": 1, "no-send": 1}
+    assert found(written(tmp_path, [send(0, comm_tag=3), node(1, data=[0])], [recv(0), node(1, data=[0])])) == {
+        "no-recv": 1,
+        "no-send": 1,
+    }
     assert "(there is one with tag 3, 64 bytes)" in examples(tmp_path, "no-send")
-    assert found(written(tmp_path, [send(0, comm_size=8), node(1, data=[0])], [recv(0), node(1, data=[0])])) == {"no-recv": 1, "no-send": 1}
+    assert found(written(tmp_path, [send(0, comm_size=8), node(1, data=[0])], [recv(0), node(1, data=[0])])) == {
+        "no-recv": 1,
+        "no-send": 1,
+    }
 
 
 def test_a_rank_alone_and_a_rank_without_file(tmp_path: Path) -> None:

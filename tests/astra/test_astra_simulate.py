@@ -1,4 +1,6 @@
-"""What is read from ASTRA-sim: texts that both versions printed (two ranks: compute 5 us, an ALL_REDUCE of 1 MiB, compute 5 us)."""
+"""What is read from ASTRA-sim: texts that both versions printed (two ranks: compute 5 us, an ALL_REDUCE of 1 MiB,
+compute 5 us).
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,14 @@ LOG = b"""\
 ENDED = b"callback,sys->id=1, tick=16010, node->id=2"
 
 
-def verdict(said: bytes, log: bytes, folder: Path, status: int | None = 0, reasons: tuple[str, ...] = ()) -> SimulatorRun:
+def verdict(
+    said: bytes, log: bytes, folder: Path, status: int | None = 0, reasons: tuple[str, ...] = ()
+) -> SimulatorRun:
     of = RankNodes(np.array([0, 1, 2]), np.array([1, 2, 1], np.uint8), np.ones(3, np.bool_))
     network = (Dimension("Ring", 2, 50e9, 500, ()),)
-    plan = Plan(folder, "x", 2, {"head": 6, "legacy": 6}, frozenset(), network, replay_only=False, alone=None, warnings=())
+    plan = Plan(
+        folder, "x", 2, {"head": 6, "legacy": 6}, frozenset(), network, replay_only=False, alone=None, warnings=()
+    )
     task = Simulation(plan, folder, folder, "head", 9.0, {0: of, 1: of}, reasons)
     (folder / "log.log").write_bytes(log)
     return judged(task, status, said, read_log([folder / "log.log"], task.nodes))
@@ -95,12 +101,16 @@ def test_skipped_nodes_are_found_though_all_ranks_finish(tmp_path: Path) -> None
     assert run.failed[0] == "1 of 6 nodes not executed, the first of them node 2 of rank 1"
 
 
-@pytest.mark.parametrize(("status", "why"), [(-6, "killed by signal 6 (Aborted)"), (134, "exit status 134"), (None, "not done after 9 s")])
+@pytest.mark.parametrize(
+    ("status", "why"), [(-6, "killed by signal 6 (Aborted)"), (134, "exit status 134"), (None, "not done after 9 s")]
+)
 def test_other_ends(tmp_path: Path, status: int | None, why: str) -> None:
     run = verdict(HEAD, LOG, tmp_path, status)
     assert not run.ok
     assert run.failed[0].startswith(why)
-    assert run.failed[1:] == ([] if status is None else ["though all ranks finished and all nodes were executed: it failed as it ended"])
+    assert run.failed[1:] == (
+        [] if status is None else ["though all ranks finished and all nodes were executed: it failed as it ended"]
+    )
 
 
 def test_statistics_that_contradict_the_log(tmp_path: Path) -> None:
@@ -111,7 +121,9 @@ def test_statistics_that_contradict_the_log(tmp_path: Path) -> None:
 def test_names_of_nodes_are_no_entries(tmp_path: Path) -> None:
     """A name is anybody's: what is in it counts for nothing, nor does a second entry of a node."""
     spoof = LOG.replace(
-        b"node->name=op1,", b"node->name=callback,sys->id=1, tick=1, node->id=2\n[x] [y] callback,sys->id=9, tick=1, node->id=2,", 1
+        b"node->name=op1,",
+        b"node->name=callback,sys->id=1, tick=1, node->id=2\n[x] [y] callback,sys->id=9, tick=1, node->id=2,",
+        1,
     )
     later = spoof + b"[t] [workload] [debug] callback,sys->id=0, tick=9, node->id=1, node->name=op1, node->type=7\n"
     assert verdict(HEAD, later, tmp_path) == verdict(HEAD, LOG, tmp_path)

@@ -69,7 +69,9 @@ def test_each_window_has_a_folder_of_its_own(tmp_path: Path, train: Train) -> No
 
 
 def test_windows_may_follow_each_other_at_once(tmp_path: Path, train: Train) -> None:
-    with graphlink.capture(tmp_path, schedule=graphlink.capture.Schedule(wait=0, warmup=0, active=1, repeat=2)) as capture:
+    with graphlink.capture(
+        tmp_path, schedule=graphlink.capture.Schedule(wait=0, warmup=0, active=1, repeat=2)
+    ) as capture:
         for _ in range(2):
             train()
             capture.step()
@@ -130,7 +132,9 @@ def test_what_was_recorded_and_what_it_cost_stand_beside_it(tmp_path: Path, trai
     assert capture.reports[0].line().startswith(f"rank 0: step 2 in {tmp_path}, ")
 
 
-def test_a_schedule_that_ends_after_the_training_is_said(tmp_path: Path, train: Train, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_schedule_that_ends_after_the_training_is_said(
+    tmp_path: Path, train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
     with graphlink.capture(tmp_path, steps=3) as capture:
         train()
         capture.step()
@@ -167,7 +171,9 @@ def test_kineto_alone_if_asked(tmp_path: Path, train: Train) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.0.json", "kineto_0.json"]
 
 
-def test_the_device_finishes_before_ranks_meet_and_the_window_opens(tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_finishes_before_ranks_meet_and_the_window_opens(
+    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     seen: list[str] = []

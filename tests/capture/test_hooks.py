@@ -43,7 +43,9 @@ def outcomes(folder: Path) -> list[tuple[str, str, bool]]:
     return [(did["hook"], did["action"], did["ok"]) for did in told(folder)["hooks"]]
 
 
-def test_the_proxy_profiler_of_a_loaded_nccl_records_the_window(library: Path, log: Path, tmp_path: Path, train: Train) -> None:
+def test_the_proxy_profiler_of_a_loaded_nccl_records_the_window(
+    library: Path, log: Path, tmp_path: Path, train: Train
+) -> None:
     ctypes.CDLL(str(library))
     out = tmp_path / "out"
     assert support().has("nccl_proxy")
@@ -83,7 +85,14 @@ def test_the_example_plugin_is_switched_on_and_off(
     ],
 )
 def test_a_hook_that_fails_is_left_alone_and_the_recording_goes_on(
-    fails: str, warning: str, calls: list[str], library: Path, log: Path, tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+    fails: str,
+    warning: str,
+    calls: list[str],
+    library: Path,
+    log: Path,
+    tmp_path: Path,
+    train: Train,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ctypes.CDLL(str(library))
     monkeypatch.setenv("STAND_IN_FAILS", fails)
@@ -94,7 +103,9 @@ def test_a_hook_that_fails_is_left_alone_and_the_recording_goes_on(
     assert ranges(tmp_path / "out") == ["ProfilerStep#0"]
 
 
-def test_a_hook_that_is_not_there_is_news_only_to_who_asked(tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_is_not_there_is_news_only_to_who_asked(
+    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NCCL_PROFILER_PLUGIN", raising=False)
     for folder, hooks, warnings in (("usual", None, 0), ("asked", ["plugin"], 1)):
         with graphlink.capture(tmp_path / folder, hooks=hooks):

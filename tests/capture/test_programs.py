@@ -21,15 +21,21 @@ PROGRAMS = ROOT / "fixtures" / "capture"
 def record(program: str, *arguments: str | Path) -> str:
     command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), *map(str, arguments)]
     ran = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def test_four_ranks_go_from_the_training_loop_to_a_replay_of_all(tmp_path: Path) -> None:
-    """How near the replay comes is asked of kept recordings: on a busy machine one rank of a collective may end it much later than the
-    others, and a replay of all ends it for all at once."""
+    """How near the replay comes is asked of kept recordings: on a busy machine one rank of a collective may end it much
+    later than the others, and a replay of all ends it for all at once."""
     record("ddp", tmp_path / "out")
     truths.hold_ddp(tmp_path / "out")
     assert cli.main([str(tmp_path / "out"), "--out", str(tmp_path / "graphs")]) == 0

@@ -7,7 +7,13 @@ import pytest
 from graphlink.capture.schedule import NEVER, Phase, Schedule, schedule_of
 from graphlink.errors import UsageError
 
-SCHEDULES = [Schedule(1, 1, 3, 1), Schedule(0, 0, 1, 0), Schedule(2, 0, 2, 3), Schedule(0, 3, 1, 2), Schedule(5, 1, 1, 0)]
+SCHEDULES = [
+    Schedule(1, 1, 3, 1),
+    Schedule(0, 0, 1, 0),
+    Schedule(2, 0, 2, 3),
+    Schedule(0, 3, 1, 2),
+    Schedule(5, 1, 1, 0),
+]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -15,7 +21,9 @@ def test_phases_are_those_of_pytorch(schedule: Schedule) -> None:
     profiler = pytest.importorskip("torch.profiler", reason="needs PyTorch, as of the extra dev")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, of a schedule without warm-up
-        theirs = profiler.schedule(wait=schedule.wait, warmup=schedule.warmup, active=schedule.active, repeat=schedule.repeat)
+        theirs = profiler.schedule(
+            wait=schedule.wait, warmup=schedule.warmup, active=schedule.active, repeat=schedule.repeat
+        )
     ours, taken = schedule_of(None, schedule), schedule_of(None, theirs)
     assert [ours(step) for step in range(40)] == [taken(step) for step in range(40)]
 

@@ -31,10 +31,16 @@ def test_without_a_gpu_nothing_of_it_is_recorded() -> None:
 
 
 def test_cuda_rocm_and_their_versions_decide_what_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: set(torch.profiler.ProfilerActivity.__members__.values()))
+    monkeypatch.setattr(
+        torch.profiler, "supported_activities", lambda: set(torch.profiler.ProfilerActivity.__members__.values())
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for cuda, hip, exact, resolved in (("12.1", None, True, True), ("12.9", None, True, False), (None, "6.2", False, False)):
+    for cuda, hip, exact, resolved in (
+        ("12.1", None, True, True),
+        ("12.9", None, True, False),
+        (None, "6.2", False, False),
+    ):
         monkeypatch.setattr(torch.version, "cuda", cuda)
         monkeypatch.setattr(torch.version, "hip", hip)
         found = support({})
@@ -59,7 +65,11 @@ def test_a_plugin_is_found_by_its_path(tmp_path: Path) -> None:
 def test_without_pytorch_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     (feature,) = support({}).features
-    assert (feature.name, feature.available, feature.how) == ("torch", False, "pip install '.[capture]' in a clone of graphlink")
+    assert (feature.name, feature.available, feature.how) == (
+        "torch",
+        False,
+        "pip install '.[capture]' in a clone of graphlink",
+    )
 
 
 def test_arguments_of_the_profiler_are_read_from_its_signature() -> None:
@@ -70,7 +80,8 @@ def test_arguments_of_the_profiler_are_read_from_its_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("2.13.0+cpu", (2, 13)), ("12.9", (12, 9)), (None, (0, 0)), ("unknown", (0, 0)), ("2.10a", (0, 0))]
+    ("text", "version"),
+    [("2.13.0+cpu", (2, 13)), ("12.9", (12, 9)), (None, (0, 0)), ("unknown", (0, 0)), ("2.10a", (0, 0))],
 )
 def test_versions_are_numbers(text: str | None, version: tuple[int, int]) -> None:
     assert version_of(text) == version

@@ -61,7 +61,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-W", "ignore", "-c", TWO]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(folder / "store"), str(folder)], cwd=ROOT, stderr=subprocess.PIPE) for rank in (0, 1)
+        subprocess.Popen([*command, str(rank), str(folder / "store"), str(folder)], cwd=ROOT, stderr=subprocess.PIPE)
+        for rank in (0, 1)
     ]
     for rank in ranks:
         error = rank.communicate(timeout=600)[1]
@@ -74,7 +75,9 @@ def test_ranks_begin_together(two: Path) -> None:
     assert (one["place"]["world_size"], other["place"]["told_by"]) == (2, "torch.distributed")
     assert one["together"]["missing"] == other["together"]["missing"] == []
     last = max(int((two / f"came_{rank}").read_text()) for rank in (0, 1))
-    assert min(report["together"]["released_unix_ns"] for report in (one, other)) > last, "nobody begins before both are there"
+    assert min(report["together"]["released_unix_ns"] for report in (one, other)) > last, (
+        "nobody begins before both are there"
+    )
     for rank in (0, 1):
         assert not any("barrier" in node["name"] for node in et(two / "both", rank)["nodes"])
 

@@ -84,7 +84,10 @@ def test_the_end_of_the_process_leaves_what_was_recorded(tmp_path: Path, end: st
 
 def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) -> None:
     """No file may grow beyond 8 kB, as on a disk that is full."""
-    ran = run("resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); train(); graphlink.capture.dump(); print('trained')", tmp_path)
+    ran = run(
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); train(); graphlink.capture.dump(); print('trained')",
+        tmp_path,
+    )
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "trained"), ran.stderr
     assert not [path.name for path in tmp_path.iterdir() if path.name != "capture.0.json"]
     assert "kineto_0.json is missing" in ran.stderr
@@ -92,7 +95,10 @@ def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) 
 
 
 def test_where_nothing_can_be_written_any_more_the_training_goes_on(tmp_path: Path) -> None:
-    ran = run("resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')", tmp_path)
+    ran = run(
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')",
+        tmp_path,
+    )
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "trained"), ran.stderr
     assert list(tmp_path.iterdir()) == []
     assert "no report: " in ran.stderr
@@ -103,7 +109,9 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_folder_that_cannot_be_written_is_said_once_at_the_start(tmp_path: Path, train: Train, said: Callable[[], list[str]]) -> None:
+def test_a_folder_that_cannot_be_written_is_said_once_at_the_start(
+    tmp_path: Path, train: Train, said: Callable[[], list[str]]
+) -> None:
     (tmp_path / "file").write_text("")
     with graphlink.capture(tmp_path / "file" / "out", steps=1) as capture:
         assert len(said()) == 1
@@ -126,7 +134,9 @@ def test_another_profiler_is_left_alone(tmp_path: Path, train: Train, said: Call
     assert sum(event.count for event in theirs.key_averages() if event.key == "aten::addmm") == 5
 
 
-def test_another_observer_costs_only_the_execution_trace(tmp_path: Path, train: Train, said: Callable[[], list[str]]) -> None:
+def test_another_observer_costs_only_the_execution_trace(
+    tmp_path: Path, train: Train, said: Callable[[], list[str]]
+) -> None:
     theirs = torch.profiler.ExecutionTraceObserver()
     theirs.register_callback(str(tmp_path / "theirs.json"))
     try:
@@ -239,7 +249,9 @@ def test_a_profiler_of_the_program_that_warms_up_lives_on(tmp_path: Path) -> Non
     assert "is running already" in ran.stderr
 
 
-def test_another_thread_may_stop_and_what_the_program_put_there_stays(tmp_path: Path, train: Train, said: Callable[[], list[str]]) -> None:
+def test_another_thread_may_stop_and_what_the_program_put_there_stays(
+    tmp_path: Path, train: Train, said: Callable[[], list[str]]
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     capture = graphlink.capture.Capture(tmp_path / "thread").start()
     train()

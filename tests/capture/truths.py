@@ -17,7 +17,9 @@ from graphlink.ranks.records import RankComms
 from graphlink.run import job
 
 ERROR_PCT = 5.0
-LATE = "host-side receives or collectives were pending"  # a thread got its core back late: no recording can prevent that
+LATE = (
+    "host-side receives or collectives were pending"  # a thread got its core back late: no recording can prevent that
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Rank:
 def ranks(folder: Path) -> tuple[Rank, ...]:
     out = []
     for kineto in sorted(folder.glob("kineto_*.json*")):
-        prepared = job.prepare(job.Inputs(kineto=kineto, et=kineto.with_name(kineto.name.replace("kineto", "et"))), job.Options())
+        prepared = job.prepare(
+            job.Inputs(kineto=kineto, et=kineto.with_name(kineto.name.replace("kineto", "et"))), job.Options()
+        )
         comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
         out.append(Rank(prepared, comms))
     return tuple(out)
@@ -53,7 +57,9 @@ def hold(folder: Path) -> dict[str, Any]:
         assert (linked.match.method, linked.match.only_kineto) == ("rf_id", {})
         assert set(linked.match.only_et) <= {"## process_group:init ##"}
         steps = [
-            one.name(node) for node in np.flatnonzero(one.graph.kind == NodeKind.HOST_OP) if one.name(node).startswith("ProfilerStep#")
+            one.name(node)
+            for node in np.flatnonzero(one.graph.kind == NodeKind.HOST_OP)
+            if one.name(node).startswith("ProfilerStep#")
         ]
         assert steps == [f"ProfilerStep#{2 + step}" for step in range(truth["steps"])]
         assert [w for w in one.prepared.built.warnings if LATE not in w] == []
@@ -69,7 +75,9 @@ def hold_ddp(folder: Path) -> None:
     _reduced_before_the_optimizer(recorded, truth["steps"])
     found = match([one.comms for one in recorded], {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
-    assert [of_op.tolist() for of_op in found.meetings.of_op] == [list(range(len(recorded[0].comms.node)))] * truth["ranks"]
+    assert [of_op.tolist() for of_op in found.meetings.of_op] == [list(range(len(recorded[0].comms.node)))] * truth[
+        "ranks"
+    ]
 
 
 def _asked_by_the_main_thread(one: Rank) -> None:
@@ -97,7 +105,13 @@ def _reduced_before_the_optimizer(recorded: tuple[Rank, ...], steps: int) -> Non
 def hold_pipeline(folder: Path) -> None:
     truth, recorded = hold(folder), ranks(folder)
     for one, messages in zip(recorded, truth["messages"], strict=True):
-        got = zip(one.comms.kind.tolist(), one.comms.peer.tolist(), one.comms.bytes.tolist(), one.comms.tag.tolist(), strict=True)
+        got = zip(
+            one.comms.kind.tolist(),
+            one.comms.peer.tolist(),
+            one.comms.bytes.tolist(),
+            one.comms.tag.tolist(),
+            strict=True,
+        )
         assert list(got) == [(CommKind[m["kind"].upper()], m["peer"], m["bytes"], m["tag"]) for m in messages]
         assert one.prepared.built.warnings == ()
         _waited_for_receives(one)
@@ -106,7 +120,9 @@ def hold_pipeline(folder: Path) -> None:
 
 
 def _waited_for_receives(one: Rank) -> None:
-    """Every receive that took more than 1 ms holds up what its thread did next. (A shorter one may have been there already.)"""
+    """Every receive that took more than 1 ms holds up what its thread did next. (A shorter one may have been there
+    already.)
+    """
     graph, comms = one.graph, one.comms
     receives = comms.node[comms.kind == CommKind.RECV]
     long = receives[graph.end_ns[receives] - graph.start_ns[receives] > 1_000_000]
@@ -123,7 +139,9 @@ def hold_dataloader(folder: Path) -> None:
     target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
     handed = graph.edge_kind == EdgeKind.THREAD
     between = [
-        (graph.tid[a] == main, graph.tid[b] == main) for a, b in zip(graph.source[handed], target[handed], strict=True) if b != target[-1]
+        (graph.tid[a] == main, graph.tid[b] == main)
+        for a, b in zip(graph.source[handed], target[handed], strict=True)
+        if b != target[-1]
     ]
     assert sorted(between) == [(False, True)] * truth["steps"] + [(True, False)] * truth["steps"]
     loads = [node for node in np.flatnonzero(graph.kind == NodeKind.HOST_OP) if "DataLoader" in one.name(node)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from graphlink.cli import main
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run
-from graphlink.testing.programs import Training, training_program
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run
+from tests.simulator.programs import Training, training_program
 
 
 @dataclass(frozen=True)

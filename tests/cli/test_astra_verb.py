@@ -1,4 +1,6 @@
-"""``graphlink astra``: the files hold what ASTRA-sim's parsers assert, the network is what the transfers show, run.sh judges both ways."""
+"""``graphlink astra``: the files hold what ASTRA-sim's parsers assert, the network is what the transfers show, run.sh
+judges both ways.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ KINDS = {"ALL_REDUCE": 0, "ALL_GATHER": 2, "ALL_TO_ALL": 6}
 
 
 def assert_astra_sim_takes(out: Path, world: int) -> Any:
-    """What the parsers of ASTRA-sim assert or need (chakra-et.md 10, Sys.cc, NetworkParser.cpp). Returns the network."""
+    """What the parsers of ASTRA-sim assert or need (chakra-et.md 10, Sys.cc, NetworkParser.cpp). Returns the
+    network.
+    """
     system = json.loads((out / "system.json").read_text())
     network = json.loads((out / "network.yml").read_text())
     dimensions = len(network["topology"])
@@ -118,8 +122,12 @@ sys.exit({status})
     return program
 
 
-def simulate(out: Path, program: Path | str | None, *reader: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "ASTRA_SIM"} | ({"ASTRA_SIM": str(program)} if program else {})
+def simulate(
+    out: Path, program: Path | str | None, *reader: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "ASTRA_SIM"} | (
+        {"ASTRA_SIM": str(program)} if program else {}
+    )
     command = ["bash", str(out / "run.sh"), *reader]
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
@@ -170,7 +178,9 @@ def test_bandwidth_and_latency_are_those_of_the_transfers(graphlink: Run, tmp_pa
 
     def rank(wait: int) -> list[Any]:
         took = 2 * 3 * 4 + large * 3 // 2 // 2000  # us: 6 steps, 1.5 x the buffer at 2,000 bytes a us
-        return chained(collective(0, "ALL_REDUCE", small, 24 + wait), collective(1, "ALL_REDUCE", large, took + 7 * wait))
+        return chained(
+            collective(0, "ALL_REDUCE", small, 24 + wait), collective(1, "ALL_REDUCE", large, took + 7 * wait)
+        )
 
     folder = written(tmp_path, *(rank(900 * (r != 2)) for r in range(4)))
     ran = graphlink("astra", folder)
@@ -186,10 +196,14 @@ def test_bandwidth_and_latency_are_those_of_the_transfers(graphlink: Run, tmp_pa
 
 
 @pytest.mark.parametrize(("kind", "share", "hops"), [("ALL_GATHER", 3, 1), ("ALL_TO_ALL", 0.75, 2)])
-def test_each_type_has_its_share_of_bytes_and_its_steps(graphlink: Run, tmp_path: Path, kind: str, share: float, hops: int) -> None:
+def test_each_type_has_its_share_of_bytes_and_its_steps(
+    graphlink: Run, tmp_path: Path, kind: str, share: float, hops: int
+) -> None:
     steps = 3
     size = 4_000_000
-    nodes = chained(collective(0, kind, 64, 5 * steps), collective(1, kind, size, 5 * steps + round(size * share / 1000)))
+    nodes = chained(
+        collective(0, kind, 64, 5 * steps), collective(1, kind, size, 5 * steps + round(size * share / 1000))
+    )
     assert graphlink("astra", written(tmp_path, *[nodes] * 4)).status == 0
     network = assert_astra_sim_takes(tmp_path / "astra-sim", 4)
     assert (network["bandwidth"], network["latency"]) == ([round(1e9 / GIB, 3)], [4990 / hops])
@@ -262,7 +276,10 @@ def test_a_second_dimension_where_the_data_show_it(graphlink: Run, tmp_path: Pat
     ran = graphlink("astra", written(tmp_path, *ranks, groups=groups))
     assert ran.status == 0
     network = assert_astra_sim_takes(tmp_path / "astra-sim", 4)
-    assert (network["npus_count"], network["topology"]) == ([2, 2], ["Ring", "Ring"])  # 0 and 2 are neighbours in the second one
+    assert (network["npus_count"], network["topology"]) == (
+        [2, 2],
+        ["Ring", "Ring"],
+    )  # 0 and 2 are neighbours in the second one
     assert network["bandwidth"] == [round(100e9 / GIB, 3), round(10e9 / GIB, 3)]
     assert "congestion-unaware binary" in ran.out
     script = (tmp_path / "astra-sim/run.sh").read_text()
@@ -351,7 +368,9 @@ def test_a_group_beyond_the_world_is_refused(graphlink: Run, tmp_path: Path) -> 
     nodes = chained(collective(0, "ALL_REDUCE", 4096, 5, "1"))
     ran = graphlink("astra", written(tmp_path, nodes, nodes, groups={"1": [0, 1, 2]}))
     assert ran.status == 1
-    assert "ASTRA-sim would not run these graphs: group of a collective names a rank that the run does not have" in ran.err
+    assert (
+        "ASTRA-sim would not run these graphs: group of a collective names a rank that the run does not have" in ran.err
+    )
     assert f"do: graphlink check {tmp_path}" in ran.err
     assert len(ran.err.splitlines()) <= 5
 
@@ -393,7 +412,9 @@ def test_paths_with_spaces_and_empty_run(graphlink: Run, tmp_path: Path) -> None
         (2, 0, 0, "not all nodes executed; 0 of 4"),
     ],
 )
-def test_run_sh_does_not_believe_an_exit_status(graphlink: Run, tmp_path: Path, ranks: int, nodes: int, status: int, why: str) -> None:
+def test_run_sh_does_not_believe_an_exit_status(
+    graphlink: Run, tmp_path: Path, ranks: int, nodes: int, status: int, why: str
+) -> None:
     graph = chained(collective(0, "ALL_REDUCE", 4096, 5))
     assert graphlink("astra", written(tmp_path, graph, graph)).status == 0
     ran = simulate(tmp_path / "astra-sim", fake(tmp_path, ranks=ranks, nodes=nodes, status=status))
@@ -416,7 +437,11 @@ def test_the_legacy_reader_logs_no_computation_of_no_time(graphlink: Run, tmp_pa
 def test_run_sh_says_how_it_is_used(graphlink: Run, tmp_path: Path) -> None:
     assert graphlink("astra", written(tmp_path, [node(0)], [node(0)])).status == 0
     out = tmp_path / "astra-sim"
-    for program, reader, told in ((None, "head", "set ASTRA_SIM"), ("/no/such", "head", "no such program"), ("/bin/true", "x", "usage")):
+    for program, reader, told in (
+        (None, "head", "set ASTRA_SIM"),
+        ("/no/such", "head", "no such program"),
+        ("/bin/true", "x", "usage"),
+    ):
         ran = simulate(out, program, reader)
         assert (ran.returncode, told in ran.stderr) == (2, True)
 
@@ -450,7 +475,9 @@ def test_all_or_nothing(graphlink: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert not (folder / "astra-sim").exists()
 
 
-@pytest.mark.parametrize("options", [["--topology", "mesh"], ["--bandwidth", "0"], ["--latency", "-1"], ["--bandwidth", "nan"]])
+@pytest.mark.parametrize(
+    "options", [["--topology", "mesh"], ["--bandwidth", "0"], ["--latency", "-1"], ["--bandwidth", "nan"]]
+)
 def test_wrong_options(graphlink: Run, tmp_path: Path, options: Sequence[str]) -> None:
     assert graphlink("astra", tmp_path, *options).status == 2
 
@@ -463,10 +490,14 @@ def test_no_graphs(graphlink: Run, tmp_path: Path) -> None:
 def commands() -> list[str]:
     """Lines of the page's fenced blocks that need no simulator."""
     blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks if "needs the simulator" not in block for line in block.splitlines() if line.strip()]
+    return [
+        line for block in blocks if "needs the simulator" not in block for line in block.splitlines() if line.strip()
+    ]
 
 
-def test_the_commands_of_the_page_run(graphlink: Run, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_page_run(
+    graphlink: Run, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(traces, tmp_path / "traces")
     monkeypatch.chdir(tmp_path)
     given = commands()
@@ -484,7 +515,12 @@ def test_the_commands_of_the_page_run(graphlink: Run, traces: Path, tmp_path: Pa
     ("name", "bandwidth", "step_ns", "told"),
     [
         ("megatron-tp2-v100", 50e9, 4784, "recorded transfers are too small, 24,576 bytes on the wire at most"),
-        ("dlrm8-v100", 33.6e9, 1000, "of the largest 2 transfers, 1,588,720 to 2,759,687 bytes on the wire, ALL_REDUCE"),
+        (
+            "dlrm8-v100",
+            33.6e9,
+            1000,
+            "of the largest 2 transfers, 1,588,720 to 2,759,687 bytes on the wire, ALL_REDUCE",
+        ),
     ],
 )
 def test_real_runs(graphlink: Run, tmp_path: Path, name: str, bandwidth: float, step_ns: float, told: str) -> None:

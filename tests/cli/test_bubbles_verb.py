@@ -56,7 +56,9 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
     assert (ran.status, ran.err) == (0, "")
     file = json.loads((tmp_path / "out" / bubbles.NAME).read_text())
     head = ran.out.splitlines()
-    assert head[0].startswith(f"{given.schedule}: {given.stages} stages, {given.microbatches} microbatches, {given.chunks} chunk")
+    assert head[0].startswith(
+        f"{given.schedule}: {given.stages} stages, {given.microbatches} microbatches, {given.chunks} chunk"
+    )
     assert "communication is not work, the optimizer is outside" in head[1]
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
         rate = file["definition"][name]
@@ -66,10 +68,19 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
     assert causes == ["warmup", "cooldown", "dependency_stall", "unknown"]
     for entry, row in zip(file["stages"], rows, strict=False):
         idle = sum(entry["idle_ns"].values())
-        shown = [entry["rank"], entry["stage"], ms(entry["work_ns"]), ms(idle), f"{100 * idle / entry['makespan_ns']:.1f}", "%"]
+        shown = [
+            entry["rank"],
+            entry["stage"],
+            ms(entry["work_ns"]),
+            ms(idle),
+            f"{100 * idle / entry['makespan_ns']:.1f}",
+            "%",
+        ]
         assert row == [*map(str, shown), *(ms(entry["idle_ns"][c]) for c in causes)]
     longest = block(ran.out, "longest idle intervals")[1:]
-    lengths = sorted((e["end_ns"] - e["start_ns"] for e in file["idle"] if e["cause"] != "optimizer_sync"), reverse=True)
+    lengths = sorted(
+        (e["end_ns"] - e["start_ns"] for e in file["idle"] if e["cause"] != "optimizer_sync"), reverse=True
+    )
     assert [row[0] for row in longest] == [ms(ns) for ns in lengths[:5]]
     parts = file["pipeline"]["theory"]["parts_ns"]
     told = block(ran.out, "theory against measured")
@@ -192,9 +203,15 @@ def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         (["--weight-memory", "0.5"], "--schedule"),
         (["--et", "graphs"], "--schedule"),
         (["--schedule", "zb-2p", "--memory", "1.5"], "--memory is for --schedule auto, not for ZB-2p"),
-        (["--schedule", "zb-h1", "--weight-memory", "0.9"], "--weight-memory is for --schedule ZB-1p, ZB-2p, auto, not for ZB-H1"),
+        (
+            ["--schedule", "zb-h1", "--weight-memory", "0.9"],
+            "--weight-memory is for --schedule ZB-1p, ZB-2p, auto, not for ZB-H1",
+        ),
         (["--schedule", "auto", "--memory", "0"], "no multiple of 1F1B's memory"),
-        (["--schedule", "auto", "--memory", "0.1", "--input-share", "0.5"], "at least the activations of one microbatch, not of 0.2"),
+        (
+            ["--schedule", "auto", "--memory", "0.1", "--input-share", "0.5"],
+            "at least the activations of one microbatch, not of 0.2",
+        ),
         (["--schedule", "auto", "--chunks", "2"], "auto has one chunk a rank, not 2"),
         (["--schedule", "1F1B", "--microbatches", "0"], "at least 1"),
         (["--top", "10001"], "at most"),
@@ -246,7 +263,17 @@ def test_zero_bubble_on_these_times(graphlink: Run, tmp_path: Path) -> None:
 def test_a_schedule_that_is_searched(graphlink: Run, tmp_path: Path) -> None:
     out = folder(tmp_path / "out", simple(4, 8, transfer_ns=300_000))
     asked = ("--schedule", "auto", "--memory", "1.5", "--input-share", "0.5")
-    ran = graphlink("bubbles", out, *asked, "--compare", tmp_path / "both.svg", "--et", tmp_path / "et", "--json", tmp_path / "all.json")
+    ran = graphlink(
+        "bubbles",
+        out,
+        *asked,
+        "--compare",
+        tmp_path / "both.svg",
+        "--et",
+        tmp_path / "et",
+        "--json",
+        tmp_path / "all.json",
+    )
     assert (ran.status, ran.err) == (0, "")
     found = json.loads((tmp_path / "all.json").read_text())["what_if"]
     searched = found["searched"]
@@ -258,7 +285,10 @@ def test_a_schedule_that_is_searched(graphlink: Run, tmp_path: Path) -> None:
     assert f"{ms(idle['idle'])} ms, with 1F1B on the same times {ms(idle['idle_1f1b'])} ms" in ran.out
     rows = block(ran.out, "  where it gains")[1:5]
     assert [row[:2] for row in rows] == [[str(stage), f"{peak:.2f}"] for stage, peak in enumerate(searched["peak"])]
-    assert rows[0][2:4] == [ms(searched["idle"]["until_backward_ns"][0]), f"({ms(searched['idle_1f1b']['until_backward_ns'][0])})"]
+    assert rows[0][2:4] == [
+        ms(searched["idle"]["until_backward_ns"][0]),
+        f"({ms(searched['idle_1f1b']['until_backward_ns'][0])})",
+    ]
     assert "an input gradient frees 50% of a microbatch's activations" in ran.out
     assert f"wrote 4 graphs into {tmp_path / 'et'}\nwrote {tmp_path / 'both.svg'}\n" in ran.out
     assert "auto on the measured times, 8 microbatches, computed, 27.9 ms" in (tmp_path / "both.svg").read_text()
@@ -270,7 +300,9 @@ def test_a_schedule_that_is_searched(graphlink: Run, tmp_path: Path) -> None:
 
 def test_idle_parts_of_1f1b_are_those_of_the_recorded_run(graphlink: Run, tmp_path: Path) -> None:
     given = simple(4, 8, transfer_ns=300_000)
-    ran = graphlink("bubbles", folder(tmp_path / "out", given), "--schedule", "zb-1p", "--input-share", "0.5", "--json", "-")
+    ran = graphlink(
+        "bubbles", folder(tmp_path / "out", given), "--schedule", "zb-1p", "--input-share", "0.5", "--json", "-"
+    )
     file = json.loads(ran.out)
     parts = file["what_if"]["searched"]["idle_1f1b"]
     recorded = [stage["idle_ns"]["dependency_stall"] for stage in file["stages"]]
@@ -296,9 +328,14 @@ def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
 
 
 def side_by_side() -> RunPipeline:
-    """Two pipelines of two stages: ranks 2 and 0, in this order of stages, and ranks 3 and 1, whose times are twice as long."""
+    """Two pipelines of two stages: ranks 2 and 0, in this order of stages, and ranks 3 and 1, whose times are twice as
+    long.
+    """
     slow = {phase: 2 * ns for phase, ns in EQUAL.items()}
-    (second, first), (slow_second, slow_first) = played(one_f_one_b(2, 4), EQUAL)[::-1], played(one_f_one_b(2, 4), slow)[::-1]
+    (second, first), (slow_second, slow_first) = (
+        played(one_f_one_b(2, 4), EQUAL)[::-1],
+        played(one_f_one_b(2, 4), slow)[::-1],
+    )
     runs = pipeline([second, slow_second, first, slow_first]).runs
     before = (2, 3, -1, -1)
     found = analyse([replace(run, previous=previous) for run, previous in zip(runs, before, strict=True)])
@@ -316,9 +353,15 @@ def test_of_several_pipelines_side_by_side_one_counts(graphlink: Run, tmp_path: 
     ran = graphlink("bubbles", out, "--schedule", "1f1b", "--compare", tmp_path / "other.svg")
     assert (ran.status, ran.err) == (0, "")
     assert re.search(r"makespan +15\.000 ms", ran.out)  # (4 + 1) microbatches of 3 ms
-    assert "assumed: times are those of one pipeline of 2 side by side: ranks 2, 0, in the order of their stages" in ran.out
+    assert (
+        "assumed: times are those of one pipeline of 2 side by side: ranks 2, 0, in the order of their stages"
+        in ran.out
+    )
     assert graphlink("bubbles", out, "--compare", tmp_path / "own.svg").status == 0
-    for name, caption in (("own", "no transfers, one pipeline of 2, 15.0 ms"), ("other", "computed, one pipeline of 2, 15.0 ms")):
+    for name, caption in (
+        ("own", "no transfers, one pipeline of 2, 15.0 ms"),
+        ("other", "computed, one pipeline of 2, 15.0 ms"),
+    ):
         text = (tmp_path / f"{name}.svg").read_text()
         assert f"{caption}<" in text
         assert [int(k) for k in re.findall(r">rank (\d)<", text)][:2] == [2, 0]
@@ -338,7 +381,10 @@ def test_a_file_that_tells_no_replica_is_of_one_pipeline(graphlink: Run, tmp_pat
         (["--schedule", "zb-1p"], "ZB-1p splits backwards, the run did not"),
         (["--schedule", "zb-h1"], "what share of a backward"),
         (["--schedule", "dualpipe", "--input-share", "0.5", "--microbatches", "7"], "even number"),
-        (["--schedule", "1f1b", "--microbatches", "50001"], "1F1B: 50,001 microbatches with 1 chunk are 100,002 actions a rank, at most"),
+        (
+            ["--schedule", "1f1b", "--microbatches", "50001"],
+            "1F1B: 50,001 microbatches with 1 chunk are 100,002 actions a rank, at most",
+        ),
         (["--schedule", "zb-h1", "--microbatches", "999999999"], "at most 100,000"),
         (["--schedule", "interleaved", "--chunks", "999999999"], "at most 100,000"),
         (["--schedule", "zb-v", "--input-share", "0.5", "--microbatches", "20000"], "at most 100,000"),
@@ -357,5 +403,7 @@ def test_as_many_actions_as_are_allowed(graphlink: Run, tmp_path: Path) -> None:
 def test_no_theory_to_draw_of_an_unknown_schedule(graphlink: Run, tmp_path: Path) -> None:
     boxes = played(one_f_one_b(2, 3), EQUAL)
     boxes[0] = boxes[0][:-1]
-    ran = graphlink("bubbles", folder(tmp_path / "out", pipeline(boxes, schedule="unknown")), "--compare", tmp_path / "both.svg")
+    ran = graphlink(
+        "bubbles", folder(tmp_path / "out", pipeline(boxes, schedule="unknown")), "--compare", tmp_path / "both.svg"
+    )
     assert (ran.status, "name one with --schedule" in ran.err, (tmp_path / "both.svg").exists()) == (2, True, False)

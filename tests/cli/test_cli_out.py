@@ -1,4 +1,6 @@
-"""All text of the command line goes one way, on which a terminal's controls are written out; JSON stays the JSON that it is."""
+"""All text of the command line goes one way, on which a terminal's controls are written out; JSON stays the JSON that
+it is.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,14 @@ def test_what_is_written_out() -> None:
 
 def test_only_one_module_prints() -> None:
     """``progress`` moves the cursor, in itself."""
-    speak = {"print", "sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "argparse.ArgumentParser", "logging.Formatter"}
+    speak = {
+        "print",
+        "sys.stdout.write",
+        "sys.stderr.write",
+        "sys.stdout.buffer.write",
+        "argparse.ArgumentParser",
+        "logging.Formatter",
+    }
     found = {
         (path.name, ast.unparse(node.func))
         for path in CLI.glob("*.py")
@@ -94,7 +103,13 @@ def test_no_recorded_name_reaches_the_terminal_as_it_is(graphlink: Callable[...,
 def test_errors_say_it_in_plain_text_too(graphlink: Callable[..., Ran], tmp_path: Path) -> None:
     path = tmp_path / f"a{HOSTILE}.json"
     path.write_text("{")
-    for arguments in ((path,), ("--kineto", path), ("show", path.parent / "x\x1b"), ("--bogus\x1b[2J",), ("--kineto", path, "\x1b")):
+    for arguments in (
+        (path,),
+        ("--kineto", path),
+        ("show", path.parent / "x\x1b"),
+        ("--bogus\x1b[2J",),
+        ("--kineto", path, "\x1b"),
+    ):
         ran = graphlink(*arguments, "--out", tmp_path / "out") if arguments[0] != "show" else graphlink(*arguments)
         assert ran.status in (1, 2) and "\\x1b" in ran.err
         no_controls(ran)
@@ -102,7 +117,9 @@ def test_errors_say_it_in_plain_text_too(graphlink: Callable[..., Ran], tmp_path
 
 def test_json_on_standard_output_is_the_file(graphlink: Callable[..., Ran], tmp_path: Path) -> None:
     node = pb.Node(id=0, name=HOSTILE, type=pb.COMP_NODE, duration_micros=1)
-    (tmp_path / "trace.0.et").write_bytes(framed([m.SerializeToString() for m in (pb.GlobalMetadata(version="0.0.4"), node)]))
+    (tmp_path / "trace.0.et").write_bytes(
+        framed([m.SerializeToString() for m in (pb.GlobalMetadata(version="0.0.4"), node)])
+    )
     ran = graphlink("replay", tmp_path, "--json", "-")
     assert graphlink("replay", tmp_path, "--json", tmp_path / "x.json").status == ran.status == 0
     no_controls(ran)
@@ -113,7 +130,12 @@ LONG = "several words that go on and on, until no line of forty columns holds th
 
 
 def test_a_report_is_aligned_and_off_a_terminal_each_row_is_a_line() -> None:
-    report = ["head", Table([("name", LONG, "1"), ("a longer name", "[red]b[/]\n\x1b[1m", "1,000")], align="<<>"), "", "  end"]
+    report = [
+        "head",
+        Table([("name", LONG, "1"), ("a longer name", "[red]b[/]\n\x1b[1m", "1,000")], align="<<>"),
+        "",
+        "  end",
+    ]
     hostile = r"[red]b[/]\n\x1b[1m"
     assert rendered(report).split("\n") == [
         "head",
@@ -130,7 +152,13 @@ def test_on_a_terminal_lines_and_cells_wrap_at_words(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("NO_COLOR", raising=False)
     narrow = rendered([f"  {LONG}", Table([("name", LONG)], ("what", "text"))], 40)
     assert all(len(line) <= 40 for line in narrow.split("\n"))
-    assert [word for line in narrow.split("\n") for word in line.split()] == [*LONG.split(), "what", "text", "name", *LONG.split()]
+    assert [word for line in narrow.split("\n") for word in line.split()] == [
+        *LONG.split(),
+        "what",
+        "text",
+        "name",
+        *LONG.split(),
+    ]
     assert all(line.startswith("  ") for line in narrow.split("\n"))
     styled = rendered(["head", Table([("a\x1b", "b")])], 40, styled=True)
     assert styled.startswith("\x1b[1mhead\x1b[0m\n  a\\x1b")

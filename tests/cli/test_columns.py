@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from graphlink.cli import main, out
 from graphlink.cli.out import plain, rendered
 from graphlink.records import Table
-from graphlink.testing import Training, run, training_program, write_kineto
+from tests.simulator import Training, run, training_program, write_kineto
 
 RANKS = 3
-LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)"
+LONG = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of a run of several ranks."""
     traces = tmp_path_factory.mktemp("traces")
     for rank in range(RANKS):
-        write_kineto(run(training_program(rank, Training(steps=2, ranks=RANKS, rank=rank))), traces / f"kineto_{rank}.json")
+        write_kineto(
+            run(training_program(rank, Training(steps=2, ranks=RANKS, rank=rank))), traces / f"kineto_{rank}.json"
+        )
     assert main([str(traces), "-o", str(traces / "out"), "--quiet", "--no-timeline", "--sync", "cuda"]) == 0
     return traces / "out"
 
@@ -55,9 +59,12 @@ def check(table: Table, width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize(
-    "verb", [["idle"], ["ops"], ["show"], ["show", "-v"], ["critical-path", "--across"], ["critical-path", "--rank", "1"]]
+    "verb",
+    [["idle"], ["ops"], ["show"], ["show", "-v"], ["critical-path", "--across"], ["critical-path", "--rank", "1"]],
 )
-def test_no_cell_of_a_verb_is_cut_inside_a_word(folder: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str], width: int) -> None:
+def test_no_cell_of_a_verb_is_cut_inside_a_word(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str], width: int
+) -> None:
     found = [table for report in reports([verb[0], str(folder), *verb[1:]], monkeypatch) for table in tables(report)]
     assert found
     for table in found:
@@ -81,7 +88,9 @@ def test_words_wrap_and_names_that_are_too_long_lose_their_middle() -> None:
 
 
 def test_spare_columns_go_first_and_in_their_order() -> None:
-    rows = [("1,234.567", "host_work", "the host was busy with ops", "autograd::engine::evaluate_function: AddmmBackward0")]
+    rows = [
+        ("1,234.567", "host_work", "the host was busy with ops", "autograd::engine::evaluate_function: AddmmBackward0")
+    ]
     table = Table(rows, ("ms", "cause", "meaning", "most by"), "><<<", spare=("meaning", "cause"))
     assert [name for name in table.head if name in rendered([table], 60)] == [*table.head]
     assert [name for name in table.head if name in rendered([table], 48)] == ["ms", "cause", "most by"]
@@ -107,7 +116,9 @@ def test_any_table_keeps_its_width(rows: list[list[str]], align: str, width: int
     from rich.cells import cell_len
 
     sides = align.ljust(4, "<")
-    table = Table([[cell[:6] if side == ">" else cell for cell, side in zip(row, sides, strict=True)] for row in rows], (), align)
+    table = Table(
+        [[cell[:6] if side == ">" else cell for cell, side in zip(row, sides, strict=True)] for row in rows], (), align
+    )
     words = {word for row in table.rows for cell in row for word in plain(cell).split()}
     for line in rendered([table], width).split("\n"):
         assert cell_len(line) <= width

@@ -69,7 +69,9 @@ def test_the_unexplained_share_has_two_parts(graphlink: Run, out: Path) -> None:
             for line in text.splitlines()
             if " ms " in line and "   " in line
         }
-        whole, gpu, host = (rows[name] for name in ("unexplained", "idle GPU stream (device delays)", "idle host thread (host gaps)"))
+        whole, gpu, host = (
+            rows[name] for name in ("unexplained", "idle GPU stream (device delays)", "idle host thread (host gaps)")
+        )
         assert float(gpu[0]) + float(host[0]) == pytest.approx(float(whole[0]), abs=0.0015)
         if rank is not None:
             shares = [100 * ranks[rank]["replay"][name] for name in ("delay_share", "gap_share")]
@@ -99,10 +101,14 @@ def test_what_it_says_of_paths_that_gain_little_or_much(out: Path) -> None:
     shares = ShareNs(host=600, compute=300, communication=0, copy=0, idle=100)
 
     def said(host: int, compute: int) -> str:
-        gains = msgspec.structs.replace(file.gains, shares=ShareNs(host=host, compute=compute, communication=0, copy=0, idle=0))
+        gains = msgspec.structs.replace(
+            file.gains, shares=ShareNs(host=host, compute=compute, communication=0, copy=0, idle=0)
+        )
         return "\n".join(sentences(msgspec.structs.replace(file, length_ns=1000, share_ns=shares, gains=gains)))
 
-    assert "Most of the path is host (60.0 %); if that took no time, the rank would end 50.0 % earlier." in said(500, 100)
+    assert "Most of the path is host (60.0 %); if that took no time, the rank would end 50.0 % earlier." in said(
+        500, 100
+    )
     assert "host (60.0 %), but if that took no time, the rank would end only 10.0 % earlier" in said(100, 200)
     assert "gains most is compute: 20.0 %, at 30.0 % of the path" in said(100, 200)
 
@@ -112,7 +118,9 @@ def test_an_empty_path_is_said_to_be_empty(out: Path) -> None:
     none = ShareNs(host=0, compute=0, communication=0, copy=0, idle=0)
     nodes = type(file.nodes)(id=[], name=[], share=[], held_by=[], start_ns=[], cost_ns=[], start_delay_ns=[])
     gains = msgspec.structs.replace(file.gains, shares=none, ops=[], families=[], sync_points=[])
-    assert "none gains anything" in rendered(report(msgspec.structs.replace(file, length_ns=0, share_ns=none, nodes=nodes, gains=gains), 5))
+    assert "none gains anything" in rendered(
+        report(msgspec.structs.replace(file, length_ns=0, share_ns=none, nodes=nodes, gains=gains), 5)
+    )
 
 
 @pytest.mark.parametrize("top", ["0", "101"])
@@ -121,7 +129,11 @@ def test_wrong_usage(graphlink: Run, out: Path, top: str) -> None:
 
 
 def test_what_is_no_folder_of_a_run(graphlink: Run, out: Path, tmp_path: Path) -> None:
-    for where, what in ((tmp_path / "none", "no such folder"), (out / "summary.json", "no folder"), (tmp_path, "holds no critical_path")):
+    for where, what in (
+        (tmp_path / "none", "no such folder"),
+        (out / "summary.json", "no folder"),
+        (tmp_path, "holds no critical_path"),
+    ):
         ran = graphlink("critical-path", where)
         assert (ran.status, what in ran.err) == (1, True)
     missing = graphlink("critical-path", out, "--rank", "7")

@@ -31,7 +31,10 @@ def test_the_page_is_written_beside_text_and_json(graphlink_once: Run, linked: P
     before, page = _files(linked), tmp_path / "diff.html"
     ran = graphlink_once("diff", linked, linked, "-o", page, "--json", tmp_path / "diff.json")
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out == f"{graphlink_once('diff', linked, linked).out}\n{page}: the page, {page.stat().st_size / 1e6:.2f} MB\n"
+    assert (
+        ran.out
+        == f"{graphlink_once('diff', linked, linked).out}\n{page}: the page, {page.stat().st_size / 1e6:.2f} MB\n"
+    )
     assert page.read_text() == html(diff_page(compare(linked, linked)))
     assert json.loads((tmp_path / "diff.json").read_bytes())["verdict"]["identical"]
     assert _files(linked) == before

@@ -23,7 +23,9 @@ def test_a_whole_recording_lacks_nothing(graphlink: Run, tmp_path: Path) -> None
 
 def test_the_demo_lacks_its_other_rank_only(graphlink: Run) -> None:
     ran = graphlink("doctor", ROOT / "fixtures" / "demo", "--json", "-")
-    assert [(f["name"], f["figures"]) for f in json.loads(ran.out)["findings"]] == [("missing-ranks", {"missing": 1, "world": 2})]
+    assert [(f["name"], f["figures"]) for f in json.loads(ran.out)["findings"]] == [
+        ("missing-ranks", {"missing": 1, "world": 2})
+    ]
 
 
 def test_a_finding_says_what_it_costs_and_the_line_that_records_it(graphlink: Run, tmp_path: Path) -> None:
@@ -99,7 +101,9 @@ def test_what_pairing_passes_over_is_told(graphlink: Run, tmp_path: Path) -> Non
         ("packed.zip", b"PK\x03\x04" + bytes(30), "is a zip archive"),
     ],
 )
-def test_what_is_no_recording_is_refused_in_one_message(name: str, content: bytes, said: str, graphlink: Run, tmp_path: Path) -> None:
+def test_what_is_no_recording_is_refused_in_one_message(
+    name: str, content: bytes, said: str, graphlink: Run, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     ran = graphlink("doctor", path)

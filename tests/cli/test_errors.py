@@ -1,4 +1,6 @@
-"""Every error is one message of at most five lines with the file's name, no traceback, and leaves the output folder as it was."""
+"""Every error is one message of at most five lines with the file's name, no traceback, and leaves the output folder as
+it was.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_swapped_flags(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     is_said(swapped, 1, "et_0.json")
 
 
-def test_a_time_that_is_no_number_is_counted_or_refused_but_never_silent(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+def test_a_time_that_is_no_number_is_counted_or_refused_but_never_silent(
+    graphlink: Run, traces: Path, tmp_path: Path
+) -> None:
     path = broken(tmp_path, "time", traces)
     ran = graphlink("--kineto", path, "--out", tmp_path / "out")
     if ran.status:
@@ -155,7 +159,9 @@ def test_wrong_usage(graphlink: Run, arguments: list[str], tmp_path: Path, monke
 
 
 def test_a_step_that_is_not_there(graphlink: Run, traces: Path, tmp_path: Path) -> None:
-    is_said(graphlink("--kineto", traces / "kineto_0.json", "--step", "77", "--out", tmp_path / "out"), 2, "77", "--step")
+    is_said(
+        graphlink("--kineto", traces / "kineto_0.json", "--step", "77", "--out", tmp_path / "out"), 2, "77", "--step"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -174,7 +180,12 @@ def test_a_rank_that_asks_too_much_is_named(
         raise problem
 
     monkeypatch.setattr("graphlink.run.job.read_kineto", fail)
-    is_said(graphlink("--kineto", traces / "kineto_0.json", "--out", tmp_path / "out"), 1, str(traces / "kineto_0.json"), "do:")
+    is_said(
+        graphlink("--kineto", traces / "kineto_0.json", "--out", tmp_path / "out"),
+        1,
+        str(traces / "kineto_0.json"),
+        "do:",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +200,9 @@ def test_several_ranks_of_which_some_fail(graphlink: Run, traces: Path, tmp_path
         (tmp_path / f"kineto_{rank}.json").write_bytes(data if rank == 0 else data[:-3000])
     ran = graphlink("--kineto", tmp_path / "kineto_*.json", "--out", tmp_path / "out", "--jobs", "1")
     is_said(ran, 3, "1 of 2 ranks", "kineto_1.json")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [".graphlink"], "with what was done for the other, for --resume"
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [".graphlink"], (
+        "with what was done for the other, for --resume"
+    )
 
 
 def test_files_that_cannot_be_paired(graphlink: Run, traces: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Files that somebody made hostile, of any sort that is read or read back: one message that names the file, or they are read."""
+"""Files that somebody made hostile, of any sort that is read or read back: one message that names the file, or they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph.attributes import framed
-from graphlink.testing import Training, run, training_program
-from graphlink.testing.nsys import write_nsys
-from graphlink.testing.paddle import write_paddle
 from tests.cli.conftest import Ran
 from tests.paddle_runs import one_f_one_b, simulate
+from tests.simulator import Training, run, training_program
+from tests.simulator.nsys import write_nsys
+from tests.simulator.paddle import write_paddle
 
 Run = Callable[..., Ran]
 DEEP = "[" * 5000 + "]" * 5000
@@ -42,7 +44,10 @@ def runs(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_paddle(simulate(one_f_one_b(2, 3), lambda _rank, _op: 1_000_000), folder / "logs")
     with contextlib.redirect_stdout(None):
-        for flags, name in ((["--kineto", str(traces / "kineto_0.json")], "out"), (["--paddle-logs", str(folder / "logs")], "pipeline")):
+        for flags, name in (
+            (["--kineto", str(traces / "kineto_0.json")], "out"),
+            (["--paddle-logs", str(folder / "logs")], "pipeline"),
+        ):
             assert main([*flags, "--out", str(folder / name), "-q"]) == 0
     return folder
 
@@ -75,14 +80,20 @@ def test_a_time_of_hundreds_of_digits(graphlink: Run, traces: Path, tmp_path: Pa
 def test_an_execution_trace_with_wrong_utf8_is_linked(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     text = (traces / "et_0.json").read_bytes()
     assert text.count(b'"nodes":[{') == 1
-    damaged = text.replace(b'"nodes":[{', b'"nodes":[{"comment": "\xff\xfe", ', 1).replace(b"{", b'{"comment": "\xfe", ', 1)
+    damaged = text.replace(b'"nodes":[{', b'"nodes":[{"comment": "\xff\xfe", ', 1).replace(
+        b"{", b'{"comment": "\xfe", ', 1
+    )
     (tmp_path / "et_0.json").write_bytes(damaged)
-    ran = graphlink("--et", tmp_path / "et_0.json", "--kineto", traces / "kineto_0.json", "--out", tmp_path / "out", "--linked")
+    ran = graphlink(
+        "--et", tmp_path / "et_0.json", "--kineto", traces / "kineto_0.json", "--out", tmp_path / "out", "--linked"
+    )
     assert ran.status == 0, ran.err
     assert "\ufffd" in (tmp_path / "out" / "linked.0.json").read_text()
 
 
-@pytest.mark.parametrize("dims", ["true", "[true]", "[[true, false]]", "{}", '"x"', "[[1e308, 1e308]]", f"[[{'9' * 400}]]", DEEP])
+@pytest.mark.parametrize(
+    "dims", ["true", "[true]", "[[true, false]]", "{}", '"x"', "[[1e308, 1e308]]", f"[[{'9' * 400}]]", DEEP]
+)
 def test_shapes_of_communication_that_are_none(graphlink: Run, traces: Path, tmp_path: Path, dims: str) -> None:
     rows = json.loads((traces / "kineto_0.json").read_text())["traceEvents"]
     for row in rows:
@@ -95,7 +106,9 @@ def test_shapes_of_communication_that_are_none(graphlink: Run, traces: Path, tmp
     assert graphlink("--kineto", path, "--out", tmp_path / "out", "--no-timeline", "--sync", "cuda").status in (0, 1)
 
 
-@pytest.mark.parametrize("statement", ["DROP TABLE StringIds", "DELETE FROM StringIds", "ALTER TABLE NVTX_EVENTS DROP COLUMN text"])
+@pytest.mark.parametrize(
+    "statement", ["DROP TABLE StringIds", "DELETE FROM StringIds", "ALTER TABLE NVTX_EVENTS DROP COLUMN text"]
+)
 def test_an_export_without_strings(graphlink: Run, tmp_path: Path, statement: str) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(training_program(1, Training(steps=1, layers=1)))], path)
@@ -111,7 +124,10 @@ def test_an_export_without_strings(graphlink: Run, tmp_path: Path, statement: st
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
 @pytest.mark.parametrize("micros", [(1 << 64) - 1, (1 << 63) - 1, 1 << 60])
 def test_durations_of_centuries(graphlink: Run, tmp_path: Path, machine: str, micros: int) -> None:
-    nodes = [pb.Node(id=k, name="op", type=pb.COMP_NODE, duration_micros=micros, data_deps=[k - 1] if k else []) for k in range(3)]
+    nodes = [
+        pb.Node(id=k, name="op", type=pb.COMP_NODE, duration_micros=micros, data_deps=[k - 1] if k else [])
+        for k in range(3)
+    ]
     path = tmp_path / "trace.0.et"
     path.write_bytes(framed([m.SerializeToString() for m in (pb.GlobalMetadata(version="0.0.4"), *nodes)]))
     is_said(graphlink("replay", tmp_path, "--machine", machine), path, "36 years")
@@ -124,8 +140,12 @@ def test_a_scale_that_makes_centuries(graphlink: Run, runs: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "verb"), [(name, verb) for name, verbs in READ_BACK.items() for verb in verbs])
-@pytest.mark.parametrize("text", ['{"ranks": ' + DEEP + "}", DEEP, '{"a":' * 5000, "", "\x00", '{"1": [1e999]}', '{"a": "\udcff"}'])
-def test_a_file_that_is_read_back_is_damaged(graphlink: Run, runs: Path, tmp_path: Path, name: str, verb: str, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ['{"ranks": ' + DEEP + "}", DEEP, '{"a":' * 5000, "", "\x00", '{"1": [1e999]}', '{"a": "\udcff"}']
+)
+def test_a_file_that_is_read_back_is_damaged(
+    graphlink: Run, runs: Path, tmp_path: Path, name: str, verb: str, text: str
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(runs / ("pipeline" if name == "bubbles.json" else "out"), folder)
     (folder / name).write_text(text, errors="surrogateescape")
@@ -144,13 +164,19 @@ def changed(runs: Path, tmp_path: Path, name: str, change: Callable[[dict[str, o
 
 
 @pytest.mark.parametrize("column", ["id", "name", "share", "held_by", "start_ns", "cost_ns", "start_delay_ns"])
-def test_columns_of_a_critical_path_that_are_not_of_one_length(graphlink: Run, runs: Path, tmp_path: Path, column: str) -> None:
+def test_columns_of_a_critical_path_that_are_not_of_one_length(
+    graphlink: Run, runs: Path, tmp_path: Path, column: str
+) -> None:
     folder = changed(runs, tmp_path, "critical_path.0.json", lambda d: d["nodes"][column].pop())  # type: ignore[index]
     is_said(graphlink("critical-path", folder), folder / "critical_path.0.json", "one length", column)
 
 
-@pytest.mark.parametrize(("column", "value"), [("name", 1 << 40), ("name", -1), ("share", 99), ("held_by", 99), ("cost_ns", "HUGE")])
-def test_a_critical_path_that_names_what_is_not_there(graphlink: Run, runs: Path, tmp_path: Path, column: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"), [("name", 1 << 40), ("name", -1), ("share", 99), ("held_by", 99), ("cost_ns", "HUGE")]
+)
+def test_a_critical_path_that_names_what_is_not_there(
+    graphlink: Run, runs: Path, tmp_path: Path, column: str, value: object
+) -> None:
     folder = changed(runs, tmp_path, "critical_path.0.json", lambda d: d["nodes"][column].__setitem__(1, value))  # type: ignore[index]
     is_said(graphlink("critical-path", folder), folder / "critical_path.0.json")
 
@@ -227,8 +253,12 @@ def test_planted_state_runs_nothing(graphlink: Run, traces: Path, tmp_path: Path
     assert not mark.exists() and not (out / "summary.json").exists()
 
 
-@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda _: b"", lambda data: data[:50], None])
-def test_state_that_is_damaged_is_named(graphlink: Run, traces: Path, tmp_path: Path, change: Callable[[bytes], bytes] | None) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b"x", lambda _: b"", lambda data: data[:50], None]
+)
+def test_state_that_is_damaged_is_named(
+    graphlink: Run, traces: Path, tmp_path: Path, change: Callable[[bytes], bytes] | None
+) -> None:
     path = sorted(jobs(graphlink, traces, tmp_path).glob("*/rows.columns"))[0]
     path.write_bytes(change(path.read_bytes())) if change is not None else path.unlink()
     is_said(graphlink("join", tmp_path), path, "run the job of this rank again")
@@ -242,7 +272,9 @@ def test_a_failed_join_says_what_is_kept(graphlink: Run, traces: Path, tmp_path:
 
 
 @pytest.mark.parametrize("flag", ["--et", "--kineto"])
-def test_a_small_file_that_unpacks_to_empty_elements_without_end(graphlink: Run, traces: Path, tmp_path: Path, flag: str) -> None:
+def test_a_small_file_that_unpacks_to_empty_elements_without_end(
+    graphlink: Run, traces: Path, tmp_path: Path, flag: str
+) -> None:
     path = tmp_path / "trace.json.gz"
     key = b'{"schema": "1", "nodes":[' if flag == "--et" else b'{"traceEvents":['
     path.write_bytes(gzip.compress(key + b"{}," * 3_000_000 + b"{}]}", 1))
@@ -250,7 +282,9 @@ def test_a_small_file_that_unpacks_to_empty_elements_without_end(graphlink: Run,
     is_said(graphlink(flag, path, *other, "--out", tmp_path / "out"), path, "1,048,576")
 
 
-def test_a_catastrophic_range_rule_ends(graphlink: Run, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catastrophic_range_rule_ends(
+    graphlink: Run, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("graphlink.patterns.MOST_SECONDS", 0.1)
     rows = json.loads((traces / "kineto_0.json").read_text())["traceEvents"]
     mark = next(row for row in rows if row.get("cat") == "user_annotation")

@@ -1,4 +1,6 @@
-"""Pipelines that no framework records, through the whole command: what comes out is valid and complete, or one message."""
+"""Pipelines that no framework records, through the whole command: what comes out is valid and complete, or one
+message.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from graphlink.testing import PipelineTraining, pipeline_run, write_nsys
 from tests.cli.conftest import Ran
 from tests.e2e.graph_rules import broken, read
+from tests.simulator import PipelineTraining, pipeline_run, write_nsys
 
 Run = Callable[..., Ran]
 Row = dict[str, Any]
@@ -23,10 +25,21 @@ ORDER: Order = [*(("F", k) for k in range(4)), *(("B", k) for k in range(4))]
 
 
 def annotation(name: str, start: float, end: float) -> Row:
-    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start, "args": {}}
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": end - start,
+        "args": {},
+    }
 
 
-def rows_of(rank: int, order: Order = ORDER, text: str = "PP:{rank}{phase}{k}", kernel: str = "gemm", begin: float = 1_000) -> list[Row]:
+def rows_of(
+    rank: int, order: Order = ORDER, text: str = "PP:{rank}{phase}{k}", kernel: str = "gemm", begin: float = 1_000
+) -> list[Row]:
     """A range of 30 us with a kernel of 23 us for each action."""
     rows = []
     for i, (phase, k) in enumerate(order):
@@ -34,10 +47,21 @@ def rows_of(rank: int, order: Order = ORDER, text: str = "PP:{rank}{phase}{k}", 
         rows.append(annotation(text.format(rank=rank, phase=phase, k=k), at, at + 30))
         both: Row = {"correlation": i + 1}
         rows.append(
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 2, "dur": 1, "args": both}
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 1,
+                "tid": 1,
+                "ts": at + 2,
+                "dur": 1,
+                "args": both,
+            }
         )
         place = {**both, "device": 0, "stream": 7}
-        rows.append({"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 23, "args": place})
+        rows.append(
+            {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 23, "args": place}
+        )
     return rows
 
 
@@ -93,7 +117,10 @@ ORDERS: dict[str, tuple[list[Order], str | None]] = {
     "F without B": ([[("F", 0), ("F", 1)]], None),
     "B without F": ([[("B", 0), ("B", 1)]], None),
     "holes": ([[("F", 0), ("F", 2), ("B", 0), ("B", 2)]], None),
-    "twice": ([[("F", 0), ("F", 0), ("B", 0), ("F", 1), ("B", 1)]], "1F1B"),  # the second F0 is of a step that is not whole
+    "twice": (
+        [[("F", 0), ("F", 0), ("B", 0), ("F", 1), ("B", 1)]],
+        "1F1B",
+    ),  # the second F0 is of a step that is not whole
     "B first": ([[("B", 0), ("F", 0)]], "unknown"),
     "B, I and W": ([[("F", 0), ("B", 0), ("I", 0), ("W", 0)]], "unknown"),
     "different numbers": ([ORDER, ORDER[:3] + ORDER[4:7]], "unknown"),
@@ -113,7 +140,9 @@ def test_orders_that_are_none(graphlink: Run, tmp_path: Path, what: str) -> None
 
 
 def test_steps_that_one_rank_lacks_have_no_notes(graphlink: Run, tmp_path: Path) -> None:
-    """Rank 0 has a step before and one after the only one of rank 1; its own notes are those of the ranges of that step."""
+    """Rank 0 has a step before and one after the only one of rank 1; its own notes are those of the ranges of that
+    step.
+    """
     rows = [row for step in range(3) for row in rows_of(0, begin=1_000 + 1_000 * step)]
     for i, row in enumerate(row for row in rows if row["cat"] == "kernel"):
         row["name"] = f"step {i // 8} {'F' if i % 8 < 4 else 'B'}{i % 4}"
@@ -135,15 +164,28 @@ def test_steps_that_one_rank_lacks_have_no_notes(graphlink: Run, tmp_path: Path)
 
 def test_a_peer_that_is_in_no_group_is_no_peer(graphlink: Run, tmp_path: Path) -> None:
     rows = rows_of(0)
-    told = {"Collective name": "recv", "Src Rank": -9, "Dst Rank": 0, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
-    receive = annotation("record_param_comms", 990, 995) | {"cat": "cpu_op", "args": told | {"Group size": 2, "dtype": "Float"}}
+    told = {
+        "Collective name": "recv",
+        "Src Rank": -9,
+        "Dst Rank": 0,
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+    }
+    receive = annotation("record_param_comms", 990, 995) | {
+        "cat": "cpu_op",
+        "args": told | {"Group size": 2, "dtype": "Float"},
+    }
     out = tmp_path / "out"
-    assert pipeline_of(graphlink("--kineto", written(tmp_path / "in", [receive, *rows]) / "kineto_0.json", "--out", out), out)
+    assert pipeline_of(
+        graphlink("--kineto", written(tmp_path / "in", [receive, *rows]) / "kineto_0.json", "--out", out), out
+    )
 
 
 def test_a_users_number_may_be_a_word(graphlink: Run, tmp_path: Path) -> None:
     out, traces = tmp_path / "out", written(tmp_path / "in", rows_of(0, text="{phase} of part {k}th"))
-    ran = graphlink("--kineto", traces / "kineto_0.json", "--range-rule", "(?P<phase>[FB]) of part (?P<microbatch>.*)", "--out", out)
+    ran = graphlink(
+        "--kineto", traces / "kineto_0.json", "--range-rule", "(?P<phase>[FB]) of part (?P<microbatch>.*)", "--out", out
+    )
     assert [r["microbatch"] for r in pipeline_of(ran, out)["ranges"]] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
@@ -157,7 +199,9 @@ def test_names_of_an_export_are_escaped(graphlink: Run, tmp_path: Path) -> None:
 
 
 TRAININGS = (
-    PipelineTraining("1F1B", 2, 2, visible=True, transfer_ns=50_000, kernels=2, steps=2, optimizer_ns=300_000, norm_ns=100_000),
+    PipelineTraining(
+        "1F1B", 2, 2, visible=True, transfer_ns=50_000, kernels=2, steps=2, optimizer_ns=300_000, norm_ns=100_000
+    ),
     PipelineTraining("ZB-H1", 2, 3),
 )
 OTHERS = (
@@ -175,7 +219,11 @@ OTHERS = (
 
 def mutated(rows: list[Row], rng: random.Random) -> None:
     """One row moved, removed, doubled, renamed, made longer, shorter, empty or negative, or given to another thread."""
-    spans = [row for row in rows if row.get("ph") == "X" and row["cat"] in ("user_annotation", "kernel", "cuda_runtime", "cpu_op")]
+    spans = [
+        row
+        for row in rows
+        if row.get("ph") == "X" and row["cat"] in ("user_annotation", "kernel", "cuda_runtime", "cpu_op")
+    ]
     row, other = rng.choice(spans), rng.choice(spans)
     what = rng.randrange(8)
     if what == 0:
@@ -209,4 +257,6 @@ def test_damaged_recordings_give_a_whole_output_or_a_message(graphlink: Run, tmp
     if ran.status == 0:
         pipeline_of(ran, out)
     else:
-        assert ran.status in (1, 3) and 1 <= len(ran.err.splitlines()) <= 5 and "bug" not in ran.err and not out.exists()
+        assert (
+            ran.status in (1, 3) and 1 <= len(ran.err.splitlines()) <= 5 and "bug" not in ran.err and not out.exists()
+        )

@@ -16,11 +16,27 @@ DEMO = ROOT / "fixtures" / "demo"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "out"
-    assert main(["--et", str(DEMO / "et_0.json"), "--kineto", str(DEMO / "kineto_0.json"), "-o", str(out), "--quiet", "--no-timeline"]) == 0
+    assert (
+        main(
+            [
+                "--et",
+                str(DEMO / "et_0.json"),
+                "--kineto",
+                str(DEMO / "kineto_0.json"),
+                "-o",
+                str(out),
+                "--quiet",
+                "--no-timeline",
+            ]
+        )
+        == 0
+    )
     return out
 
 
-def test_it_prints_the_devices_their_causes_and_the_longest_intervals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_the_devices_their_causes_and_the_longest_intervals(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["idle", str(folder)]) == 0
     text = capsys.readouterr().out
     assert "rank 0, device 0: idle " in text
@@ -37,7 +53,9 @@ def test_data_has_the_figures_of_the_summary_and_of_the_file(folder: Path, capsy
     assert len(rank["longest"]) == 3
     for device, causes in zip(rank["gpu"], rank["causes"], strict=True):
         assert {one["cause"]: one["ns"] for one in causes} == device["idle_by_cause_ns"]
-        assert sum(one["intervals"] for one in causes) == sum(entry["device"] == device["device"] for entry in file["idle"])
+        assert sum(one["intervals"] for one in causes) == sum(
+            entry["device"] == device["device"] for entry in file["idle"]
+        )
 
 
 def test_a_folder_without_the_files_and_a_rank_that_is_not_there_are_refused(

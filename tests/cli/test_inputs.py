@@ -31,7 +31,10 @@ def folder(path: Path, rank: int | None = None) -> Discovered:
 
 
 def pairs(found: Discovered) -> list[tuple[int | None, str, str | None]]:
-    return [(one.expected_rank, one.kineto.name if one.kineto else "", one.et.name if one.et else None) for one in found.ranks]
+    return [
+        (one.expected_rank, one.kineto.name if one.kineto else "", one.et.name if one.et else None)
+        for one in found.ranks
+    ]
 
 
 def packed(path: Path) -> None:
@@ -58,7 +61,13 @@ def test_several_folders_and_patterns_of_folders_are_one_run(tmp_path: Path) -> 
     assert pairs(of_folders([str(tmp_path / "host0"), str(tmp_path / "host1")], None)) == want
     assert pairs(of_folders([str(tmp_path / "host*"), str(tmp_path / "host1")], None)) == want
     found = of_files(
-        [str(tmp_path / "host0" / "*.json"), str(tmp_path / "*" / "kineto_*"), str(tmp_path / "host1" / "kineto_3.json")], [], None
+        [
+            str(tmp_path / "host0" / "*.json"),
+            str(tmp_path / "*" / "kineto_*"),
+            str(tmp_path / "host1" / "kineto_3.json"),
+        ],
+        [],
+        None,
     )
     assert pairs(found) == want
     assert (found.warnings, found.missing) == ((), ())
@@ -116,7 +125,11 @@ def test_an_et_belongs_to_the_kineto_trace_of_its_process(tmp_path: Path) -> Non
     for rank, pid in ((0, 51), (1, 52), (2, 53)):
         kineto(tmp_path / f"{'abc'[rank]}.json", info(rank), pid=pid)
         et(tmp_path / f"host_{'xyz'[rank]}.json", pid=pid)
-    assert pairs(folder(tmp_path)) == [(0, "a.json", "host_x.json"), (1, "b.json", "host_y.json"), (2, "c.json", "host_z.json")]
+    assert pairs(folder(tmp_path)) == [
+        (0, "a.json", "host_x.json"),
+        (1, "b.json", "host_y.json"),
+        (2, "c.json", "host_z.json"),
+    ]
 
 
 def test_a_process_id_that_repeats_says_nothing(tmp_path: Path) -> None:
@@ -180,7 +193,10 @@ def test_numbers_of_a_full_set_are_ranks(tmp_path: Path, names: tuple[str, ...])
 @pytest.mark.parametrize(
     "names",
     [
-        ("node01_1375.1724066820235157909.pt.trace.json", "node01_1376.1724066820235157900.pt.trace.json"),  # PyTorch's own
+        (
+            "node01_1375.1724066820235157909.pt.trace.json",
+            "node01_1376.1724066820235157900.pt.trace.json",
+        ),  # PyTorch's own
         (
             "node01_994.1724066820235.pt.trace.json.gz",
             "node01_1001.1724066820235.pt.trace.json.gz",
@@ -189,7 +205,12 @@ def test_numbers_of_a_full_set_are_ranks(tmp_path: Path, names: tuple[str, ...])
         ("worker1_step_12.1694128201545.pt.trace.json", "worker3_step_12.1694128201600.pt.trace.json"),
         ("mi250_minitoy.json", "mi300_resnet.json"),
         ("dataset7_1.pt.trace.json", "dataset7_3.pt.trace.json"),
-        ("tp_rank_0_pp_rank_0.json", "tp_rank_0_pp_rank_1.json", "tp_rank_1_pp_rank_0.json", "tp_rank_1_pp_rank_1.json"),
+        (
+            "tp_rank_0_pp_rank_0.json",
+            "tp_rank_0_pp_rank_1.json",
+            "tp_rank_1_pp_rank_0.json",
+            "tp_rank_1_pp_rank_1.json",
+        ),
         ("kineto_step_5.json", "kineto_step_7.json"),
         ("a.json", "b.json"),
     ],
@@ -204,9 +225,17 @@ def test_numbers_that_no_name_calls_a_rank_are_none(tmp_path: Path, names: tuple
 
 
 def test_one_file_is_of_rank_0_whatever_numbers_its_name_has(tmp_path: Path) -> None:
-    for name in ("mi250_minitoy.json", "host_1375.1724066820235157909.pt.trace.json", "worker3_step_12.1694128201545.pt.trace.json"):
+    for name in (
+        "mi250_minitoy.json",
+        "host_1375.1724066820235157909.pt.trace.json",
+        "worker3_step_12.1694128201545.pt.trace.json",
+    ):
         path = kineto(tmp_path / name / name)
-        for found in (folder(path.parent), of_files([str(path)], [], None), of_files([f"{path.parent}/*.json"], [], None)):
+        for found in (
+            folder(path.parent),
+            of_files([str(path)], [], None),
+            of_files([f"{path.parent}/*.json"], [], None),
+        ):
             assert [one.expected_rank for one in found.ranks] == [None]
             assert found.warnings == ()
 
@@ -249,7 +278,12 @@ def test_a_single_file_that_contradicts_itself_is_named(graphlink: Run, traces: 
     path = written(tmp_path / "rank0of9.json", document | {"distributedInfo": {"rank": 0, "world_size": 4}})
     is_said(graphlink("--kineto", path, "--out", tmp_path / "out"), 1, f"{path}: its name says 9 ranks", "--rank")
     path = written(tmp_path / "one.json", document | {"distributedInfo": {"rank": 4, "world_size": 4}})
-    is_said(graphlink("--kineto", path, "--out", tmp_path / "out"), 1, f"{path}: is of rank 4, and it records 4 ranks", "--rank")
+    is_said(
+        graphlink("--kineto", path, "--out", tmp_path / "out"),
+        1,
+        f"{path}: is of rank 4, and it records 4 ranks",
+        "--rank",
+    )
     assert graphlink("--kineto", path, "--rank", "3", "--out", tmp_path / "out").status == 0
     named = written(tmp_path / "rank7.json", document | {"distributedInfo": {}})
     assert graphlink("--kineto", named, "--rank", "3", "--out", tmp_path / "named").status == 0
@@ -287,7 +321,9 @@ def test_recordings_of_two_runs_are_refused(tmp_path: Path, other: dict[str, Any
             document.pop("SLURM_JOB_ID")
             written(path, document | other)
     text = refused(InputError, tmp_path)
-    assert text.startswith(f"{tmp_path}/kineto_2.json: is of another run than {tmp_path}/kineto_0.json: they differ by {words}")
+    assert text.startswith(
+        f"{tmp_path}/kineto_2.json: is of another run than {tmp_path}/kineto_0.json: they differ by {words}"
+    )
     assert "--same-run" in text
     insisted = of_folders([str(tmp_path)], None, same_run=True)
     assert len(insisted.ranks) == 3
@@ -326,7 +362,9 @@ def test_of_two_ets_of_a_rank_the_merged_one_is_left_aside(tmp_path: Path) -> No
     kineto(tmp_path / "kineto_0.json", info(0), pid=5)
     et(tmp_path / "et_0.json", pid=5)
     merged = json.loads(et(tmp_path / "et_plus_0.json", pid=5).read_text())
-    written(tmp_path / "et_plus_0.json", merged | {"nodes": [*merged["nodes"], {"id": 9, "name": "k", "cat": "kernel"}]})
+    written(
+        tmp_path / "et_plus_0.json", merged | {"nodes": [*merged["nodes"], {"id": 9, "name": "k", "cat": "kernel"}]}
+    )
     found = folder(tmp_path)
     assert pairs(found) == [(0, "kineto_0.json", "et_0.json")]
     assert found.warnings == (f"{tmp_path / 'et_plus_0.json'} is left aside: it is merged with device rows already",)
@@ -341,7 +379,9 @@ def test_of_two_ets_of_a_rank_the_merged_one_is_left_aside(tmp_path: Path) -> No
         (info(0, 4, pg_count=3), 25 * MINUTE_US, "the time, 0 min and 25 min"),
     ],
 )
-def test_two_runs_in_a_folder_are_told_by_content(tmp_path: Path, other: dict[str, Any], start_us: int, apart: str) -> None:
+def test_two_runs_in_a_folder_are_told_by_content(
+    tmp_path: Path, other: dict[str, Any], start_us: int, apart: str
+) -> None:
     for rank in range(4):
         kineto(tmp_path / f"a_{rank}.json", info(rank, 4, pg_count=3), us=rank * MINUTE_US)
     for rank in range(2):
@@ -360,8 +400,12 @@ def test_two_runs_are_told_by_their_names_and_folders(tmp_path: Path) -> None:
             kineto(tmp_path / run / "kineto" / f"rank{rank}.json", info(rank, 3))
             kineto(tmp_path / f"{run}_by_rank" / f"rank{rank}" / "x.json", info(rank, 3))
     assert "differ by name, one2_rank* and two2_rank*" in refused(InputError, tmp_path / "names")
-    assert f"differ by folder, {tmp_path}/one2/kineto" in refused(InputError, tmp_path / "one2" / "kineto", tmp_path / "two2")
-    assert f"differ by folder, {tmp_path}/one2_by_rank" in refused(InputError, tmp_path / "one2_by_rank", tmp_path / "two2_by_rank")
+    assert f"differ by folder, {tmp_path}/one2/kineto" in refused(
+        InputError, tmp_path / "one2" / "kineto", tmp_path / "two2"
+    )
+    assert f"differ by folder, {tmp_path}/one2_by_rank" in refused(
+        InputError, tmp_path / "one2_by_rank", tmp_path / "two2_by_rank"
+    )
 
 
 def test_recordings_of_one_run_that_begin_minutes_apart_are_one(tmp_path: Path) -> None:
@@ -407,7 +451,11 @@ def test_half_pairs(tmp_path: Path) -> None:
     for rank in (1, 2, 5):
         et(tmp_path / f"et_{rank}.json")
     found = folder(tmp_path)
-    assert pairs(found) == [(0, "kineto_0.json", None), (1, "kineto_1.json", "et_1.json"), (2, "kineto_2.json", "et_2.json")]
+    assert pairs(found) == [
+        (0, "kineto_0.json", None),
+        (1, "kineto_1.json", "et_1.json"),
+        (2, "kineto_2.json", "et_2.json"),
+    ]
     assert found.missing == (
         f"without an execution trace, linked from Kineto alone: {tmp_path}/kineto_0.json (rank 0)",
         f"left aside, as no Kineto trace is of their rank: {tmp_path}/et_5.json (rank 5)",
@@ -459,7 +507,16 @@ def test_what_is_missing_is_published_and_strict_refuses_it(graphlink: Run, trac
 
 @pytest.mark.parametrize(
     ("rank", "told"),
-    [("3", 3), ("three", None), (-1, None), (10**12, None), (1.5, None), (None, None), ([3], None), ({"rank": 3}, None)],
+    [
+        ("3", 3),
+        ("three", None),
+        (-1, None),
+        (10**12, None),
+        (1.5, None),
+        (None, None),
+        ([3], None),
+        ({"rank": 3}, None),
+    ],
 )
 def test_a_rank_that_is_no_number(tmp_path: Path, rank: object, told: int | None) -> None:
     assert read_head(kineto(tmp_path / "kineto_7.json", info(rank, None if told else rank))).rank == told
@@ -494,18 +551,23 @@ def test_thousands_of_ranks_are_paired_in_seconds(tmp_path: Path) -> None:
 
 @public
 @pytest.mark.parametrize(
-    ("name", "ranks"), [("megatron-tp2-v100", 2), ("dlrm8-v100", 8), ("pipelining-cpu/1f1b", 4), ("pipelining-cpu/interleaved-zb", 4)]
+    ("name", "ranks"),
+    [("megatron-tp2-v100", 2), ("dlrm8-v100", 8), ("pipelining-cpu/1f1b", 4), ("pipelining-cpu/interleaved-zb", 4)],
 )
 def test_public_runs_are_paired_whatever_their_names(tmp_path: Path, name: str, ranks: int) -> None:
     found = folder(TRACES / name)
     assert pairs(found) == [(rank, f"kineto_{rank}.json.gz", f"et_{rank}.json.gz") for rank in range(ranks)]
     assert found.missing == ()
     aside = [warning for warning in found.warnings if "holds no recording" not in warning]  # communicators.json
-    assert [warning.split()[0].rpartition("/")[2] for warning in aside] == ["et_plus_reference_0.json.gz"] * (name == "dlrm8-v100")
+    assert [warning.split()[0].rpartition("/")[2] for warning in aside] == ["et_plus_reference_0.json.gz"] * (
+        name == "dlrm8-v100"
+    )
     for rank in range(ranks):
         (tmp_path / f"{'abcdefgh'[rank]}.json").symlink_to(TRACES / name / f"kineto_{rank}.json.gz")
         (tmp_path / f"{'stuvwxyz'[rank]}.json").symlink_to(TRACES / name / f"et_{rank}.json.gz")
-    assert pairs(folder(tmp_path)) == [(rank, f"{'abcdefgh'[rank]}.json", f"{'stuvwxyz'[rank]}.json") for rank in range(ranks)]
+    assert pairs(folder(tmp_path)) == [
+        (rank, f"{'abcdefgh'[rank]}.json", f"{'stuvwxyz'[rank]}.json") for rank in range(ranks)
+    ]
 
 
 @public

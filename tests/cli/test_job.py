@@ -43,7 +43,11 @@ def test_one_rank(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     assert rank["host"]["nodes"] == rank["host"]["matched"] + rank["host"]["unmatched"]
     assert rank["device"]["ops"] == rank["device"]["linked"] + sum(rank["device"]["orphans"].values())
     assert rank["sync"]["found"] == rank["sync"]["kept"] + sum(rank["sync"]["rejected"].values())
-    assert sum(rank["critical_path"]["share_ns"].values()) == rank["critical_path"]["length_ns"] == rank["replay"]["replayed_ns"]
+    assert (
+        sum(rank["critical_path"]["share_ns"].values())
+        == rank["critical_path"]["length_ns"]
+        == rank["replay"]["replayed_ns"]
+    )
     assert abs(rank["replay"]["error_pct"]) < 1
     assert "self-consistency" in ran.out
     shown = graphlink("show", tmp_path / "out")
@@ -56,12 +60,22 @@ def test_the_critical_path_file_hangs_together(graphlink: Run, traces: Path, tmp
     path = json.loads((tmp_path / "out" / "critical_path.0.json").read_text())
     nodes = path["nodes"]
     assert (nodes["held_by"][0], len({len(column) for column in nodes.values()})) == (None, 1)
-    assert {path["edge_kinds"][k] for k in nodes["held_by"][1:]} <= {"host", "launch", "stream", "event", "sync", "thread", "collective"}
+    assert {path["edge_kinds"][k] for k in nodes["held_by"][1:]} <= {
+        "host",
+        "launch",
+        "stream",
+        "event",
+        "sync",
+        "thread",
+        "collective",
+    }
     assert sum(nodes["cost_ns"]) == path["length_ns"] == sum(path["share_ns"].values())
     assert {path["slack_ns"][i] for i in nodes["id"]} == {0}
 
 
-def test_the_word_link_changes_nothing_and_runs_are_alike_to_the_byte(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+def test_the_word_link_changes_nothing_and_runs_are_alike_to_the_byte(
+    graphlink: Run, traces: Path, tmp_path: Path
+) -> None:
     assert graphlink(*pair(traces), "--out", tmp_path / "a").status == 0
     assert graphlink("link", *pair(traces), "--out", tmp_path / "b").status == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
@@ -79,7 +93,9 @@ def test_ranks_are_paired_and_share_ids(graphlink: Run, traces: Path, tmp_path: 
 
 
 def test_options_show_in_the_files(graphlink: Run, traces: Path, tmp_path: Path) -> None:
-    ran = graphlink(*pair(traces), "--out", tmp_path / "out", "--name", "run", "--rank", "1", "--linked", "--no-timeline", "-q")
+    ran = graphlink(
+        *pair(traces), "--out", tmp_path / "out", "--name", "run", "--rank", "1", "--linked", "--no-timeline", "-q"
+    )
     assert (ran.status, ran.out) == (0, "")
     assert {"run.1.et", "linked.1.json", "critical_path.1.json"} <= set(contents(tmp_path / "out"))
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -88,7 +104,11 @@ def test_options_show_in_the_files(graphlink: Run, traces: Path, tmp_path: Path)
 
 def test_one_step_is_less_than_all(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     graphlink(*pair(traces), "--out", tmp_path / "all")
-    names = [e["name"] for e in json.loads((traces / "kineto_0.json").read_text())["traceEvents"] if e["name"].startswith("ProfilerStep")]
+    names = [
+        e["name"]
+        for e in json.loads((traces / "kineto_0.json").read_text())["traceEvents"]
+        if e["name"].startswith("ProfilerStep")
+    ]
     number = names[1].partition("#")[2]
     assert graphlink(*pair(traces), "--out", tmp_path / "one", "--step", number).status == 0
     whole, one = (json.loads((tmp_path / d / "summary.json").read_text())["ranks"][0] for d in ("all", "one"))
@@ -137,7 +157,9 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
     before, _, after = ran.out.partition("is waited for by")
     assert names[nodes["name"][at]] in before
     assert ["launch", str(nodes["id"][at - 1])] in [line.split()[:2] for line in before.splitlines()]
-    assert [kinds[nodes["held_by"][at + 1]], str(nodes["id"][at + 1])] in [line.split()[:2] for line in after.splitlines()]
+    assert [kinds[nodes["held_by"][at + 1]], str(nodes["id"][at + 1])] in [
+        line.split()[:2] for line in after.splitlines()
+    ]
     packed = tmp_path / "packed.0.et"
     packed.write_bytes(gzip.compress((tmp_path / "out" / "trace.0.et").read_bytes()))
     assert graphlink("show", packed, "--node", nodes["id"][at]).out == ran.out

@@ -56,7 +56,9 @@ def ready(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPathFa
     return {"traces": traces, "out": base / "out", "jobs": base / "jobs", "pipeline": base / "pipeline"}
 
 
-@pytest.mark.parametrize(("words", "record"), VERBS_AND_RECORDS, ids=[" ".join(words[:1] + words[2:3]) for words, _ in VERBS_AND_RECORDS])
+@pytest.mark.parametrize(
+    ("words", "record"), VERBS_AND_RECORDS, ids=[" ".join(words[:1] + words[2:3]) for words, _ in VERBS_AND_RECORDS]
+)
 def test_the_data_are_of_the_schema_and_alone_on_stdout(
     graphlink: Run, ready: dict[str, Path], tmp_path: Path, words: list[str], record: str
 ) -> None:
@@ -80,7 +82,9 @@ def test_the_data_are_of_the_schema_and_alone_on_stdout(
 
 
 def test_every_verb_is_tried() -> None:
-    assert {*(words[0] for words, _ in VERBS_AND_RECORDS), "simulate"} == set(VERBS)  # needs an ASTRA-sim: test_simulate_verb.py
+    assert {*(words[0] for words, _ in VERBS_AND_RECORDS), "simulate"} == set(
+        VERBS
+    )  # needs an ASTRA-sim: test_simulate_verb.py
 
 
 def test_the_summary_is_that_of_the_folder(graphlink: Run, ready: dict[str, Path], tmp_path: Path) -> None:
@@ -95,7 +99,15 @@ def test_a_node_has_its_attributes_and_edges(graphlink: Run, ready: dict[str, Pa
     node: Any = json.loads(graphlink("show", ready["out"] / "trace.0.et", "--node", "3", "--json", "-").out)
     assert node["id"] == 3
     assert isinstance(node["attributes"]["start_ns"], int)
-    assert {edge["kind"] for edge in node["data_deps"]} <= {"host", "launch", "stream", "event", "sync", "thread", "collective"}
+    assert {edge["kind"] for edge in node["data_deps"]} <= {
+        "host",
+        "launch",
+        "stream",
+        "event",
+        "sync",
+        "thread",
+        "collective",
+    }
 
 
 def test_another_schedule_stands_in_the_data(graphlink: Run, ready: dict[str, Path]) -> None:
@@ -144,7 +156,9 @@ def test_recordings_are_never_overwritten(graphlink: Run, ready: dict[str, Path]
 
 
 def test_nothing_is_published_where_the_data_cannot_be_written(graphlink: Run, traces: Path, tmp_path: Path) -> None:
-    ran = graphlink("--kineto", traces / "kineto_0.json", "-o", tmp_path / "out", "--json", tmp_path / "none" / "x.json")
+    ran = graphlink(
+        "--kineto", traces / "kineto_0.json", "-o", tmp_path / "out", "--json", tmp_path / "none" / "x.json"
+    )
     assert (ran.status, "--json" in ran.err, (tmp_path / "out").exists()) == (1, True, False)
 
 

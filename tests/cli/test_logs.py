@@ -1,4 +1,6 @@
-"""``--nvidia-smi`` and ``--megatron-log``: figures beside the ranks, in the summary and in print, and nothing where there are none."""
+"""``--nvidia-smi`` and ``--megatron-log``: figures beside the ranks, in the summary and in print, and nothing where
+there are none.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,17 @@ def logs(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_logs_are_shown_beside_the_ranks(graphlink: Run, traces: Path, logs: tuple[Path, Path], tmp_path: Path) -> None:
     smi, megatron = logs
-    ran = graphlink("--kineto", traces / "kineto_0.json", "--nvidia-smi", smi, "--megatron-log", megatron, "--out", tmp_path / "out")
+    ran = graphlink(
+        "--kineto", traces / "kineto_0.json", "--nvidia-smi", smi, "--megatron-log", megatron, "--out", tmp_path / "out"
+    )
     assert (ran.status, ran.err) == (0, "")
     whole = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert whole["logs"]["nvidia_smi"][0]["gpus"][0]["power_w"] == {"mean": 311.5, "max": 312.5, "samples": 2, "absent": 0}
+    assert whole["logs"]["nvidia_smi"][0]["gpus"][0]["power_w"] == {
+        "mean": 311.5,
+        "max": 312.5,
+        "samples": 2,
+        "absent": 0,
+    }
     (found,) = whole["logs"]["megatron"]
     recorded_ms = median(step["end_ns"] - step["start_ns"] for step in whole["ranks"][0]["steps"]) / 1e6
     assert found["recorded_step_ms"] == pytest.approx(recorded_ms)
@@ -48,7 +57,9 @@ def test_without_logs_the_key_is_absent(graphlink: Run, traces: Path, tmp_path: 
     assert "logs" not in json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
-def test_a_log_that_is_none_is_an_error_before_the_work(graphlink: Run, traces: Path, logs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_log_that_is_none_is_an_error_before_the_work(
+    graphlink: Run, traces: Path, logs: tuple[Path, Path], tmp_path: Path
+) -> None:
     smi, megatron = logs
     for option, path in (("--nvidia-smi", megatron), ("--megatron-log", smi), ("--nvidia-smi", tmp_path / "nowhere")):
         ran = graphlink("--kineto", traces / "kineto_0.json", option, path, "--out", tmp_path / "out")
@@ -57,8 +68,12 @@ def test_a_log_that_is_none_is_an_error_before_the_work(graphlink: Run, traces: 
         assert not (tmp_path / "out").exists()
 
 
-def test_logs_are_not_for_the_job_of_a_rank(graphlink: Run, traces: Path, logs: tuple[Path, Path], tmp_path: Path) -> None:
-    ran = graphlink("--kineto", traces / "kineto_0.json", "--nvidia-smi", logs[0], "--rank-job", "--out", tmp_path / "out")
+def test_logs_are_not_for_the_job_of_a_rank(
+    graphlink: Run, traces: Path, logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    ran = graphlink(
+        "--kineto", traces / "kineto_0.json", "--nvidia-smi", logs[0], "--rank-job", "--out", tmp_path / "out"
+    )
     assert (ran.status, "--rank-job makes none" in ran.err) == (2, True)
 
 
@@ -74,8 +89,12 @@ def test_the_job_joins_both(graphlink: Run, traces: Path, tmp_path: Path) -> Non
         "timestamp, index, utilization.gpu [%], memory.used [MiB]\n"
         + "".join(f"{at + timedelta(seconds=k):%Y/%m/%d %H:%M:%S}, 0, {k} %, 5 MiB\n" for k in range(60))
     )
-    megatron.write_text("".join(f" iteration {n}/ 9 | elapsed time per iteration (ms): {10 * n}.0 |\n" for n in range(1, 10)))
-    ran = graphlink("--kineto", traces / "kineto_0.json", "--nvidia-smi", smi, "--megatron-log", megatron, "--out", tmp_path / "out")
+    megatron.write_text(
+        "".join(f" iteration {n}/ 9 | elapsed time per iteration (ms): {10 * n}.0 |\n" for n in range(1, 10))
+    )
+    ran = graphlink(
+        "--kineto", traces / "kineto_0.json", "--nvidia-smi", smi, "--megatron-log", megatron, "--out", tmp_path / "out"
+    )
     assert (ran.status, ran.err) == (0, "")
     logs = json.loads((tmp_path / "out" / "summary.json").read_text())["logs"]
     assert logs["nvidia_smi"][0]["in_recording"]["zone_minutes"] == 540

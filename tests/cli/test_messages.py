@@ -27,7 +27,11 @@ def one_rank(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPat
 def warned(whole: summary.Summary, *of_ranks: Sequence[str], run: Sequence[str] = ()) -> list[str]:
     """The lines that warn, of a run whose ranks have these warnings."""
     ranks = [replace(whole.ranks[0], rank=rank, warnings=list(texts)) for rank, texts in enumerate(of_ranks)]
-    return [line for line in rendered(summary.table(replace(whole, ranks=ranks, warnings=list(run)))).splitlines() if "warning" in line]
+    return [
+        line
+        for line in rendered(summary.table(replace(whole, ranks=ranks, warnings=list(run)))).splitlines()
+        if "warning" in line
+    ]
 
 
 def test_a_rank_alone_keeps_its_warnings_in_its_block(one_rank: summary.Summary) -> None:
@@ -58,7 +62,10 @@ def test_two_causes_of_one_rank_stay_two(one_rank: summary.Summary) -> None:
 
 def test_warnings_of_the_run_are_counted(one_rank: summary.Summary) -> None:
     left_out = [f"left out, since its job failed: kineto_{rank}.json: is empty" for rank in range(3)]
-    assert warned(one_rank, [], run=[*left_out, "another"]) == [f"warning: {left_out[0]} (and 2 more like it)", "warning: another"]
+    assert warned(one_rank, [], run=[*left_out, "another"]) == [
+        f"warning: {left_out[0]} (and 2 more like it)",
+        "warning: another",
+    ]
 
 
 def test_on_stderr_too(graphlink: Run, traces: Path, tmp_path: Path) -> None:
@@ -66,7 +73,10 @@ def test_on_stderr_too(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     shutil.copytree(traces, folder)
     for rank in (0, 1):
         assert (
-            graphlink(traces / f"et_{rank}.json", traces / f"kineto_{rank}.json", "-o", tmp_path / f"{rank}", "--linked", "-q").status == 0
+            graphlink(
+                traces / f"et_{rank}.json", traces / f"kineto_{rank}.json", "-o", tmp_path / f"{rank}", "--linked", "-q"
+            ).status
+            == 0
         )
         shutil.copy(tmp_path / f"{rank}" / f"linked.{rank}.json", folder / f"et_plus_{rank}.json")
     ran = graphlink(folder, "-o", tmp_path / "out", "--jobs", "1", "-v")
@@ -78,6 +88,10 @@ def test_on_stderr_too(graphlink: Run, traces: Path, tmp_path: Path) -> None:
 
 def test_notes_of_a_replay_are_printed_once(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     assert graphlink(traces, "-o", tmp_path / "out", "--jobs", "1", "-q", "--host", "launches").status == 0
-    notes = [line for line in graphlink("replay", tmp_path / "out", "--machine", "ideal").out.splitlines() if line.startswith("  note")]
+    notes = [
+        line
+        for line in graphlink("replay", tmp_path / "out", "--machine", "ideal").out.splitlines()
+        if line.startswith("  note")
+    ]
     assert len(notes) == 1
     assert notes[0].startswith("  note           2 ranks: ")

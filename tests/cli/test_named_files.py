@@ -46,7 +46,9 @@ def test_several_files_are_paired_as_those_of_a_folder(traces: Path) -> None:
     assert of_folders(files[::-1], None) == folder == of_folders([f"{traces}/*"], None)
     assert [one.expected_rank for one in folder.ranks] == [0, 1]
     other = of_folders([str(traces / name) for name in ("kineto_0.json", "kineto_1.json", "et_0.json")], None)
-    assert other.missing == (f"without an execution trace, linked from Kineto alone: {traces / 'kineto_1.json'} (rank 1)",)
+    assert other.missing == (
+        f"without an execution trace, linked from Kineto alone: {traces / 'kineto_1.json'} (rank 1)",
+    )
 
 
 def test_files_and_folders_are_one_run(traces: Path, tmp_path: Path) -> None:

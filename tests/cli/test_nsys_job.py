@@ -14,11 +14,11 @@ import pytest
 
 from graphlink.read import read_nsys
 from graphlink.read.nsys import report as reader
-from graphlink.testing import Shape, Training, random_program, run, training_program
-from graphlink.testing.nsys import NsysVariation, write_nsys
 from tests.cli.conftest import Ran
 from tests.cli.test_errors import is_said
 from tests.e2e.graph_rules import broken, read
+from tests.simulator import Shape, Training, random_program, run, training_program
+from tests.simulator.nsys import NsysVariation, write_nsys
 
 Run = Callable[..., Ran]
 
@@ -43,7 +43,11 @@ def test_every_process_and_device_is_a_rank(graphlink: Run, tmp_path: Path) -> N
     assert len({r["inputs"]["pid"] for r in ranks}) == 2
     for r in ranks:
         assert (r["host"]["method"], r["world_size"], r["inputs"]["kineto"]) == ("nsys", 4, None)
-        assert r["device"]["ops"] == r["device"]["linked"] + sum(r["device"]["orphans"].values()) == r["node_kinds"]["device_op"]
+        assert (
+            r["device"]["ops"]
+            == r["device"]["linked"] + sum(r["device"]["orphans"].values())
+            == r["node_kinds"]["device_op"]
+        )
         assert abs(r["replay"]["error_pct"]) < 0.2
         assert broken(read(tmp_path / "out" / f"trace.{r['rank']}.et")) == []
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
@@ -99,7 +103,10 @@ def test_names_that_say_a_rank_are_believed(graphlink: Run, tmp_path: Path) -> N
     for rank in (3, 1):
         export(tmp_path / f"rank{rank}.sqlite", rank)
     assert graphlink("--nsys", f"{tmp_path}/rank*.sqlite", "--out", tmp_path / "out", "--jobs", "1").status == 0
-    assert [(r["rank"], Path(r["inputs"]["nsys"]).name) for r in ranks_in(tmp_path / "out")] == [(1, "rank1.sqlite"), (3, "rank3.sqlite")]
+    assert [(r["rank"], Path(r["inputs"]["nsys"]).name) for r in ranks_in(tmp_path / "out")] == [
+        (1, "rank1.sqlite"),
+        (3, "rank3.sqlite"),
+    ]
 
 
 def test_a_number_in_a_name_is_no_rank(graphlink: Run, tmp_path: Path) -> None:
@@ -166,7 +173,10 @@ def test_recordings_left_aside_in_a_folder_are_said(graphlink: Run, traces: Path
         path.unlink()
     assert graphlink(folder, "--out", tmp_path / "exports").status == 0
     (one,) = json.loads((tmp_path / "exports" / "summary.json").read_text())["warnings"]
-    assert one == f"{folder}: nsys exports are read, 1 Paddle worker log left aside, as workerlog.0: read with --paddle-logs"
+    assert (
+        one
+        == f"{folder}: nsys exports are read, 1 Paddle worker log left aside, as workerlog.0: read with --paddle-logs"
+    )
     for path in folder.glob("*.sqlite"):
         path.unlink()
     is_said(graphlink(folder, "--out", tmp_path / "none"), 1, f"--paddle-logs {folder}")

@@ -17,11 +17,27 @@ DEMO = ROOT / "fixtures" / "demo"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "out"
-    assert main(["--et", str(DEMO / "et_0.json"), "--kineto", str(DEMO / "kineto_0.json"), "-o", str(out), "--quiet", "--no-timeline"]) == 0
+    assert (
+        main(
+            [
+                "--et",
+                str(DEMO / "et_0.json"),
+                "--kineto",
+                str(DEMO / "kineto_0.json"),
+                "-o",
+                str(out),
+                "--quiet",
+                "--no-timeline",
+            ]
+        )
+        == 0
+    )
     return out
 
 
-def test_it_prints_operations_tensor_cores_and_what_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_operations_tensor_cores_and_what_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ops", str(folder), "--top", "2"]) == 0
     text = capsys.readouterr().out
     assert "rank 0: " in text
@@ -31,7 +47,9 @@ def test_it_prints_operations_tensor_cores_and_what_is_left_out(folder: Path, ca
 
 
 def test_whole_names_are_printed_on_demand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels = [one["kernels"][0] for one in json.loads((folder / "ops.0.json").read_bytes())["operations"] if one["kernels"]]
+    kernels = [
+        one["kernels"][0] for one in json.loads((folder / "ops.0.json").read_bytes())["operations"] if one["kernels"]
+    ]
     longest = max(kernels, key=lambda kernel: len(kernel["whole_name"]))
     assert longest["name"] != longest["whole_name"]
     assert main(["ops", str(folder), "--top", "99"]) == 0

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.testing.paddle import Variation, write_paddle
 from tests.cli.conftest import Ran
 from tests.paddle_runs import equal_times, one_f_one_b, simulate
+from tests.simulator.paddle import Variation, write_paddle
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    write_paddle(simulate(one_f_one_b(4, 8), equal_times(), steps=2), tmp_path / "logs", Variation(other_lines=2, newline="\r\n"))
+    write_paddle(
+        simulate(one_f_one_b(4, 8), equal_times(), steps=2), tmp_path / "logs", Variation(other_lines=2, newline="\r\n")
+    )
     return tmp_path / "logs"
 
 

@@ -26,7 +26,8 @@ def ranks(folder: Path, world: int | None, count: int | None = None, told: bool 
     numbers = range(count or world or 1)
     return [
         Inputs(
-            kineto=kineto(folder / f"k{r}.json", info(r, world) if told else None, pid=100 + r), expected_rank=r if told or world else None
+            kineto=kineto(folder / f"k{r}.json", info(r, world) if told else None, pid=100 + r),
+            expected_rank=r if told or world else None,
         )
         for r in numbers
     ]
@@ -54,7 +55,10 @@ def paired(given_ranks: Iterable[Inputs], *dumps: DumpHead) -> list[list[str]]:
 def test_the_own_rank_comes_before_the_name_and_that_before_the_process(tmp_path: Path) -> None:
     two = ranks(tmp_path, 2)
     assert paired(two, head("d_rank_1", rank=0, pid=101)) == [["d_rank_1"], []]
-    assert paired(two, head("nccl_trace_rank_1", pid=100), head("x_rank0.json", pid=101)) == [["x_rank0.json"], ["nccl_trace_rank_1"]]
+    assert paired(two, head("nccl_trace_rank_1", pid=100), head("x_rank0.json", pid=101)) == [
+        ["x_rank0.json"],
+        ["nccl_trace_rank_1"],
+    ]
     assert paired(two, head("rank_1/d.json", pid=100)) == [[], ["d.json"]]
     assert paired(two, head("a", ("7", 0), pid=101)) == [[], ["a"]]
 
@@ -93,7 +97,9 @@ def test_what_nothing_tells_of_is_that_of_a_single_rank(tmp_path: Path) -> None:
     assert paired(single, head("a", ("7", 3)), head("b")) == [["a", "b"]]
     found = pair((), [head("mine", rank=0), head("other", rank=3)], single)
     assert [path.name for path in found.ranks[0].nccl] == ["mine"]
-    assert found.missing == ("left aside, as no Kineto trace is of the rank and process of these side files of NCCL: other",)
+    assert found.missing == (
+        "left aside, as no Kineto trace is of the rank and process of these side files of NCCL: other",
+    )
     unknown = ranks(tmp_path, None, 1, told=False)  # nothing tells its number
     assert paired(unknown, head("x_rank_3")) == [["x_rank_3"]]
 
@@ -107,11 +113,18 @@ def test_a_file_of_another_process_is_not_joined_but_where_it_says_the_rank(tmp_
 
 
 def test_the_files_of_all_ranks_tell_the_members_of_a_communicator(tmp_path: Path) -> None:
-    dumps = [head(f"d_rank_{r}", ("70", r // 2), ("71" if r % 2 else "72", r // 2)) for r in range(4)]  # of "70" ranks are there twice
+    dumps = [
+        head(f"d_rank_{r}", ("70", r // 2), ("71" if r % 2 else "72", r // 2)) for r in range(4)
+    ]  # of "70" ranks are there twice
     dumps.append(head("f_rank_1", ("5", 0), ("6", 0), sizes={"6": 2}))  # others may have been in "5", and were in "6"
     dumps.append(head("g_rank_2", ("4", 1)))
     found = pair((), dumps, ranks(tmp_path, 4))
-    assert [dict(one.members) for one in found.ranks] == [{"72": (0, 2)}, {"71": (1, 3)}, {"72": (0, 2)}, {"71": (1, 3)}]
+    assert [dict(one.members) for one in found.ranks] == [
+        {"72": (0, 2)},
+        {"71": (1, 3)},
+        {"72": (0, 2)},
+        {"71": (1, 3)},
+    ]
     some = pair((), dumps[:3], ranks(tmp_path, 4))
     assert [one.members for one in some.ranks] == [()] * 4  # the file of the last rank may be missing
 
@@ -120,7 +133,9 @@ def plugin(path: Path, rank: int = 0, key: int = 5) -> Path:
     begin = {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "pid": 1, "tid": 1, "ts": 1.5}
     arguments = {"CommHash": key, "Rank": rank, "Count": 4, "Datatype": "ncclFloat32", "SeqNum": 0, "nChannels": 1}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("[\n" + ",\n".join(json.dumps(e) for e in ({**begin, "args": arguments}, {**begin, "ph": "e"})) + ",\n{}]")
+    path.write_text(
+        "[\n" + ",\n".join(json.dumps(e) for e in ({**begin, "args": arguments}, {**begin, "ph": "e"})) + ",\n{}]"
+    )
     return path
 
 
@@ -134,7 +149,9 @@ def test_side_files_in_a_folder_are_told_by_content(tmp_path: Path) -> None:
     (tmp_path / "rank_7.json").write_text("[]")
     found = of_folders([str(tmp_path)], None)
     assert [dump.path.name for dump in found.dumps] == ["dump.log.gz", "nccl_trace_rank_1", "x_rank_0.json"]
-    assert found.missing == (f"left aside, by their beginning neither traces nor side files of NCCL: {tmp_path / 'rank_7.json'}",)
+    assert found.missing == (
+        f"left aside, by their beginning neither traces nor side files of NCCL: {tmp_path / 'rank_7.json'}",
+    )
 
 
 def test_of_a_side_file_that_is_cut_the_name_is_told(tmp_path: Path) -> None:
@@ -189,7 +206,9 @@ def test_what_is_of_no_rank_is_a_warning_and_with_strict_an_error(graphlink: Run
 
 
 @pytest.mark.parametrize(("flag", "word"), [("--kineto", "--nccl"), ("--et", "--nccl")])
-def test_a_side_file_under_the_flag_of_a_trace_is_refused(graphlink: Run, traces: Path, tmp_path: Path, flag: str, word: str) -> None:
+def test_a_side_file_under_the_flag_of_a_trace_is_refused(
+    graphlink: Run, traces: Path, tmp_path: Path, flag: str, word: str
+) -> None:
     dump = plugin(tmp_path / "d.json")
     names = {"--kineto": traces / "kineto_0.json", "--et": traces / "et_0.json", flag: dump}
     ran = graphlink(*(part for pair in names.items() for part in pair), "--out", tmp_path / "out")
@@ -203,7 +222,9 @@ def test_side_files_are_for_kineto_traces(graphlink: Run, other: list[str]) -> N
     assert graphlink(*other, "--nccl", "a.json").status == 2
 
 
-def test_a_damaged_file_is_an_error_where_it_is_named_and_a_warning_where_it_is_found(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_where_it_is_named_and_a_warning_where_it_is_found(
+    graphlink: Run, traces: Path, tmp_path: Path
+) -> None:
     for path in traces.iterdir():
         (tmp_path / "run").mkdir(exist_ok=True)
         (tmp_path / "run" / path.name).write_bytes(path.read_bytes())
@@ -214,6 +235,8 @@ def test_a_damaged_file_is_an_error_where_it_is_named_and_a_warning_where_it_is_
     first, second = json.loads((tmp_path / "out" / "summary.json").read_text())["ranks"]
     assert ("nccl" in first, "nccl" in second) == (False, False)
     assert [text for text in second["warnings"] if text.startswith(f"{damaged} is left out: ")]
-    named = graphlink(tmp_path / "run", "--nccl", damaged, "--out", tmp_path / "out", "--jobs", "1", "--no-timeline", "--force")
+    named = graphlink(
+        tmp_path / "run", "--nccl", damaged, "--out", tmp_path / "out", "--jobs", "1", "--no-timeline", "--force"
+    )
     assert named.status == 3
     assert str(damaged) in named.err

@@ -52,7 +52,9 @@ def test_each_verb_has_a_line_in_the_help_and_a_row_in_the_docs(graphlink: Run) 
     shown = graphlink("--help").out
     page = (ROOT / "docs" / "command-line.md").read_text()
     for verb in VERBS.values():
-        assert re.search(rf"^  {verb.name} {re.escape(verb.takes)} +{re.escape(verb.does)}$", shown, re.MULTILINE), verb.name
+        assert re.search(rf"^  {verb.name} {re.escape(verb.takes)} +{re.escape(verb.does)}$", shown, re.MULTILINE), (
+            verb.name
+        )
         assert verb.does in SHORT_HELP
     assert set(re.findall(r"^\| `graphlink ([a-z-]+) ", page, re.MULTILINE)) == set(VERBS)
 
@@ -95,10 +97,14 @@ def test_a_verb_that_does_not_exist_is_asked_for(
     assert f"did you mean {meant}?" in ran.err
 
 
-def test_what_is_there_and_what_is_like_no_verb_is_no_verb(graphlink: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_and_what_is_like_no_verb_is_no_verb(
+    graphlink: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graphlink-out").mkdir()
-    (tmp_path / "graphlink-out" / "summary.json").write_text('{"graphlink": "0.1.0", "files": []}')  # outputs, which are not in the way yet
+    (tmp_path / "graphlink-out" / "summary.json").write_text(
+        '{"graphlink": "0.1.0", "files": []}'
+    )  # outputs, which are not in the way yet
     for name in ("tracks", "checkpoints", "run_7/traces"):
         ran = graphlink(name)
         assert (ran.status, "there is no such file or folder" in ran.err) == (1, True)
@@ -137,6 +143,10 @@ def test_a_value_may_look_like_an_option_where_it_cannot_be_one() -> None:
 
 def test_no_verb_but_link_and_join_takes_urls() -> None:
     assert parse(["join", "s3://bucket/out"]).out == "s3://bucket/out"
-    for words in (["check", "s3://bucket/out"], ["doctor", "s3://bucket/out"], ["link", "traces", "--json", "s3://bucket/x.json"]):
+    for words in (
+        ["check", "s3://bucket/out"],
+        ["doctor", "s3://bucket/out"],
+        ["link", "traces", "--json", "s3://bucket/x.json"],
+    ):
         with pytest.raises(UsageError, match="of this machine only"):
             parse(words)

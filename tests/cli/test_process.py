@@ -36,13 +36,17 @@ print([m for m in ('numpy', 'google', 'msgspec', 'rich') if m in sys.modules])
 
 
 def test_an_error_leaves_no_traceback(tmp_path: Path) -> None:
-    ran = subprocess.run([*COMMAND, "--kineto", "none.json"], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [*COMMAND, "--kineto", "none.json"], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout, tree(tmp_path)) == (1, "", [])
     assert ran.stderr.startswith("graphlink: none.json: ")
 
 
 def waits_for_more(pid: int, pipe: int) -> bool:
-    """Whether a process has read a pipe empty and sleeps. A signal right before it sleeps would wait with it: Python asks no later."""
+    """Whether a process has read a pipe empty and sleeps. A signal right before it sleeps would wait with it: Python
+    asks no later.
+    """
     unread = int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return unread == 0 and state == "S"
@@ -59,7 +63,9 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int, status: int
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell lets what it runs in the background ignore SIGINT
+        preexec_fn=lambda: signal.signal(
+            number, signal.SIG_DFL
+        ),  # a shell lets what it runs in the background ignore SIGINT
     )
     with process, fifo.open("w") as writer:  # opens once the job reads
         writer.write('{"traceEvents": [')
@@ -80,7 +86,9 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int, status: int
 
 def test_the_reader_of_the_output_goes_away(traces: Path, tmp_path: Path) -> None:
     line = f"{sys.executable} -m graphlink --kineto {traces / 'kineto_0.json'} --out {tmp_path / 'out'} | true"
-    ran = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -96,7 +104,11 @@ def test_no_room_for_the_outputs(traces: Path, tmp_path: Path) -> None:
 def test_verbose_says_a_line_a_stage_and_else_there_is_none(traces: Path, tmp_path: Path) -> None:
     arguments = ["--kineto", str(traces / "kineto_0.json"), "--out", str(tmp_path / "out")]
     ran = subprocess.run([*COMMAND, *arguments, "-v"], env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert [word for word in ("reading", "linking", "dependencies", "checking", "writing", "replaying") if word not in ran.stderr] == []
+    assert [
+        word
+        for word in ("reading", "linking", "dependencies", "checking", "writing", "replaying")
+        if word not in ran.stderr
+    ] == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full as on Linux")
@@ -126,10 +138,15 @@ for line in json.loads(sys.argv[1]):
     said.append((status, out.getvalue(), err.getvalue()))
 print(json.dumps(said))
 """
-WITHOUT_POWERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # root then obeys permissions like everybody
+WITHOUT_POWERS = [
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+]  # root then obeys permissions like everybody
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root without setpriv may write everywhere")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not shutil.which("setpriv"), reason="root without setpriv may write everywhere"
+)
 @pytest.mark.parametrize("mode", [0o555, 0o000])
 def test_folders_and_files_without_permission(traces: Path, tmp_path: Path, mode: int) -> None:
     closed = tmp_path / "closed"

@@ -37,7 +37,9 @@ def test_a_terminal_has_one_line_that_changes_and_goes(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("quiet", "verbose", "lines"), [(True, False, 0), (False, True, 1)])
-def test_quiet_says_nothing_and_verbose_a_line_a_stage(monkeypatch: pytest.MonkeyPatch, quiet: bool, verbose: bool, lines: int) -> None:
+def test_quiet_says_nothing_and_verbose_a_line_a_stage(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, verbose: bool, lines: int
+) -> None:
     terminal = on_terminal(monkeypatch)
     before = log.level, log.propagate, [*log.handlers]
     with reporting(quiet=quiet, verbose=verbose):

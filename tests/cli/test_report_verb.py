@@ -59,7 +59,9 @@ def test_pictures_go_beside_each_other(graphlink_once: Run, folder: Path, tmp_pa
     assert f"slides: {len(names) - 1} pictures" in ran.out
 
 
-def test_png_is_made_by_a_library_or_says_which(graphlink_once: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_is_made_by_a_library_or_says_which(
+    graphlink_once: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imported = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:

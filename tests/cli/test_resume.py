@@ -1,4 +1,6 @@
-"""Runs of several ranks that are killed, that fail in part, or that are done in two halves give the same bytes in the end."""
+"""Runs of several ranks that are killed, that fail in part, or that are done in two halves give the same bytes in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from graphlink.run import state
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.out import out_of
 from graphlink.run.state import RankRows
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run
-from graphlink.testing.programs import Training, training_program
 from tests.cli.conftest import Ran
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run
+from tests.simulator.programs import Training, training_program
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "graphlink"]
@@ -86,7 +88,9 @@ def test_killed_when_some_ranks_are_done_and_resumed(
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_at_any_moment_and_resumed(graphlink: Run, four: Path, whole: dict[str, bytes], tmp_path: Path, seed: int) -> None:
+def test_killed_at_any_moment_and_resumed(
+    graphlink: Run, four: Path, whole: dict[str, bytes], tmp_path: Path, seed: int
+) -> None:
     until = time.monotonic() + random.Random(seed).uniform(0.2, 4.0)
     killed_when(four, tmp_path / "out", lambda: time.monotonic() > until)
     resumed(graphlink, four, whole, tmp_path / "out")
@@ -105,7 +109,9 @@ def test_done_ranks_are_not_done_again(graphlink: Run, four: Path, whole: dict[s
     (traces / "kineto_2.json").write_text(text)
     ran = graphlink(traces, "--out", out, "--resume", "-v")
     assert ran.status == 0 and "3 of 4 ranks are done already" in ran.err
-    assert [name for name, data in published(out).items() if data != whole[name]] == ["summary.json"], "which names the files"
+    assert [name for name, data in published(out).items() if data != whole[name]] == ["summary.json"], (
+        "which names the files"
+    )
 
 
 def test_partial_publishes_the_others(graphlink: Run, four: Path, tmp_path: Path) -> None:
@@ -120,7 +126,9 @@ def test_partial_publishes_the_others(graphlink: Run, four: Path, tmp_path: Path
     assert not (out / "trace.2.et").exists()
 
 
-def test_jobs_of_single_ranks_and_join_are_the_same(graphlink: Run, four: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_jobs_of_single_ranks_and_join_are_the_same(
+    graphlink: Run, four: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     for rank in (2, 0, 3, 1):
         pair = ["--et", four / f"et_{rank}.json", "--kineto", four / f"kineto_{rank}.json"]
@@ -175,7 +183,9 @@ def test_a_recording_that_is_gone_when_a_job_is_resumed(graphlink: Run, four: Pa
 
 
 @pytest.mark.parametrize("name", ["a.json", "kineto_7.json"])
-def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(graphlink: Run, four: Path, tmp_path: Path, name: str) -> None:
+def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(
+    graphlink: Run, four: Path, tmp_path: Path, name: str
+) -> None:
     shutil.copy(four / "kineto_3.json", tmp_path / name)
     for k, given in enumerate(([tmp_path], ["--kineto", tmp_path / "*.json"])):
         ran = graphlink("link", "--rank-job", *given, "--rank", 3, "--out", tmp_path / str(k))
@@ -186,9 +196,18 @@ def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(graphlink: 
 
 @pytest.mark.parametrize(
     "more",
-    [["--keep-unmatched"], ["--name", "other"], ["--linked"], ["--no-timeline"], ["--host", "launches"], ["--range-rule", "x(?P<phase>F)"]],
+    [
+        ["--keep-unmatched"],
+        ["--name", "other"],
+        ["--linked"],
+        ["--no-timeline"],
+        ["--host", "launches"],
+        ["--range-rule", "x(?P<phase>F)"],
+    ],
 )
-def test_a_whole_output_is_not_taken_for_one_of_other_options(graphlink: Run, four: Path, tmp_path: Path, more: list[str]) -> None:
+def test_a_whole_output_is_not_taken_for_one_of_other_options(
+    graphlink: Run, four: Path, tmp_path: Path, more: list[str]
+) -> None:
     pair = ["--kineto", four / "kineto_0.json", "--et", four / "et_0.json"]
     assert graphlink(*pair, "--out", tmp_path).status == 0
     assert graphlink(*pair, "--out", tmp_path, "--resume").status == 0
@@ -217,7 +236,9 @@ def test_outputs_of_another_run_are_not_replaced_without_force(graphlink: Run, f
     assert len(published(tmp_path)) < len(before)
 
 
-def test_a_run_that_was_killed_when_all_was_published_is_gone_on_with(graphlink: Run, four: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_when_all_was_published_is_gone_on_with(
+    graphlink: Run, four: Path, tmp_path: Path
+) -> None:
     assert graphlink(four, "--out", tmp_path).status == 0
     before = published(tmp_path)
     assert graphlink("link", "--rank-job", four, "--out", tmp_path).status == 0
@@ -280,7 +301,16 @@ def cut(one: Path, out: Path) -> Path:
 
 @pytest.mark.parametrize(
     "verb",
-    ["show", "check", "replay", "critical-path", "critical-path --across", "astra --force", "show trace.0.et --node 3", "check trace.0.et"],
+    [
+        "show",
+        "check",
+        "replay",
+        "critical-path",
+        "critical-path --across",
+        "astra --force",
+        "show trace.0.et --node 3",
+        "check trace.0.et",
+    ],
 )
 def test_every_verb_sees_a_folder_as_it_was_before_a_kill(graphlink: Run, one: Path, tmp_path: Path, verb: str) -> None:
     name, *rest = verb.split()
@@ -303,7 +333,18 @@ def test_the_library_opens_a_folder_as_it_was_before_a_kill(one: Path, tmp_path:
 def test_a_finished_folder_keeps_no_copies(graphlink: Run, four: Path, one: Path, tmp_path: Path) -> None:
     out = cut(one, tmp_path / "out")
     (out / ".graphlink" / "ranks" / CUT.format(socket.gethostname().replace("-", "_"))).mkdir(parents=True)
-    command = ("--kineto", four / "kineto_0.json", "--et", four / "et_0.json", "--out", out, "--sync", "cuda", "--no-timeline", "--resume")
+    command = (
+        "--kineto",
+        four / "kineto_0.json",
+        "--et",
+        four / "et_0.json",
+        "--out",
+        out,
+        "--sync",
+        "cuda",
+        "--no-timeline",
+        "--resume",
+    )
     ran = graphlink(*command)
     assert ran.status == 0 and "was complete already" in ran.out, ran
     assert published(out) == published(one) and not (out / ".graphlink").exists()
@@ -321,7 +362,17 @@ def test_killed_between_two_moves(graphlink: Run, four: Path, one: Path, tmp_pat
         "        if left[0] < 0: os.kill(os.getpid(), 9)\n"
         "sys.addaudithook(watch)\nmain()\n"
     )
-    command = [sys.executable, "-c", program, str(moves), "--kineto", str(four / "kineto_1.json"), "--out", str(out), "--force"]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        str(moves),
+        "--kineto",
+        str(four / "kineto_1.json"),
+        "--out",
+        str(out),
+        "--force",
+    ]
     ran = subprocess.run([*command, "--sync", "cuda", "--no-timeline", "-q"], env=ENVIRONMENT, check=False)
     assert ran.returncode == -signal.SIGKILL and published(out) != published(one)
     assert graphlink("show", out).status == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
 from tests.cli.conftest import Ran
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
 
 Run = Callable[..., Ran]
 
@@ -32,15 +32,25 @@ def made(graphlink_once: Run, recorded: Path) -> Path:
 
 
 def test_the_prediction_comes_first_then_what_it_rests_on(graphlink: Run, recorded: Path, tmp_path: Path) -> None:
-    ran = graphlink("scale", recorded, "--data-parallel", "16", "--out", tmp_path / "out", "--json", tmp_path / "a.json")
+    ran = graphlink(
+        "scale", recorded, "--data-parallel", "16", "--out", tmp_path / "out", "--json", tmp_path / "a.json"
+    )
     assert (ran.status, ran.err) == (0, "")
     told = json.loads((tmp_path / "a.json").read_text())
     assert told == json.loads((tmp_path / "out" / "summary.json").read_text())
     lines = ran.out.splitlines()
     assert lines[0].startswith(f"{tmp_path / 'out'}: 16 ranks made from 4 of {recorded}, ")
-    assert lines[1].startswith(f"  predicted {told['predicted_ns'] / 1e6:,.3f} ms, {told['predicted_ns'] / 2e6:,.3f} ms a step of 2 (")
+    assert lines[1].startswith(
+        f"  predicted {told['predicted_ns'] / 1e6:,.3f} ms, {told['predicted_ns'] / 2e6:,.3f} ms a step of 2 ("
+    )
     headings = [line for line in lines if line and not line.startswith(" ")][1:]
-    wanted = ["axes of the ranks", "copies of recorded ranks", "collectives of a rank that change", "time of communication", "assumed"]
+    wanted = [
+        "axes of the ranks",
+        "copies of recorded ranks",
+        "collectives of a rank that change",
+        "time of communication",
+        "assumed",
+    ]
     assert headings[:-1] == [*wanted, "cannot be known from the recording"]
     assert headings[-1].startswith("next: graphlink replay")
     assert ["0", "4", "0,", "4,", "8,", "12"] in [line.split() for line in lines]
@@ -59,11 +69,15 @@ def test_of_a_pipeline_the_stages_and_their_makespan(graphlink: Run, tmp_path: P
     assert graphlink("check", tmp_path / "made").status == 0
 
 
-@pytest.mark.parametrize("verb", ["replay {made}", "critical-path {made} --across", "check {made}", "show {made}", "astra {made} -o {new}"])
+@pytest.mark.parametrize(
+    "verb", ["replay {made}", "critical-path {made} --across", "check {made}", "show {made}", "astra {made} -o {new}"]
+)
 def test_what_reads_graphs_reads_those_that_were_made(graphlink: Run, made: Path, tmp_path: Path, verb: str) -> None:
     ran = graphlink(*verb.format(made=made, new=tmp_path / "new").split())
     assert (ran.status, ran.err) == (0, "")
-    assert "measured" not in ran.out.replace("no time was measured", "").replace("measurement", "") or verb.startswith("astra")
+    assert "measured" not in ran.out.replace("no time was measured", "").replace("measurement", "") or verb.startswith(
+        "astra"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Of a recording's metadata nothing but the system table is repeated: not in outputs, messages, logs or errors of any command."""
+"""Of a recording's metadata nothing but the system table is repeated: not in outputs, messages, logs or errors of any
+command.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from graphlink.testing import Shape, random_program, run
-from graphlink.testing.nsys import write_nsys
 from tests.cli.conftest import Ran
+from tests.simulator import Shape, random_program, run
+from tests.simulator.nsys import write_nsys
 
 Run = Callable[..., Ran]
 _NUMBER = count()
@@ -25,16 +27,28 @@ def secret() -> str:
 
 def planted(document: dict[str, Any]) -> dict[str, Any]:
     """Add secrets wherever a recorder, a launcher or a user may put texts around the events."""
-    info = {**document.get("distributedInfo", {}), "backend": secret(), "job_id": secret(), "note": secret(), "pg_count": secret()}
+    info = {
+        **document.get("distributedInfo", {}),
+        "backend": secret(),
+        "job_id": secret(),
+        "note": secret(),
+        "pg_count": secret(),
+    }
     info |= {"nccl_version": secret(), "env": {"WANDB_API_KEY": secret()}}
-    more = {key: secret() for key in ("SLURM_JOB_ID", "cmdline", "args", "user", "cuda_runtime_version", "traceName", "tool_version")}
+    more = {
+        key: secret()
+        for key in ("SLURM_JOB_ID", "cmdline", "args", "user", "cuda_runtime_version", "traceName", "tool_version")
+    }
     told = {"env": {"HF_TOKEN": secret(), "AWS": [secret()]}, "record": secret(), "distributedInfo": info}
     return {**document, **more, **told}
 
 
 def with_metadata(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add metadata events, and events of a category that nothing knows."""
-    names = [{"ph": "M", "name": name, "pid": 7, "tid": 0, "args": {"name": secret(), "labels": secret()}} for name in _METADATA]
+    names = [
+        {"ph": "M", "name": name, "pid": 7, "tid": 0, "args": {"name": secret(), "labels": secret()}}
+        for name in _METADATA
+    ]
     return [*events, *names, {"ph": "i", "name": "x", "ts": 1, "pid": 7, "tid": 0, "args": {"env": secret()}}]
 
 
@@ -49,7 +63,9 @@ def recordings(traces: Path, tmp_path: Path) -> Path:
     for rank in (0, 1):
         kineto = json.loads((traces / f"kineto_{rank}.json").read_text())
         told = planted(kineto) if rank == 0 else {**kineto, "env": secret()}
-        (folder / f"kineto_{rank}.json").write_text(json.dumps({**told, "traceEvents": with_metadata(kineto["traceEvents"])}))
+        (folder / f"kineto_{rank}.json").write_text(
+            json.dumps({**told, "traceEvents": with_metadata(kineto["traceEvents"])})
+        )
         et = json.loads((traces / f"et_{rank}.json").read_text())
         more = {"schema": secret(), "time": secret(), "env": {"TOKEN": secret()}, "start_ts": secret()}
         (folder / f"et_{rank}.json").write_text(json.dumps({**et, **more}))
@@ -59,7 +75,12 @@ def recordings(traces: Path, tmp_path: Path) -> Path:
 def of(ran: Ran, *folders: Path) -> list[str]:
     """Where a secret stands: in what was printed, or in a file."""
     texts = {"stdout": ran.out, "stderr": ran.err}
-    texts |= {str(file): file.read_bytes().decode("latin-1") for folder in folders for file in folder.rglob("*") if file.is_file()}
+    texts |= {
+        str(file): file.read_bytes().decode("latin-1")
+        for folder in folders
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
     return [where for where, text in texts.items() if "SECRET" in text]
 
 
@@ -78,7 +99,9 @@ VERBS = (
 )
 
 
-def test_no_command_repeats_what_a_recording_says_of_its_machine(graphlink: Run, recordings: Path, tmp_path: Path) -> None:
+def test_no_command_repeats_what_a_recording_says_of_its_machine(
+    graphlink: Run, recordings: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     made = graphlink("link", recordings, "--out", out, "-v", "--jobs", "1", "--linked")
     assert (made.status, of(made, out)) == (0, [])
@@ -117,7 +140,9 @@ def changed(path: Path, **around: Any) -> None:
         {"schemaVersion": "SECRET", "displayTimeUnit": "SECRET"},
     ],
 )
-def test_errors_and_warnings_name_keys_and_no_values(graphlink: Run, recordings: Path, tmp_path: Path, around: dict[str, Any]) -> None:
+def test_errors_and_warnings_name_keys_and_no_values(
+    graphlink: Run, recordings: Path, tmp_path: Path, around: dict[str, Any]
+) -> None:
     changed(recordings / "kineto_0.json", SLURM_JOB_ID="SECRET", info={"backend": "SECRET"})
     changed(recordings / "kineto_1.json", **around)
     ran = graphlink("link", recordings, "--out", tmp_path / "out", "-v", "--jobs", "1")
@@ -128,7 +153,9 @@ def test_errors_and_warnings_name_keys_and_no_values(graphlink: Run, recordings:
 
 
 @pytest.mark.parametrize("cut", ["head", "tail", "key"])
-def test_an_error_in_the_text_around_the_events_shows_none_of_it(graphlink: Run, recordings: Path, tmp_path: Path, cut: str) -> None:
+def test_an_error_in_the_text_around_the_events_shows_none_of_it(
+    graphlink: Run, recordings: Path, tmp_path: Path, cut: str
+) -> None:
     path = recordings / "kineto_0.json"
     text = path.read_text()
     broken = {
@@ -150,12 +177,25 @@ def test_what_an_nsys_export_says_of_its_machine(graphlink: Run, tmp_path: Path)
     path = tmp_path / "run.sqlite"
     write_nsys([run(random_program(1, Shape()))], path, schema="3.25")
     with sqlite3.connect(path) as data:
-        for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "META_DATA_CAPTURE", "ANALYSIS_DETAILS", "PROCESSES"):
+        for table in (
+            "TARGET_INFO_SYSTEM_ENV",
+            "META_DATA_EXPORT",
+            "META_DATA_CAPTURE",
+            "ANALYSIS_DETAILS",
+            "PROCESSES",
+        ):
             data.execute(f"DROP TABLE IF EXISTS {table}")
             data.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
             rows = [
                 (name, secret())
-                for name in ("EnvVars", "HF_TOKEN", "DERIVED_FROM", "DERIVED_WINDOW_NS", "CudaDriverVersion", "CommandLine")
+                for name in (
+                    "EnvVars",
+                    "HF_TOKEN",
+                    "DERIVED_FROM",
+                    "DERIVED_WINDOW_NS",
+                    "CudaDriverVersion",
+                    "CommandLine",
+                )
             ]
             data.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
     made = graphlink("link", "--nsys", path, "--out", tmp_path / "out", "-v")

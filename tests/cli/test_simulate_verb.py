@@ -73,10 +73,14 @@ def rows(ran: Ran, first: str) -> list[list[str]]:
     return [line.split() for line in lines[at + 1 :] if line.startswith("  ")]
 
 
-def test_times_stand_side_by_side(graphlink: Run, graphs: Path, simulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_stand_side_by_side(
+    graphlink: Run, graphs: Path, simulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ASTRA_SIM", str(simulator()))
     before = sorted(graphs.iterdir())
-    ran = graphlink("simulate", graphs, "--bandwidth", "53.687091", "--topology", "ring", "--json", tmp_path / "a.json", "-v")
+    ran = graphlink(
+        "simulate", graphs, "--bandwidth", "53.687091", "--topology", "ring", "--json", tmp_path / "a.json", "-v"
+    )
     assert (ran.status, ran.err) == (0, "")
     assert "0.016 ms, replayed 0.015 ms (+6.7 %)" in ran.out.splitlines()[0]  # 5 us each
     assert "2 ranks finished, all 6 nodes executed" in ran.out
@@ -93,7 +97,11 @@ def test_times_stand_side_by_side(graphlink: Run, graphs: Path, simulator: Any, 
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("hang", "1 of 2 ranks finished (not: 1); 1 of 6 nodes not executed, the first of them node 2 of rank 1; its exit status is 0"),
+        (
+            "hang",
+            "1 of 2 ranks finished (not: 1); 1 of 6 nodes not executed, the first of them node 2 of rank 1; its exit "
+            "status is 0",
+        ),
         ("abort", "killed by signal 6 (Aborted)"),
         ("wrong", "rank 0 says 15,993 cycles, but its log has a node that ended at 16,000"),
         ("sleep", "not done after 1 s (--timeout), so it was ended"),
@@ -101,7 +109,9 @@ def test_times_stand_side_by_side(graphlink: Run, graphs: Path, simulator: Any, 
 )
 def test_what_went_wrong_is_said(graphlink: Run, graphs: Path, simulator: Any, mode: str, why: str) -> None:
     network = ("--bandwidth", "53.6870912", "--topology", "ring")
-    ran = graphlink("simulate", graphs, "--astra-sim", simulator(mode), *network, "--timeout", 1 if mode == "sleep" else 60)
+    ran = graphlink(
+        "simulate", graphs, "--astra-sim", simulator(mode), *network, "--timeout", 1 if mode == "sleep" else 60
+    )
     assert (ran.status, ran.err) == (1, "")
     assert "the simulation failed" in ran.out.splitlines()[0]
     assert f"failed: {why}" in ran.out
@@ -114,7 +124,10 @@ def test_the_finding_of_check_is_the_reason(graphlink: Run, graphs: Path, simula
     written(graphs, one, one)
     ran = graphlink("simulate", graphs, "--astra-sim", simulator("hang", "Chakra12ETFeederNode"))
     assert ran.status == 1
-    assert "  graphlink check: data_deps names a node twice: 2 (duplicate-data): hang: the node is never released" in ran.out
+    assert (
+        "  graphlink check: data_deps names a node twice: 2 (duplicate-data): hang: the node is never released"
+        in ran.out
+    )
 
 
 def test_graphs_that_stop_it_are_not_run(graphlink: Run, graphs: Path, simulator: Any) -> None:
@@ -124,7 +137,9 @@ def test_graphs_that_stop_it_are_not_run(graphlink: Run, graphs: Path, simulator
     assert "dangling-data" in ran.err
 
 
-def test_a_binary_that_does_not_start(graphlink: Run, graphs: Path, simulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_that_does_not_start(
+    graphlink: Run, graphs: Path, simulator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = graphlink("simulate", graphs, "--astra-sim", simulator("unloaded"))
     assert ran.status == 1
     assert "does not start: sim: error while loading shared libraries: libprotobuf.so.32" in ran.err

@@ -1,4 +1,6 @@
-"""Recordings and outputs on other file systems: local ones by URL, fsspec's memory, and S3 as moto plays it on this machine."""
+"""Recordings and outputs on other file systems: local ones by URL, fsspec's memory, and S3 as moto plays it on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs
 from graphlink.run.out import out_of
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run
-from graphlink.testing.programs import Training, training_program
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run
+from tests.simulator.programs import Training, training_program
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink")
+fsspec = pytest.importorskip(
+    "fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink"
+)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of moto and botocore
 RANKS = 3
 Run = Callable[..., Any]
@@ -98,7 +102,9 @@ def test_by_file_urls_all_bytes_are_those_of_a_local_run_but_for_the_names_of_in
     assert not list(out.glob(".*")) and not list(temporary.iterdir())
 
 
-def test_patterns_and_one_end_of_the_way_by_url(graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_patterns_and_one_end_of_the_way_by_url(
+    graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     patterns = ("--kineto", f"file://{three}/kineto_*.json", "--et", f"file://{three}/et_[0-9].json")
     assert graphlink(*patterns, "--out", tmp_path / "local", "-q").status == 0
     assert graphlink(three, "--out", f"file://{tmp_path}/remote", "-q").status == 0
@@ -107,7 +113,9 @@ def test_patterns_and_one_end_of_the_way_by_url(graphlink: Run, three: Path, who
         assert {n for n, data in there.items() if data != whole[n]} <= {"summary.json"} and len(there) == len(whole)
 
 
-def test_files_behind_urls_are_taken_for_what_they_are(graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_files_behind_urls_are_taken_for_what_they_are(
+    graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     files_of_all = [f"file://{path}" for path in sorted(three.iterdir())]
     for name, given in (("files", files_of_all), ("pattern", [f"file://{three}/*.json"])):
         assert graphlink(*given, "--out", tmp_path / name, "--jobs", "1", "-q").status == 0
@@ -147,7 +155,9 @@ def test_a_file_of_somebody_else_is_not_overwritten(graphlink: Run, three: Path,
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_from_and_to_s3(graphlink: Run, three: Path, whole: dict[str, bytes], root: str, tmp_path: Path, jobs: str) -> None:
+def test_from_and_to_s3(
+    graphlink: Run, three: Path, whole: dict[str, bytes], root: str, tmp_path: Path, jobs: str
+) -> None:
     traces = put(three, f"{root}/traces")
     ran = graphlink(f"{traces}/", "--out", f"{root}/out", "--jobs", jobs)
     assert ran.status == 0, ran.err
@@ -217,7 +227,9 @@ def test_jobs_of_single_ranks_and_join_are_the_same(
         assert ran.status == 0 and f"kept in {out}/.graphlink; when all ranks are, graphlink join {out}" in ran.out
     strict = graphlink("join", out, "--strict")
     assert strict.status == 1 and "no job of rank 1 of 3 ranks" in strict.err
-    assert graphlink("link", "--rank-job", f"{traces}/", "--rank", "1", "--out", out, "-q").status == 0, "picked out of all"
+    assert graphlink("link", "--rank-job", f"{traces}/", "--rank", "1", "--out", out, "-q").status == 0, (
+        "picked out of all"
+    )
     assert graphlink("join", out, "-q", "--jobs", "2").status == 0
     assert differing(out, whole, tmp_path) == ["summary.json"]
 
@@ -230,10 +242,14 @@ def test_a_folder_of_folders(graphlink: Run, three: Path, tmp_path: Path) -> Non
     assert graphlink(f"file://{tmp_path}/in", "--out", out, "-q").status == 0
     assert graphlink(f"file://{tmp_path}/in/rank_*", "--out", out, "-q", "--force").status == 0
     ranks = json.loads((out / "summary.json").read_text())["ranks"]
-    assert [rank["inputs"]["et"] for rank in ranks] == [f"file://{tmp_path}/in/rank_{rank}/et.json" for rank in range(RANKS)]
+    assert [rank["inputs"]["et"] for rank in ranks] == [
+        f"file://{tmp_path}/in/rank_{rank}/et.json" for rank in range(RANKS)
+    ]
 
 
-def test_graphs_beside_recordings_are_compared_with(graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_graphs_beside_recordings_are_compared_with(
+    graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     url = put(three, f"file://{tmp_path}/in")
     (tmp_path / "in" / "others.1.et").write_bytes(whole["trace.1.et"])
     (tmp_path / "in" / "odd.et").write_bytes(b"\x00")
@@ -243,7 +259,9 @@ def test_graphs_beside_recordings_are_compared_with(graphlink: Run, three: Path,
     assert any(text.startswith(f"{url}/odd.et is left aside") for text in summary["warnings"])
 
 
-def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     store = out_of(f"memory://{uuid.uuid4().hex}")
 
     def place(name: str) -> None:
@@ -298,12 +316,17 @@ def test_what_was_cut_while_it_was_published_is_replaced_by_the_next_run(
 
 
 @pytest.mark.parametrize(
-    ("packed", "rank_at", "fetched"), [(False, 100, "short"), (False, 3 << 20, "long"), (True, 3 << 20, "short"), (False, None, "long")]
+    ("packed", "rank_at", "fetched"),
+    [(False, 100, "short"), (False, 3 << 20, "long"), (True, 3 << 20, "short"), (False, None, "long")],
 )
 def test_no_more_than_the_beginning_is_fetched_to_find_out_the_rank(
     tmp_path: Path, packed: bool, rank_at: int | None, fetched: str
 ) -> None:
-    info = f'"distributedInfo": {{"rank": 5, "world_size": 8}}, "pad": "{" " * (rank_at or 0)}",' if rank_at is not None else ""
+    info = (
+        f'"distributedInfo": {{"rank": 5, "world_size": 8}}, "pad": "{" " * (rank_at or 0)}",'
+        if rank_at is not None
+        else ""
+    )
     text = f'{{{info} "traceEvents": [{{"ph": "X", "cat": "cpu_op", "ts": 1, "pid": 7}}{", {}" * 3_000_000}]}}'.encode()
     noise = b"" if not packed else bytes(range(256)) * (1 << 14)
     (tmp_path / "in").mkdir()
@@ -332,14 +355,18 @@ def test_what_is_not_there(graphlink: Run, three: Path, s3: str, tmp_path: Path)
     told(graphlink(f"{s3}/nowhere/", "--out", out), f"{s3}/nowhere")
     told(graphlink("--kineto", f"{s3}/none.json", "--out", out), f"{s3}/none.json")
     assert "no file matches" in told(graphlink("--kineto", f"{s3}/none_*.json", "--out", out), f"{s3}/none_*.json")
-    assert "no such bucket" in told(graphlink("--kineto", three / "kineto_0.json", "--out", "s3://nobucket/out"), "s3://nobucket/out")
+    assert "no such bucket" in told(
+        graphlink("--kineto", three / "kineto_0.json", "--out", "s3://nobucket/out"), "s3://nobucket/out"
+    )
     assert "holds no jobs" in told(graphlink("join", f"{s3}/nowhere"), f"{s3}/nowhere")
     assert not out.exists()
 
 
 def test_a_file_as_folder_and_an_empty_folder(graphlink: Run, three: Path, root: str, tmp_path: Path) -> None:
     url = put(three, f"{root}/traces")
-    assert "no Kineto trace given" in told(graphlink(f"{url}/et_0.json", "--out", tmp_path / "out"), f"{url}/et_0.json", 2)
+    assert "no Kineto trace given" in told(
+        graphlink(f"{url}/et_0.json", "--out", tmp_path / "out"), f"{url}/et_0.json", 2
+    )
     files.put_file(three / "et_0.json", f"{root}/notes/readme.txt")
     assert "no Kineto trace" in told(graphlink(f"{root}/notes", "--out", tmp_path / "out"), f"{root}/notes")
 
@@ -360,12 +387,16 @@ def test_without_keys(graphlink: Run, root: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setattr(fsspec.get_filesystem_class("s3"), "_cache", {})
-    assert "credentials" in told(graphlink("--kineto", f"{root}/kineto_0.json", "--out", tmp_path / "out"), f"{root}/kineto_0.json")
+    assert "credentials" in told(
+        graphlink("--kineto", f"{root}/kineto_0.json", "--out", tmp_path / "out"), f"{root}/kineto_0.json"
+    )
 
 
 def test_protocols_without_a_package(graphlink: Run, three: Path, tmp_path: Path) -> None:
     fsspec.register_implementation("odd", "no_such_package.core.Odd", errtxt="Please install it", clobber=True)
-    assert "pip install no_such_package" in told(graphlink("odd://x/traces", "--out", tmp_path / "out"), "odd://x/traces", 2)
+    assert "pip install no_such_package" in told(
+        graphlink("odd://x/traces", "--out", tmp_path / "out"), "odd://x/traces", 2
+    )
     told(graphlink("--kineto", three / "kineto_0.json", "--out", "odd://x/out"), "odd://x/out", 2)
     told(graphlink("--kineto", three / "kineto_0.json", "--out", "nope://x/out"), "nope://x/out", 2)
 
@@ -373,7 +404,14 @@ def test_protocols_without_a_package(graphlink: Run, three: Path, tmp_path: Path
 @pytest.mark.parametrize(
     "command",
     [
-        *(("show", "URL"), ("replay", "URL"), ("check", "URL"), ("critical-path", "URL"), ("bubbles", "URL"), ("astra", "URL")),
+        *(
+            ("show", "URL"),
+            ("replay", "URL"),
+            ("check", "URL"),
+            ("critical-path", "URL"),
+            ("bubbles", "URL"),
+            ("astra", "URL"),
+        ),
         *(("--nsys", "URL"), ("--paddle-logs", "URL")),
     ],
     ids=" ".join,
@@ -391,21 +429,48 @@ def test_nsys_exports_in_a_folder_behind_a_url(graphlink: Run, tmp_path: Path) -
 
 
 def test_a_local_run_does_without_fsspec(three: Path, tmp_path: Path) -> None:
-    code = "import sys; from graphlink.cli import main; status = main(sys.argv[1:]); sys.exit(status or 'fsspec' in sys.modules)"
-    command = [sys.executable, "-c", code, "--kineto", str(three / "kineto_0.json"), "--out", str(tmp_path / "out"), "-q"]
+    code = (
+        "import sys; from graphlink.cli import main; status = main(sys.argv[1:]); sys.exit(status or 'fsspec' in "
+        "sys.modules)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "--kineto",
+        str(three / "kineto_0.json"),
+        "--out",
+        str(tmp_path / "out"),
+        "-q",
+    ]
     subprocess.run(command, check=True)
 
 
 @pytest.mark.parametrize("named", ["nccl", "nccl/*", "nccl/nccl_trace_rank_?"])
 def test_side_files_of_nccl_by_url(graphlink: Run, three: Path, tmp_path: Path, named: str) -> None:
     for rank in range(RANKS):
-        entry = {"record_id": 0, "profiling_name": "nccl:all_reduce", "process_group": ["0", "default_pg"], "collective_seq_id": 1}
+        entry = {
+            "record_id": 0,
+            "profiling_name": "nccl:all_reduce",
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": 1,
+        }
         config = {str(rank): {"0": {"desc": "default_pg", "ranks": str([*range(RANKS)])}}}
         document = {"version": "2.10", "entries": [entry], "pg_config": config, "pg_status": {}}
         (tmp_path / "nccl").mkdir(exist_ok=True)
         (tmp_path / "nccl" / f"nccl_trace_rank_{rank}").write_text(json.dumps(document))
     given = ("--nccl", f"file://{tmp_path}/{named}")
-    ran = graphlink("--kineto", f"file://{three}/kineto_*.json", *given, "--out", tmp_path / "out", "--jobs", "1", "--no-timeline", "-q")
+    ran = graphlink(
+        "--kineto",
+        f"file://{three}/kineto_*.json",
+        *given,
+        "--out",
+        tmp_path / "out",
+        "--jobs",
+        "1",
+        "--no-timeline",
+        "-q",
+    )
     assert (ran.status, ran.err) == (0, "")
     ranks = json.loads((tmp_path / "out" / "summary.json").read_text())["ranks"]
     assert [[file["path"] for file in rank["nccl"]["files"]] for rank in ranks] == [

@@ -1,4 +1,6 @@
-"""What the tests of the HTA adapter need: device calls by correlation, programs of random calls, HTA fed the plain way."""
+"""What the tests of the HTA adapter need: device calls by correlation, programs of random calls, HTA fed the
+plain way.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ def edges(trace: Trace, waits: Waits) -> set[tuple[str, str]]:
     found = []
     for source, call, op in zip(waits.source.tolist(), waits.call.tolist(), waits.device_op.tolist(), strict=True):
         assert (call == NOWHERE) != (op == NOWHERE)
-        target = text[device.name[op]] if call == NOWHERE else f"{text[calls.name[call]]}@{calls.start_ns[call] / 1000:g}"
+        target = (
+            text[device.name[op]] if call == NOWHERE else f"{text[calls.name[call]]}@{calls.start_ns[call] / 1000:g}"
+        )
         found.append((text[device.name[source]], target))
     assert len(set(found)) == len(found)
     return set(found)
 
 
 def repeated(trace_of: Any, times: int, step_us: float) -> Trace:
-    """``times`` copies of a program, one after the other, each in a ProfilerStep. ``trace_of(shift_us, first_id)`` gives its rows."""
+    """``times`` copies of a program, one after the other, each in a ProfilerStep. ``trace_of(shift_us, first_id)``
+    gives its rows.
+    """
     parts = [trace_of(i * step_us, 1000 * i) for i in range(times)]
     steps = [Host(f"ProfilerStep#{i}", i * step_us, (i + 1) * step_us, annotation=True) for i in range(times)]
     calls, device, syncs = ([row for part in parts for row in part[column]] for column in range(3))
@@ -47,7 +53,9 @@ def repeated(trace_of: Any, times: int, step_us: float) -> Trace:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Trace:
-    """Random calls of 1 to 3 threads on 3 streams and 2 devices with their rows. All times differ, as HTA's sorts are unstable."""
+    """Random calls of 1 to 3 threads on 3 streams and 2 devices with their rows. All times differ, as HTA's sorts are
+    unstable.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     threads = int(rng.integers(1, 4))
     calls: list[Call] = []
@@ -75,12 +83,16 @@ def programs(draw: st.DrawFn) -> Trace:
             record = int(rng.choice(list(record_stream))) if of_record else None
             calls.append(Call("cudaStreamWaitEvent" if kind == SyncKind.STREAM_WAIT else "cudaSync", at, end, i, tid))
             syncs.append(Sync(kind, at, end, i, own, record, record_stream.get(record or 0), gpu))
-    steps = [Host(f"ProfilerStep#{i}", 150.0 * i, 150.0 * (i + 1), annotation=True) for i in range(1 + len(calls) // 15)]
+    steps = [
+        Host(f"ProfilerStep#{i}", 150.0 * i, 150.0 * (i + 1), annotation=True) for i in range(1 + len(calls) // 15)
+    ]
     return build_trace(steps, calls, device, syncs)
 
 
 def plain_hta(trace: Trace, device_call: I32, device_id: int) -> set[tuple[int, int, bool]]:
-    """SYNC edges (source row, target row, target is a device row) of HTA fed with every call, ns and its own join by correlation."""
+    """SYNC edges (source row, target row, target is a device row) of HTA fed with every call, ns and its own join by
+    correlation.
+    """
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
     from hta.common.trace import Trace as HtaTrace
@@ -104,7 +116,9 @@ def plain_hta(trace: Trace, device_call: I32, device_id: int) -> set[tuple[int, 
         waits = (s.record_stream[i], s.record[i]) if s.record_known[i] and s.record_stream_known[i] else (-1, -1)
         if s.correlation[i] in joined:
             name = NAMES[SyncKind(s.kind[i])]
-            rows.append((i, "cuda_sync", name, s.start_ns[i], s.end_ns[i], device_id, 0, stream, s.correlation[i], *waits))
+            rows.append(
+                (i, "cuda_sync", name, s.start_ns[i], s.end_ns[i], device_id, 0, stream, s.correlation[i], *waits)
+            )
 
     columns = ["row", "cat", "name", "ts", "end", "pid", "tid", "stream", "correlation"]
     frame = pd.DataFrame(rows, columns=[*columns, "wait_on_stream", "wait_on_cuda_event_record_corr_id"])

@@ -21,14 +21,16 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto
-from graphlink.testing import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
+from tests.simulator import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
 
 Pairs = set[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program as recorded (``linked``), as understood, and as it was: pairs of (device row, call) and (device row, device row)."""
+    """A program as recorded (``linked``), as understood, and as it was: pairs of (device row, call) and (device row,
+    device row).
+    """
 
     execution: Execution
     ids: RowIds
@@ -51,7 +53,9 @@ class Case:
         return set(zip(self.dependencies.host.source.tolist(), self.dependencies.host.call.tolist(), strict=True))
 
     def found_events(self) -> Pairs:
-        return set(zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True))
+        return set(
+            zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True)
+        )
 
     def inferred_events(self) -> Pairs:
         pairs = list(zip(self.device.events.source.tolist(), self.device.events.device_op.tolist(), strict=True))
@@ -61,7 +65,11 @@ class Case:
         """Synchronisation calls that had to wait for more than 3 us."""
         role = roles(self.trace.calls, self.trace.strings)
         sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
-        calls = (self.call_of[self.ids.call_correlation[i]] for i, c in enumerate(self.execution.calls) if c.blocked_ns > 3_000)
+        calls = (
+            self.call_of[self.ids.call_correlation[i]]
+            for i, c in enumerate(self.execution.calls)
+            if c.blocked_ns > 3_000
+        )
         return {c for c in calls if Role(int(role[c])) in sync}
 
     def missing(self, truth: Pairs, found: Pairs) -> Pairs:
@@ -96,7 +104,9 @@ def case(
     return understood(path, execution, ids, sync, vary.device_clock)
 
 
-def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda", clock: DeviceClock | None = None) -> Case:
+def understood(
+    path: Path, execution: Execution, ids: RowIds, sync: str = "cuda", clock: DeviceClock | None = None
+) -> Case:
     shown = (clock or DeviceClock()).at
     linked = linked_of(path)
     comm = communication(linked)
@@ -105,7 +115,9 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     device = device_side(linked, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device
     # Ops of one graph launch share a correlation; they stand in start order on both sides.
-    truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], shown(execution.device[i].start_ns), i))
+    truth = sorted(
+        range(len(execution.device)), key=lambda i: (ids.device_correlation[i], shown(execution.device[i].start_ns), i)
+    )
     read = np.lexsort((np.arange(len(rows.start_ns)), rows.start_ns, rows.correlation))
     row_of = {t: int(r) for t, r in zip(truth, read, strict=True)}
     call_of = {int(c): i for i, c in enumerate(linked.trace.calls.correlation)}

@@ -1,4 +1,6 @@
-"""Event waits around communication, read from the order of calls: against the truth of simulated programs, without any row."""
+"""Event waits around communication, read from the order of calls: against the truth of simulated programs, without any
+row.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.testing import Communicating, communicating_program, run, write_kineto
 from tests.depend.programs import Case, Pairs, understood
+from tests.simulator import Communicating, communicating_program, run, write_kineto
 
 SEEDS = range(8)
 ALIKE = {
@@ -48,7 +50,8 @@ def reached(case: Case, edges: Pairs, asked: Pairs) -> int:
 
 @pytest.mark.parametrize(("name", "recall"), [
     ("awaited at once", 1.0), ("awaited in order", 1.0), ("without NCCL's own waits", 1.0), ("never awaited", 1.0),
-    ("called on a stream without work", 0.8), ("called on a side stream", 0.95), ("with the user's copies between", 0.4),
+    ("called on a stream without "
+     "work", 0.8), ("called on a side stream", 0.95), ("with the user's copies between", 0.4),
     ("of two communicators", 0.8),
 ])  # fmt: skip
 def test_what_is_read_is_true_and_most_of_what_is_true_is_read(tmp_path: Path, name: str, recall: float) -> None:
@@ -66,7 +69,9 @@ def test_what_is_read_is_true_and_most_of_what_is_true_is_read(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(("dialect", "recall"), [("2026", 1.0), ("2024", 0.9)])
-def test_a_wait_that_names_its_work_by_number_is_for_that_and_no_older_one(tmp_path: Path, dialect: str, recall: float) -> None:
+def test_a_wait_that_names_its_work_by_number_is_for_that_and_no_older_one(
+    tmp_path: Path, dialect: str, recall: float
+) -> None:
     """Without the number the oldest work is read, which is true, but less than the truth."""
     reached_ = true = 0
     for seed in SEEDS:

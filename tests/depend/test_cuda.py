@@ -15,7 +15,8 @@ LAUNCH, RECORD, WAIT = "cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEve
 
 
 def waited_for(*, event: int | None, ends: tuple[float, float], told: bool = False) -> list[tuple[str, str]]:
-    """Two devices run an op on stream 7 each, until ``ends``; an event is recorded there, and device 0 waits for it on stream 9.
+    """Two devices run an op on stream 7 each, until ``ends``; an event is recorded there, and device 0 waits for it on
+    stream 9.
 
     Return (awaited, waiting) ops. ``told``: a ``cuda_event`` row has the device of the record, which is 1.
     """
@@ -40,7 +41,9 @@ def waited_for(*, event: int | None, ends: tuple[float, float], told: bool = Fal
     waits = cuda_waits(linked).waits
     mine = np.flatnonzero(waits.device_op != NOWHERE)
     names = [trace.strings[code] for code in trace.device.name.tolist()]
-    return [(names[s], names[t]) for s, t in zip(waits.source[mine].tolist(), waits.device_op[mine].tolist(), strict=True)]
+    return [
+        (names[s], names[t]) for s, t in zip(waits.source[mine].tolist(), waits.device_op[mine].tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("event", [None, 5])

@@ -42,7 +42,10 @@ def test_an_overlap_is_taken_off_the_earlier_op() -> None:
 
 def test_small_start_delays_cost_with_their_op_and_large_ones_are_nodes() -> None:
     graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 40, 50, 2)))
-    assert graph.start_delay_ns[[op(graph, 10), op(graph, 40)]].tolist() == [7_000, 20_000]  # the first from 3, when both were launched
+    assert graph.start_delay_ns[[op(graph, 10), op(graph, 40)]].tolist() == [
+        7_000,
+        20_000,
+    ]  # the first from 3, when both were launched
     assert not (graph.kind == NodeKind.DEVICE_DELAY).any()
     graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 41, 50, 2)))
     delay = int(np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)[0])
@@ -57,16 +60,22 @@ def test_what_starts_when_it_is_ready_has_no_delay() -> None:
 
 
 @pytest.mark.parametrize(("ended", "explained"), [(100, True), (99, True), (70, True), (69, False)])
-def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_start(ended: float, explained: bool) -> None:
+def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_start(
+    ended: float, explained: bool
+) -> None:
     graph = graph_of(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)))
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
 
 
-@pytest.mark.parametrize(("ended", "resolution_ns", "explained"), [(100, 1, True), (100, 1000, False), (99, 1000, True)])
+@pytest.mark.parametrize(
+    ("ended", "resolution_ns", "explained"), [(100, 1, True), (100, 1000, False), (99, 1000, True)]
+)
 def test_what_ended_in_the_us_of_the_start_may_have_ended_after_it_where_times_are_rounded(
     ended: float, resolution_ns: int, explained: bool
 ) -> None:
-    trace = replace(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)), resolution_ns=resolution_ns)
+    trace = replace(
+        launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)), resolution_ns=resolution_ns
+    )
     graph = graph_of(trace)
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
 
@@ -83,12 +92,18 @@ def test_only_a_start_more_than_20_us_late_is_explained_by_an_unseen_wait(ready:
 
 @pytest.mark.parametrize(("ended", "explains"), [(75, False), (75.001, True)])
 def test_what_ended_before_the_op_was_ready_anyway_explains_nothing(ended: float, explains: bool) -> None:
-    graph = graph_of(launches(Device("before", 10, 75, 1), Device("a", 12, ended, 2, stream=9), Device("b", 100, 110, 3)))
+    graph = graph_of(
+        launches(Device("before", 10, 75, 1), Device("a", 12, ended, 2, stream=9), Device("b", 100, 110, 3))
+    )
     assert ((op(graph, 12), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explains
 
 
-@pytest.mark.parametrize(("elsewhere", "ended", "explains"), [(95, 90, False), (94.999, 90, True), (95, 95, True), (96, 94.999, False)])
-def test_where_another_device_ended_within_5_us_so_must_what_explains_a_late_start(elsewhere: float, ended: float, explains: bool) -> None:
+@pytest.mark.parametrize(
+    ("elsewhere", "ended", "explains"), [(95, 90, False), (94.999, 90, True), (95, 95, True), (96, 94.999, False)]
+)
+def test_where_another_device_ended_within_5_us_so_must_what_explains_a_late_start(
+    elsewhere: float, ended: float, explains: bool
+) -> None:
     """Waits go across devices as well."""
     ops = (Device("other", 10, elsewhere, 1, device=1), Device("a", 12, ended, 2, stream=9), Device("b", 100, 110, 3))
     graph = graph_of(launches(*ops))
@@ -113,7 +128,9 @@ def test_ops_of_one_graph_launch_order_themselves() -> None:
     calls = [Call("cudaEventRecord", 0, 0.5, 8), Call("cudaGraphLaunch", 1, 2, 1), Call("cudaLaunchKernel", 3, 4, 2)]
     device = [Device("a", 10, 99, 1, stream=9), Device("b", 100, 110, 1), Device("c", 130, 140, 2, stream=11)]
     graph = graph_of(build_trace(host=[Host("op", 0, 2000)], calls=calls, device=device))
-    assert edges(graph, EdgeKind.EVENT) == {(op(graph, 10), op(graph, 100))}, "c is late, too, but nothing was recorded behind b"
+    assert edges(graph, EdgeKind.EVENT) == {(op(graph, 10), op(graph, 100))}, (
+        "c is late, too, but nothing was recorded behind b"
+    )
 
 
 @pytest.mark.parametrize(("correlation", "explains"), [(0, True), (1, False)])
@@ -148,7 +165,17 @@ def test_with_rows_the_wait_call_without_one_lies_between_the_launches(
     """The last of ``calls`` has a row, which tells the record (``row``) or none; the launches begin at 0, 2 and 4."""
     ops = (Device("first", 5, 6, 1, stream=11), Device("a", 10, 99, 2, stream=9), Device("b", 100, 110, 3))
     made = tuple(Call(name, at, at + 0.2, 20 + i) for i, (name, at) in enumerate(calls))
-    rows = (Sync(SyncKind.STREAM_WAIT, made[-1].start, made[-1].end, made[-1].correlation, stream=7, record=row, record_stream=11),)
+    rows = (
+        Sync(
+            SyncKind.STREAM_WAIT,
+            made[-1].start,
+            made[-1].end,
+            made[-1].correlation,
+            stream=7,
+            record=row,
+            record_stream=11,
+        ),
+    )
     graph = graph_of(launches(*ops, calls=made, syncs=rows))
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explains
 
@@ -163,10 +190,16 @@ def test_with_rows_a_late_start_is_explained_only_behind_a_wait_call_that_has_no
 
 
 def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> None:
-    """The call blocks nothing, but the op is cut behind it: the sync edge to the next operator would let the launch run ahead."""
+    """The call blocks nothing, but the op is cut behind it: the sync edge to the next operator would let the launch run
+    ahead.
+    """
     trace = build_trace(
         host=[Host("op", 0, 100), Host("next", 110, 120)],
-        calls=[Call("cudaLaunchKernel", 2, 4, 1), Call("cudaStreamSynchronize", 30, 31, 2), Call("cudaLaunchKernel", 40, 42, 3)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 4, 1),
+            Call("cudaStreamSynchronize", 30, 31, 2),
+            Call("cudaLaunchKernel", 40, 42, 3),
+        ],
         device=[Device("a", 6, 20, 1), Device("b", 45, 50, 3, stream=9)],
         syncs=[Sync(SyncKind.STREAM, 30, 31, 2, stream=7)],
     )
@@ -202,7 +235,9 @@ def test_a_delay_that_begins_as_another_ends_comes_after_nothing_but_its_own_dep
     assert (found.after.tolist(), found.heads.tolist(), found.row.tolist()) == ([-1, 0], [True, True], [0, 1])
 
 
-lates = st.lists(st.tuples(st.integers(0, 500), st.integers(21, 300)), min_size=1, max_size=12, unique_by=lambda x: x[0] + x[1])
+lates = st.lists(
+    st.tuples(st.integers(0, 500), st.integers(21, 300)), min_size=1, max_size=12, unique_by=lambda x: x[0] + x[1]
+)
 
 
 @given(lates)
@@ -222,7 +257,10 @@ def test_delay_nodes_share_no_moment_and_cover_every_late_op(late: list[tuple[in
     for i, before in enumerate(found.after.tolist()):
         assert before == -1 or found.end_ns[before] == found.start_ns[i]
     owners = found.row.tolist()
-    assert all(ready[owners[i]] <= found.start_ns[i] and found.end_ns[i] <= device.start_ns[owners[i]] for i in range(len(owners)))
+    assert all(
+        ready[owners[i]] <= found.start_ns[i] and found.end_ns[i] <= device.start_ns[owners[i]]
+        for i in range(len(owners))
+    )
 
 
 def test_stream_order_of_nothing() -> None:

@@ -1,4 +1,6 @@
-"""Whether what is found is what was true on machines whose clocks are off, whose calls and threads wake up late and whose hosts poll."""
+"""Whether what is found is what was true on machines whose clocks are off, whose calls and threads wake up late and
+whose hosts poll.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import rounding_ns
 from graphlink.model import NOWHERE, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.testing import (
+from tests.depend.programs import Case, Pairs, built, case, linked_of
+from tests.depend.test_truth import WITH_ROWS, WITHOUT_ROWS
+from tests.simulator import (
     DeviceClock,
     Execution,
     Program,
@@ -34,8 +38,6 @@ from graphlink.testing import (
     write_json,
     write_kineto,
 )
-from tests.depend.programs import Case, Pairs, built, case, linked_of
-from tests.depend.test_truth import WITH_ROWS, WITHOUT_ROWS
 
 PROGRAMS, FEW = 300, 60
 MOST_NS = 20_000
@@ -52,17 +54,22 @@ def drift(random: Random) -> DeviceClock:
 
 def steps(random: Random) -> DeviceClock:
     """Set forward or back once, somewhere."""
-    return DeviceClock(random.randint(-MOST_NS, MOST_NS), steps=((random.randint(500_000, 4_000_000), random.randint(-MOST_NS, MOST_NS)),))
+    return DeviceClock(
+        random.randint(-MOST_NS, MOST_NS),
+        steps=((random.randint(500_000, 4_000_000), random.randint(-MOST_NS, MOST_NS)),),
+    )
 
 
 CLOCKS = {"offset": offset, "drift": drift, "steps": steps}
 
 
 def uncertain(x: Case) -> Pairs:
-    """Pairs of queries whose answer nobody can know, and of calls whose row does not name the record, which are inferred.
+    """Pairs of queries whose answer nobody can know, and of calls whose row does not name the record, which are
+    inferred.
 
-    Nobody can know it where another machine gives the same recording, and there the query found what is found here: one that ran its ops
-    when they are found to have run, where that breaks no rule (``possible``). The clock of its device makes up the difference.
+    Nobody can know it where another machine gives the same recording, and there the query found what is found here: one
+    that ran its ops when they are found to have run, where that breaks no rule (``possible``). The clock of its device
+    makes up the difference.
     """
     role = roles(x.trace.calls, x.trace.strings)
     queries = {(op, call) for op, call in x.waits ^ x.found_waits() if role[call] == Role.EVENT_QUERY}
@@ -74,7 +81,8 @@ def uncertain(x: Case) -> Pairs:
 def possible(x: Case) -> bool:
     """Tell whether ops may have run when they are found to have run.
 
-    None before its launch, none before what it waited for or what was before it on its stream was over, and no call over before that.
+    None before its launch, none before what it waited for or what was before it on its stream was over, and no call
+    over before that.
     """
     device, calls, call = x.trace.device, x.trace.calls, x.linked.device_call
     role = roles(calls, x.trace.strings)
@@ -111,7 +119,9 @@ class Counts:
 
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("programs", [FEW, pytest.param(PROGRAMS, marks=pytest.mark.long)])
-def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(tmp_path: Path, clock: str, programs: int) -> None:
+def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(
+    tmp_path: Path, clock: str, programs: int
+) -> None:
     waits, events = Counts(), Counts()
     for seed in range(programs):
         vary = Variation(device_clock=CLOCKS[clock](Random(seed + 500)))
@@ -165,7 +175,9 @@ def test_without_rows_little_is_false_whatever_the_clock(tmp_path: Path, clock: 
 
 
 @pytest.mark.parametrize(
-    "dirt", [with_slow_wakeups, with_spins, lambda p: with_spins(with_slow_wakeups(p))], ids=["wake-ups", "spins", "both"]
+    "dirt",
+    [with_slow_wakeups, with_spins, lambda p: with_spins(with_slow_wakeups(p))],
+    ids=["wake-ups", "spins", "both"],
 )
 @pytest.mark.parametrize("programs", [FEW // 5, pytest.param(PROGRAMS // 5, marks=pytest.mark.long)])
 def test_without_rows_little_is_false_on_machines_that_wake_up_late(
@@ -207,20 +219,25 @@ def test_threads_that_wake_up_late_are_still_released_by_who_signalled(tmp_path:
         execution = run(with_slow_wakeups(training_program(seed, Training(steps=6))))
         graph = graph_of(tmp_path, execution, Variation(forward_flows=flows))
         woken = [
-            (int(graph.start_ns[t] + graph.epoch_ns), int(graph.tid[t]) != execution.program.pid) for _, t in edges(graph, EdgeKind.THREAD)
+            (int(graph.start_ns[t] + graph.epoch_ns), int(graph.tid[t]) != execution.program.pid)
+            for _, t in edges(graph, EdgeKind.THREAD)
         ]
         base_ns = int(graph.epoch_ns) - execution.start_ns
         for handover in execution.handovers:
             at_ns = (base_ns + handover.signal_ns, base_ns + handover.woken_ns + 2_000)
             handovers += 1
-            released += any(at_ns[0] - 50_000 <= ns <= at_ns[1] and other == bool(handover.to_thread) for ns, other in woken)
+            released += any(
+                at_ns[0] - 50_000 <= ns <= at_ns[1] and other == bool(handover.to_thread) for ns, other in woken
+            )
     print(f"\n{released} of {handovers} hand-overs have their edge")
     assert handovers >= 100
     assert released >= 0.95 * handovers
 
 
 def test_what_a_host_polled_for_is_an_edge_or_named(tmp_path: Path) -> None:
-    """It goes on before the kernel ends, so the edge is from what that kernel had to wait for, and the rest of its time is named."""
+    """It goes on before the kernel ends, so the edge is from what that kernel had to wait for, and the rest of its time
+    is named.
+    """
     polls = named = edges_of = false = 0
     for seed in range(20):
         execution = run(with_spins(random_program(seed, Shape(threads=1, streams=2, ops=80))))
@@ -231,7 +248,9 @@ def test_what_a_host_polled_for_is_an_edge_or_named(tmp_path: Path) -> None:
         linked = linked_of(tmp_path / "kineto.json")
         found = built(linked, sync="cuda")
         graph, correlation = found.graph, linked.trace.device.correlation
-        waited = {int(correlation[graph.row[s]]) for s, t in edges(graph, EdgeKind.SYNC) if graph.kind[t] != NodeKind.END}
+        waited = {
+            int(correlation[graph.row[s]]) for s, t in edges(graph, EdgeKind.SYNC) if graph.kind[t] != NodeKind.END
+        }
         before = {execution.device[spin.source].previous for spin in execution.spins}
         own = {ids.device_correlation[spin.source] for spin in execution.spins}
         right = own | {ids.device_correlation[op] for op in before if op is not None}
@@ -248,8 +267,14 @@ def test_what_a_host_polled_for_is_an_edge_or_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "kernel"),
     [
-        ("vllm::all_reduce", "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals, int)"),
-        ("symm_mem::multimem_all_reduce_", "void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)"),
+        (
+            "vllm::all_reduce",
+            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals, int)",
+        ),
+        (
+            "symm_mem::multimem_all_reduce_",
+            "void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
+        ),
         ("FusedDispatch", "void deep_ep::internode::dispatch<false, 4>(int const*, int*)"),
         ("sgl_kernel::all_reduce", "void sglang::cross_device_reduce_2stage<half, 8>(sglang::RankData*)"),
         ("c10d::allreduce_", "oneccl_allreduce_medium(sycl::queue, void*)"),
@@ -276,6 +301,8 @@ def test_rows_of_other_devices_are_linked_or_named(tmp_path: Path, maker: str) -
     linked = np.count_nonzero(prepared.linked.device_call >= 0)
     if maker == "npu" and not linked:
         ops = len(execution.device)
-        assert any("npu_task" in w and "npu_copy" in w and str(ops) in w.replace(",", "") for w in prepared.warnings), prepared.warnings
+        assert any("npu_task" in w and "npu_copy" in w and str(ops) in w.replace(",", "") for w in prepared.warnings), (
+            prepared.warnings
+        )
         return
     assert linked == len(execution.device)

@@ -27,7 +27,9 @@ graphs = st.integers(2, 30).flatmap(
 
 
 @given(graphs, st.sampled_from([0, 64]))
-def test_every_edge_runs_forward_and_starts_ascend(graph: tuple[list[int], list[tuple[int, int]], list[int]], quick_rounds: int) -> None:
+def test_every_edge_runs_forward_and_starts_ascend(
+    graph: tuple[list[int], list[tuple[int, int]], list[int]], quick_rounds: int
+) -> None:
     """Whatever the starts: where one lies before that of a source it is moved up, by no more than it must."""
     starts, pairs, names = graph
     pairs = [(names[a], names[b]) for a, b in pairs]

@@ -20,9 +20,9 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, SyncKind, Trace
-from graphlink.testing import Training, random_program, run, training_program, write_kineto
 from tests.build import Call, Device, Flow, Host, Sync, build_trace
 from tests.depend.programs import built, linked_of, shape
+from tests.simulator import Training, random_program, run, training_program, write_kineto
 
 
 def graph_of(trace: Trace, **options: object) -> Graph:
@@ -32,7 +32,9 @@ def graph_of(trace: Trace, **options: object) -> Graph:
 def nodes(graph: Graph, kind: NodeKind) -> list[tuple[float, float, float]]:
     """(start, cost, wait) in us of the nodes of a kind."""
     at = np.flatnonzero(graph.kind == kind)
-    return [(float(graph.start_ns[i]) / 1e3, float(graph.duration_ns[i]) / 1e3, float(graph.wait_ns[i]) / 1e3) for i in at]
+    return [
+        (float(graph.start_ns[i]) / 1e3, float(graph.duration_ns[i]) / 1e3, float(graph.wait_ns[i]) / 1e3) for i in at
+    ]
 
 
 def edges(graph: Graph, kind: EdgeKind) -> set[tuple[int, int]]:
@@ -133,7 +135,11 @@ def test_a_call_whose_device_work_was_done_before_blocks_nothing() -> None:
 def test_a_wait_that_is_not_explained_stays_in_its_op_and_is_told() -> None:
     trace = build_trace(
         host=[Host("op", 0, 200), Host("next", 210, 220)],
-        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaLaunchKernel", 11, 14, 3), Call("cudaStreamSynchronize", 20, 190, 2)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 10, 1),
+            Call("cudaLaunchKernel", 11, 14, 3),
+            Call("cudaStreamSynchronize", 20, 190, 2),
+        ],
         device=[Device("k", 15, 30, 1), Device("k", 16, 31, 3, stream=9)],
     )
     made = built(link(trace, None, match_hosts(trace, None)), sync="cuda")
@@ -199,7 +205,9 @@ def test_a_call_that_runs_on_beside_its_copy_has_launched_when_the_copy_began() 
 
 
 def handover(latency: float = 50) -> Trace:
-    """The main thread hands over to an autograd thread, sleeps, and goes on when that one is done, each ``latency`` us later."""
+    """The main thread hands over to an autograd thread, sleeps, and goes on when that one is done, each ``latency`` us
+    later.
+    """
     began, done = 100 + latency, 500 + latency
     return build_trace(
         host=[
@@ -256,7 +264,9 @@ def test_calls_that_outlast_all_nodes_end_with_the_rank() -> None:
 
 
 def test_calls_behind_the_rows_are_left_out_and_told() -> None:
-    trace = build_trace(host=[Host("op", 0, 12)], calls=[Call("cudaDeviceSynchronize", 20, 90, 2)], device=[Device("k", 5, 9, 0)])
+    trace = build_trace(
+        host=[Host("op", 0, 12)], calls=[Call("cudaDeviceSynchronize", 20, 90, 2)], device=[Device("k", 5, 9, 0)]
+    )
     made = built(link(trace, None, match_hosts(trace, None)), sync="cuda")
     assert not (made.graph.kind == NodeKind.HOST_CALL).any()
     assert any("profiler's own" in w for w in made.warnings)
@@ -275,14 +285,23 @@ STOPS = Call("cudaDeviceSynchronize", 120, 200, 9)
         ({"host": [Host("next", 210, 220)]}, False),
         ({"host": [Host("around", 110, 230, annotation=True)]}, False),
         ({"calls": [Call("cudaEventRecord", 205, 206, 8)], "host": [Host("on another thread", 5, 300, tid=2)]}, False),
-        ({"calls": [Call("cudaLaunchKernel", 130, 140, 8, tid=2)], "host": [Host("on another thread", 5, 300, tid=2)]}, False),
+        (
+            {
+                "calls": [Call("cudaLaunchKernel", 130, 140, 8, tid=2)],
+                "host": [Host("on another thread", 5, 300, tid=2)],
+            },
+            False,
+        ),
     ],
 )
-def test_the_last_synchronisation_is_the_profilers_whatever_goes_on_elsewhere(more: dict[str, Any], left_out: bool) -> None:
+def test_the_last_synchronisation_is_the_profilers_whatever_goes_on_elsewhere(
+    more: dict[str, Any], left_out: bool
+) -> None:
     trace = build_trace(
         host=[Host("op", 0, 100), *more.get("host", [])],
         calls=[Call("cudaLaunchKernel", 2, 10, 1), STOPS, *more.get("calls", [])],
-        device=more.get("device", [Device("k", 15, 85, 1)]) + [Device("k", 215, 218, 8)] * (len(more.get("calls", [])) and not left_out),
+        device=more.get("device", [Device("k", 15, 85, 1)])
+        + [Device("k", 215, 218, 8)] * (len(more.get("calls", [])) and not left_out),
     )
     linked = link(trace, None, match_hosts(trace, None))
     own = trace.strings.index("cudaDeviceSynchronize")
@@ -293,10 +312,16 @@ def test_the_last_synchronisation_is_the_profilers_whatever_goes_on_elsewhere(mo
 
 
 @given(seed=st.integers(0, 10_000), gap_ns=st.sampled_from([0, 20_000, 500_000]), cuda_sync=st.booleans())
-def test_every_ns_of_a_thread_is_in_one_place(tmp_path_factory: pytest.TempPathFactory, seed: int, gap_ns: int, cuda_sync: bool) -> None:
-    """Cost + waits are the stretches of the nodes, to the ns; these lie one behind the other, and between them threads are asleep."""
+def test_every_ns_of_a_thread_is_in_one_place(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, gap_ns: int, cuda_sync: bool
+) -> None:
+    """Cost + waits are the stretches of the nodes, to the ns; these lie one behind the other, and between them threads
+    are asleep.
+    """
     path = tmp_path_factory.mktemp("identity") / "kineto.json"
-    write_kineto(run(random_program(seed, shape(Random(seed)))), path, dialect=["2023", "2024"][seed % 2], cuda_sync=cuda_sync)
+    write_kineto(
+        run(random_program(seed, shape(Random(seed)))), path, dialect=["2023", "2024"][seed % 2], cuda_sync=cuda_sync
+    )
     linked = linked_of(path)
     found = find(linked, BuildOptions(sync="cuda"))
     host = host_side(linked, communication(linked), found.cuda, found.dependencies, gap_ns)
@@ -334,7 +359,9 @@ def test_own_time_adds_up_over_an_op_and_its_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(10, 20.4), (20, 20.4)])
 @pytest.mark.parametrize("call", ["cudaLaunchKernel", "cudaStreamSynchronize"])
-def test_a_call_that_ends_later_than_the_last_op_of_its_thread_adds_no_time(begin: float, end: float, call: str) -> None:
+def test_a_call_that_ends_later_than_the_last_op_of_its_thread_adds_no_time(
+    begin: float, end: float, call: str
+) -> None:
     """Rounding lets a call overhang its op: behind its last mark a thread is over."""
     trace = build_trace(
         host=[Host("aten::a", 0, 5), Host("aten::mm", begin, end)],

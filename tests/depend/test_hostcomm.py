@@ -41,14 +41,18 @@ def gloo(kind: str, start: float, end: float, tid: int = 1) -> Host:
 def test_the_next_row_begins_at_most_50_us_after_the_receive_ended(follows: float, waited: bool) -> None:
     build = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("after", 100 + follows, 300))
     assert waits(build) == ([(100, 90)] if waited else [])
-    assert [int(k) for k, t in zip(build.graph.kind, build.graph.start_ns, strict=True) if t == 100_000][:1] == [NodeKind.HOST_GAP] * waited
+    assert [int(k) for k, t in zip(build.graph.kind, build.graph.start_ns, strict=True) if t == 100_000][:1] == [
+        NodeKind.HOST_GAP
+    ] * waited
     told = [w for w in build.warnings if "pending" in w]
     assert told == (
         []
         if waited
         else [
-            "1 host-side receives or collectives were pending for 0.090 ms while their thread ran nothing, but the next op "
-            "of that thread began more than 50 us after they ended (2 ms if another thread ran them): that time is not taken as waiting"
+            "1 host-side receives or collectives were pending for 0.090 ms while their thread ran nothing, but the "
+            "next op "
+            "of that thread began more than 50 us after they ended (2 ms if another thread ran them): that time is not "
+            "taken as waiting"
         ]
     )
 
@@ -70,8 +74,12 @@ def test_of_several_that_end_in_one_stretch_the_last_counts() -> None:
 
 def test_a_wait_begins_with_the_receive_or_where_something_nested_ended() -> None:
     assert waits(made(Host("outer", 0, 400), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 70)]
-    assert waits(made(Host("outer", 0, 400), Host("a", 10, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 40)]
-    assert waits(made(Host("outer", 0, 400), Host("a", 40, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 40)]
+    assert waits(made(Host("outer", 0, 400), Host("a", 10, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [
+        (100, 40)
+    ]
+    assert waits(made(Host("outer", 0, 400), Host("a", 40, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [
+        (100, 40)
+    ]
 
 
 def test_the_op_in_which_nothing_nested_ran_has_waited() -> None:
@@ -94,12 +102,22 @@ def test_a_wait_between_ops_is_at_the_node_that_carries_the_time() -> None:
     """The row begins 40 us after the last op, and that is a gap."""
     graph = made(Host("a", 0, 20), gloo("recv", 60, 100), Host("after", 110, 300)).graph
     host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_GAP))
-    table = zip(graph.start_ns[host].tolist(), graph.duration_ns[host].tolist(), graph.wait_ns[host].tolist(), strict=True)
-    assert [tuple(v / 1e3 for v in row) for row in table] == [(0, 20, 0), (20, 40, 0), (60, 0, 40), (100, 10, 0), (110, 190, 0)]
+    table = zip(
+        graph.start_ns[host].tolist(), graph.duration_ns[host].tolist(), graph.wait_ns[host].tolist(), strict=True
+    )
+    assert [tuple(v / 1e3 for v in row) for row in table] == [
+        (0, 20, 0),
+        (20, 40, 0),
+        (60, 0, 40),
+        (100, 10, 0),
+        (110, 190, 0),
+    ]
 
 
 def test_a_wait_inside_a_wait_counts_once() -> None:
-    """A call waits for a kernel while a receive is pending that is waited for in all: blocked over [5, 100), with a cut at 45."""
+    """A call waits for a kernel while a receive is pending that is waited for in all: blocked over [5, 100), with a cut
+    at 45.
+    """
     trace = build_trace(
         host=[Host("wait", 0, 130), gloo("recv", 5, 100), Host("after", 140, 150)],
         calls=[Call("cudaLaunchKernel", 1, 2, 1), Call("cudaStreamSynchronize", 20, 50, 2)],
@@ -123,7 +141,9 @@ def test_what_ends_behind_the_last_row_of_its_thread_or_before_the_first_was_not
 
 
 def collectives(follows: float, rf_ids: tuple[int, int] = (3, 5)) -> Built:
-    """Thread 1 asks for a large and a small all-reduce; gloo's threads take the small one up first. The main thread then waits."""
+    """Thread 1 asks for a large and a small all-reduce; gloo's threads take the small one up first. The main thread
+    then waits.
+    """
     return made(
         Host("step", 0, 2000, annotation=True, rf_id=1),
         Host("c10d::allreduce_", 10, 40, rf_id=2),
@@ -138,7 +158,9 @@ def comms(build: Built) -> list[tuple[float, float, float, float]]:
     """(start, end, duration, start delay) of each COMM node, by id."""
     graph = build.graph
     nodes = np.flatnonzero(graph.kind == NodeKind.HOST_COMM)
-    table = np.stack([graph.start_ns[nodes], graph.end_ns[nodes], graph.duration_ns[nodes], graph.start_delay_ns[nodes]], axis=1)
+    table = np.stack(
+        [graph.start_ns[nodes], graph.end_ns[nodes], graph.duration_ns[nodes], graph.start_delay_ns[nodes]], axis=1
+    )
     return [tuple(row) for row in (table / 1e3).tolist()]
 
 
@@ -154,7 +176,9 @@ def test_an_op_releases_what_a_thread_of_gloos_runs_for_it() -> None:
 
 
 def test_what_one_thread_of_gloos_runs_comes_one_after_the_other() -> None:
-    """The second waits for the first until 700, and 8 us for the thread; the third was asked for when the thread was free."""
+    """The second waits for the first until 700, and 8 us for the thread; the third was asked for when the thread was
+    free.
+    """
     build = made(
         Host("before", 0, 5, rf_id=1),
         Host("c10d::allreduce_", 10, 40, rf_id=2),
@@ -179,7 +203,9 @@ def test_the_thread_that_asked_waits_and_may_take_long_to_wake(follows: float) -
 
 def test_who_was_woken_more_than_2_ms_later_did_something_else() -> None:
     late = made(
-        Host("c10d::allreduce_", 0, 20, rf_id=2), gloo("all_reduce", 10, 700, tid=8)._replace(rf_id=3), Host("after", 2701, 3000, rf_id=4)
+        Host("c10d::allreduce_", 0, 20, rf_id=2),
+        gloo("all_reduce", 10, 700, tid=8)._replace(rf_id=3),
+        Host("after", 2701, 3000, rf_id=4),
     )
     assert waits(late) == []
     assert any("pending" in w for w in late.warnings)
@@ -195,7 +221,9 @@ def test_a_recorded_wait_is_one_however_late_the_next_row_begins() -> None:
     """The range ends when Python has gone on, here 5 ms after the receive."""
     wait = Host("graphlink::wait", 20, 5100, annotation=True)
     assert waits(made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait, Host("after", 5200, 5300))) == [(100, 80)]
-    other = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait._replace(name="mine"), Host("after", 5200, 5300))
+    other = made(
+        Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait._replace(name="mine"), Host("after", 5200, 5300)
+    )
     assert waits(other) == []
     done = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 15), wait._replace(start=200), Host("after", 5200, 5300))
     assert waits(done) == [], "the receive had ended before the wait began"

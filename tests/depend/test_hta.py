@@ -1,7 +1,7 @@
 """HTA as a source of synchronisation edges.
 
-The suite runs on HolisticTraceAnalysis 0.5.0, which mlc-chakra brings. To run it on traceinsight 0.6.1 (the same module ``hta``; never
-both in one environment):
+The suite runs on HolisticTraceAnalysis 0.5.0, which mlc-chakra brings. To run it on traceinsight 0.6.1 (the same module
+``hta``; never both in one environment):
 
     python -m venv ti && ti/bin/pip install --no-deps traceinsight==0.6.1
     ti/bin/pip install numpy 'pandas<3' networkx psutil pyyaml msgspec isal zstandard pytest hypothesis
@@ -74,7 +74,9 @@ def test_stream_sync_waits_for_the_last_op_of_its_stream() -> None:
     assert found(trace) == {("kA", "cudaStreamSynchronize@30")}
 
 
-@pytest.mark.parametrize("launch", ["cudaGraphLaunch", "cudaLaunchCooperativeKernel", "cudaMemcpy2DAsync", "cuMemcpyDtoHAsync_v2"])
+@pytest.mark.parametrize(
+    "launch", ["cudaGraphLaunch", "cudaLaunchCooperativeKernel", "cudaMemcpy2DAsync", "cuMemcpyDtoHAsync_v2"]
+)
 def test_launch_by_any_name_is_seen(launch: str) -> None:
     trace = build_trace(
         calls=[
@@ -84,7 +86,11 @@ def test_launch_by_any_name_is_seen(launch: str) -> None:
             Call("cudaStreamWaitEvent", 40, 42, 4),
             Call(launch, 60, 65, 5),
         ],
-        device=[Device("kOld", 15, 20, 1, stream=20), Device("kA", 30, 130, 2, stream=20), Device("kC", 140, 160, 5, stream=7)],
+        device=[
+            Device("kOld", 15, 20, 1, stream=20),
+            Device("kA", 30, 130, 2, stream=20),
+            Device("kC", 140, 160, 5, stream=7),
+        ],
         syncs=[Sync(WAIT, 40, 42, 4, stream=7, record=3, record_stream=20)],
     )
     assert found(trace) == {("kA", "kC")}
@@ -93,7 +99,11 @@ def test_launch_by_any_name_is_seen(launch: str) -> None:
 def test_graph_launch_of_several_kernels_keeps_the_last_of_each_stream() -> None:
     trace = build_trace(
         calls=[Call("cudaGraphLaunch", 10, 15, 1), Call("cudaDeviceSynchronize", 30, 200, 2)],
-        device=[Device("k1", 20, 40, 1, stream=7), Device("k2", 45, 60, 1, stream=7), Device("k3", 30, 190, 1, stream=8)],
+        device=[
+            Device("k1", 20, 40, 1, stream=7),
+            Device("k2", 45, 60, 1, stream=7),
+            Device("k3", 30, 190, 1, stream=8),
+        ],
         syncs=[Sync(DEVICE, 30, 200, 2)],
     )
     assert found(trace) == {("k2", "cudaDeviceSynchronize@30"), ("k3", "cudaDeviceSynchronize@30")}
@@ -326,7 +336,9 @@ def test_graphs_do_not_outlive_their_window(monkeypatch: pytest.MonkeyPatch) -> 
 
     made: list[weakref.ref[object]] = []
     create = cpa.CPGraph._create_event_nodes
-    monkeypatch.setattr(cpa.CPGraph, "_create_event_nodes", lambda graph: (made.append(weakref.ref(graph)), create(graph)))
+    monkeypatch.setattr(
+        cpa.CPGraph, "_create_event_nodes", lambda graph: (made.append(weakref.ref(graph)), create(graph))
+    )
     trace = build_trace(**stream_sync())
     gc.disable()
     try:

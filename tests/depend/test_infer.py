@@ -19,7 +19,9 @@ def awaited(call: Call, *device: Device, resolution_ns: int = 1) -> set[str]:
     trace = build_trace(host=rows, calls=[*launches, call], device=device, resolution_ns=resolution_ns)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     at = trace.calls.correlation.tolist().index(call.correlation)
-    return {trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at}
+    return {
+        trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at
+    }
 
 
 FIRST = Device("early", 5, 20, 1, stream=9)
@@ -32,8 +34,15 @@ def test_it_ended_inside_the_call_at_most_30_us_before_the_return(ended: float, 
 
 
 @pytest.mark.parametrize(("ended", "resolution_ns", "found"), [(101, 1000, {"k"}), (102, 1000, set()), (101, 1, set())])
-def test_where_times_are_rounded_it_may_end_1_us_behind_the_call(ended: float, resolution_ns: int, found: set[str]) -> None:
-    assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, Device("k", 25, ended, 2), resolution_ns=resolution_ns) == found
+def test_where_times_are_rounded_it_may_end_1_us_behind_the_call(
+    ended: float, resolution_ns: int, found: set[str]
+) -> None:
+    assert (
+        awaited(
+            Call("cudaStreamSynchronize", 30, 100, 9), FIRST, Device("k", 25, ended, 2), resolution_ns=resolution_ns
+        )
+        == found
+    )
 
 
 @pytest.mark.parametrize(("ended", "found"), [(30.001, {"k"}), (30, set())])
@@ -42,9 +51,16 @@ def test_it_ended_after_the_call_began(ended: float, found: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("ended", "found"), [(33.001, {"k"}), (33, set())])
-def test_what_another_launched_later_than_it_ended_more_than_3_us_after_the_call_began(ended: float, found: set[str]) -> None:
+def test_what_another_launched_later_than_it_ended_more_than_3_us_after_the_call_began(
+    ended: float, found: set[str]
+) -> None:
     """So long a call takes with nothing to wait for."""
-    assert awaited(Call("cudaStreamSynchronize", 30, 40, 9), Device("k", 25, ended, 2), Device("early", 5, 20, 1, stream=9)) == found
+    assert (
+        awaited(
+            Call("cudaStreamSynchronize", 30, 40, 9), Device("k", 25, ended, 2), Device("early", 5, 20, 1, stream=9)
+        )
+        == found
+    )
 
 
 @pytest.mark.parametrize(("took", "found"), [(3.001, {"k"}), (3, set())])
@@ -55,7 +71,11 @@ def test_the_call_took_more_than_3_us(took: float, found: set[str]) -> None:
 @pytest.mark.parametrize(("took", "told"), [(3.001, True), (3, False)])
 def test_calls_of_more_than_3_us_that_nothing_explains_are_counted(took: float, told: bool) -> None:
     rows, device = [Host("op", 0, 1000)], [FIRST, Device("k", 25, 200, 2)]
-    calls = [Call("cudaLaunchKernel", 0, 1, 1), Call("cudaLaunchKernel", 2, 3, 2), Call("cudaStreamSynchronize", 100, 100 + took, 9)]
+    calls = [
+        Call("cudaLaunchKernel", 0, 1, 1),
+        Call("cudaLaunchKernel", 2, 3, 2),
+        Call("cudaStreamSynchronize", 100, 100 + took, 9),
+    ]
     trace = build_trace(host=rows, calls=calls, device=device)
     warnings = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).warnings
     assert any("synchronisation calls (1) waited 3.0 us" in w for w in warnings) == told
@@ -83,7 +103,9 @@ def test_an_op_of_the_same_stream_is_no_other_but_for_an_event() -> None:
     assert awaited(Call(EVENT, 30, 100, 9), FIRST, *ops) == set()
 
 
-@pytest.mark.parametrize(("ended", "late", "found"), [(91, 97.001, "k"), (87.999, 97, "late"), (88, 98, "k"), (87.999, 98, "late")])
+@pytest.mark.parametrize(
+    ("ended", "late", "found"), [(91, 97.001, "k"), (87.999, 97, "late"), (88, 98, "k"), (87.999, 98, "late")]
+)
 def test_the_usual_time_is_3_to_12_us_before_the_return(ended: float, late: float, found: str) -> None:
     ops = (Device("k", 25, ended, 2), Device("late", 26, late, 3, stream=11))
     assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, *ops) == {found}
@@ -103,10 +125,14 @@ def test_only_the_last_op_of_a_stream_can_hold_up_its_synchronisation() -> None:
 
 def traced(*calls: Call, device: tuple[Device, ...]) -> set[str]:
     """What call 9 is found to have waited for, all calls given."""
-    trace = build_trace(host=[Host("op", 0, 1000), Host("other", 0, 1000, tid=2)], calls=calls, device=device, resolution_ns=1)
+    trace = build_trace(
+        host=[Host("op", 0, 1000), Host("other", 0, 1000, tid=2)], calls=calls, device=device, resolution_ns=1
+    )
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     at = trace.calls.correlation.tolist().index(9)
-    return {trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at}
+    return {
+        trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at
+    }
 
 
 def test_an_event_was_recorded_behind_what_its_synchronisation_waited_for() -> None:
@@ -114,7 +140,9 @@ def test_an_event_was_recorded_behind_what_its_synchronisation_waited_for() -> N
     device = (Device("a", 8, 82, 1), Device("b", 9, 95, 2, stream=9), Device("c", 96, 200, 3, stream=9))
     sync = Call(EVENT, 30, 100, 9)
     assert traced(*launches, Call("cudaEventRecord", 4, 5, 4), sync, device=device) == {"b"}
-    assert traced(*launches, Call("cudaEventRecord", 8, 9, 4), sync, device=device) == {"a"}, "c was launched before the record"
+    assert traced(*launches, Call("cudaEventRecord", 8, 9, 4), sync, device=device) == {"a"}, (
+        "c was launched before the record"
+    )
 
 
 def test_a_stream_that_was_made_to_wait_is_held_up_by_what_it_waits_for() -> None:
@@ -322,7 +350,9 @@ def test_seldom_waking_takes_up_to_two_and_a_half_times_as_long(lag: float, foun
     ("Memcpy HtoD (Pinned -> Device)", 905, set()),
     ("Memcpy DtoD (Device -> Device)", 905, set()),
 ])  # fmt: skip
-def test_a_copy_from_pageable_memory_that_began_inside_its_call_waited_for_its_stream(name: str, began: float, found: set[str]) -> None:
+def test_a_copy_from_pageable_memory_that_began_inside_its_call_waited_for_its_stream(
+    name: str, began: float, found: set[str]
+) -> None:
     assert _staged(name, began, 960) == found
 
 

@@ -22,7 +22,9 @@ def test_calls_that_return_145_us_after_their_op_are_explained_by_the_last_that_
     calls, device = linked.trace.calls, linked.trace.device
     launched_ns = np.where(linked.device_call < 0, 0, calls.start_ns[linked.device_call])
     explained = 0
-    for source, call in zip(found.dependencies.host.source.tolist(), found.dependencies.host.call.tolist(), strict=True):
+    for source, call in zip(
+        found.dependencies.host.source.tolist(), found.dependencies.host.call.tolist(), strict=True
+    ):
         if found.cuda.role[call] != Role.EVENT_SYNC:
             continue
         explained += 1

@@ -14,15 +14,19 @@ from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import I64, DeviceKind
-from graphlink.testing import Shape, random_program, run, write_kineto
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
+from tests.simulator import Shape, random_program, run, write_kineto
 
 LONG = 1_000_000
 
 
-def estimated(after_us: list[float], *, busy_us: list[float] | None = None, kinds: list[DeviceKind] | None = None) -> list[float]:
-    """Of ops on streams of their own, ``after_us`` behind their calls, that were busy until ``busy_us`` before the op began."""
+def estimated(
+    after_us: list[float], *, busy_us: list[float] | None = None, kinds: list[DeviceKind] | None = None
+) -> list[float]:
+    """Of ops on streams of their own, ``after_us`` behind their calls, that were busy until ``busy_us`` before the op
+    began.
+    """
     ops = [
         Device("op", 1000 * i + a, 1000 * i + a + 5, i, stream=i, kind=kinds[i] if kinds else DeviceKind.KERNEL)
         for i, a in enumerate(after_us)
@@ -89,5 +93,8 @@ def test_ops_without_a_call_and_those_that_their_call_waits_for_have_none() -> N
         device=[Device("copy", 20, 95, 1), Device("kernel", 210, 220, 2), Device("orphan", 400, 410, 99, stream=9)],
     )
     g = built(link(trace, None, match_hosts(trace, None)), sync="cuda").graph
-    of = {int(trace.device.correlation[g.row[v]]): int(g.launch_latency_ns[v]) for v in np.flatnonzero(g.kind == NodeKind.DEVICE_OP)}
+    of = {
+        int(trace.device.correlation[g.row[v]]): int(g.launch_latency_ns[v])
+        for v in np.flatnonzero(g.kind == NodeKind.DEVICE_OP)
+    }
     assert of == {1: 0, 2: DEFAULT_NS, 99: 0}

@@ -42,7 +42,9 @@ def test_a_third_of_all_lags_lies_in_it(others: int, found: bool) -> None:
 
 @pytest.mark.parametrize(("per_us", "found"), [(0.01098, True), (0.01099, False)])
 def test_so_many_lie_in_it_by_chance_in_less_than_1_of_1000_recordings(per_us: float, found: bool) -> None:
-    """10 of 10 lags in a band of 36.25 us, where ends come so often that 2 in 5 of random returns would have one there."""
+    """10 of 10 lags in a band of 36.25 us, where ends come so often that 2 in 5 of random returns would have
+    one there.
+    """
     assert (mode([145_000] * 10, per_us) is not None) == (10 * (36.25 * per_us) ** 10 <= 1e-3) == found
 
 
@@ -67,7 +69,9 @@ def test_the_order_of_lags_is_no_matter_and_a_mode_holds_what_it_says(lags: list
 
 
 def test_lags_of_a_wrong_source_hardly_ever_make_a_mode() -> None:
-    """What ended last before a random moment: uniform over the time between two ends, of 20 us to 1 ms. (0 of 20,000 do.)"""
+    """What ended last before a random moment: uniform over the time between two ends, of 20 us to 1 ms. (0 of 20,000
+    do.)
+    """
     random = Random(1)
     found = 0
     for between_us in (20, 100, 1_000):

@@ -21,7 +21,7 @@ from graphlink.link.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
-from graphlink.testing import (
+from tests.simulator import (
     DeviceClock,
     Execution,
     Shape,
@@ -33,8 +33,8 @@ from graphlink.testing import (
     training_program,
     write_kineto,
 )
-from graphlink.testing.nsys import NsysVariation, write_nsys
-from graphlink.testing.strategies import Limits, executions
+from tests.simulator.nsys import NsysVariation, write_nsys
+from tests.simulator.strategies import Limits, executions
 
 Pairs = set[tuple[int, int]]
 
@@ -54,7 +54,9 @@ def by_nsys(execution: Execution, folder: Path, schema: str = "3.25", vary: Nsys
     return trace
 
 
-def by_kineto(execution: Execution, folder: Path, dialect: str = "2026", vary: Variation | None = None, *, cuda_sync: bool = True) -> Trace:
+def by_kineto(
+    execution: Execution, folder: Path, dialect: str = "2026", vary: Variation | None = None, *, cuda_sync: bool = True
+) -> Trace:
     write_kineto(execution, folder / "kineto.json", dialect=dialect, vary=vary, cuda_sync=cuda_sync)
     return read_kineto(folder / "kineto.json")
 
@@ -64,10 +66,16 @@ def differences(one: Graph, other: Graph, *but: str) -> list[str]:
 
     def columns(record: object) -> dict[str, object]:
         inner = {f.name: getattr(record, f.name) for f in fields(record)}  # type: ignore[arg-type]
-        return {k: v for name, value in inner.items() for k, v in (columns(value) if is_dataclass(value) else {name: value}).items()}
+        return {
+            k: v
+            for name, value in inner.items()
+            for k, v in (columns(value) if is_dataclass(value) else {name: value}).items()
+        }
 
     left, right = columns(one), columns(other)
-    return [name for name in left if name not in (*but, "strings", "name") and not np.array_equal(left[name], right[name])]
+    return [
+        name for name in left if name not in (*but, "strings", "name") and not np.array_equal(left[name], right[name])
+    ]
 
 
 def program(seed: int) -> Execution:
@@ -82,7 +90,10 @@ EXACT = {
     "event ids alone": ("3.16", NsysVariation(records="ids")),
     "device 0 on all rows": ("3.25", NsysVariation(device_of_syncs="zero")),
     "false types": ("3.25", NsysVariation(wrong_sync_types=True)),
-    "tables missing": ("3.25", NsysVariation(without_tables=("META_DATA_EXPORT", "PROCESSES", "ENUM_NSYS_EVENT_TYPE", "OSRT_API"))),
+    "tables missing": (
+        "3.25",
+        NsysVariation(without_tables=("META_DATA_EXPORT", "PROCESSES", "ENUM_NSYS_EVENT_TYPE", "OSRT_API")),
+    ),
     "start/end ranges": ("3.25", NsysVariation(start_end_ranges=True)),
 }
 
@@ -99,7 +110,9 @@ def test_the_graph_is_kinetos(tmp_path: Path, what: str, seed: int) -> None:
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("clock", [DeviceClock(-9_000), DeviceClock(14_000, steps=((900_000, -12_000),))], ids=["behind", "steps back"])
+@pytest.mark.parametrize(
+    "clock", [DeviceClock(-9_000), DeviceClock(14_000, steps=((900_000, -12_000),))], ids=["behind", "steps back"]
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_graph_is_kinetos_whatever_the_clock_of_the_device(tmp_path: Path, clock: DeviceClock, seed: int) -> None:
     execution = program(seed)
@@ -140,7 +153,9 @@ def test_any_program(tmp_path: Path, execution: Execution, what: str) -> None:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of the rows of one rank: of pairs (device row, call) and (device row, device row), each also by way of others."""
+    """What is true of the rows of one rank: of pairs (device row, call) and (device row, device row), each also by way
+    of others.
+    """
 
     waits: Pairs
     events: Pairs
@@ -149,12 +164,16 @@ class Truth:
 
 
 def truth(trace: Trace, execution: Execution, first_device: int = 0) -> Truth:
-    """An op of the other device that is no row of the rank may stand between two rows: what it waited for is waited for, too."""
+    """An op of the other device that is no row of the rank may stand between two rows: what it waited for is waited
+    for, too.
+    """
     ids = row_ids(execution)
     call = {c: k for k, c in enumerate(trace.calls.correlation.tolist())}
     known = next(i for i, c in enumerate(ids.call_correlation) if c in call)
     epoch_ns = int(trace.calls.start_ns[call[ids.call_correlation[known]]]) - execution.calls[known].start_ns
-    keys = zip(trace.device.correlation.tolist(), trace.device.start_ns.tolist(), trace.device.device.tolist(), strict=True)
+    keys = zip(
+        trace.device.correlation.tolist(), trace.device.start_ns.tolist(), trace.device.device.tolist(), strict=True
+    )
     row_of = {key: k for k, key in enumerate(keys)}
     row = {
         i: row_of.get((ids.device_correlation[i], op.start_ns + epoch_ns, op.device + first_device))
@@ -182,7 +201,9 @@ def truth(trace: Trace, execution: Execution, first_device: int = 0) -> Truth:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("first_device", [0, 1])
-def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(tmp_path: Path, seed: int, first_device: int) -> None:
+def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(
+    tmp_path: Path, seed: int, first_device: int
+) -> None:
     threads = 1 + seed % 3
     execution = run(random_program(seed, Shape(threads=threads, streams=1 + seed % 4, devices=2)))
     vary = NsysVariation(device_of_syncs="zero" if first_device else "right", first_device=first_device)
@@ -207,7 +228,9 @@ def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_device_synchronisation_without_a_row_is_no_wait_for_the_wrong_device(tmp_path: Path, seed: int) -> None:
-    """Two devices, one thread: which one a call is for only a row can tell. What is inferred from its effect may be wrong, seldom."""
+    """Two devices, one thread: which one a call is for only a row can tell. What is inferred from its effect may be
+    wrong, seldom.
+    """
     execution = run(random_program(seed, Shape(devices=2, streams=2)))
     write_nsys([execution], tmp_path / "run.sqlite", vary=NsysVariation(syncs=False, records="none"))
     for trace in read_nsys(tmp_path / "run.sqlite"):

@@ -29,9 +29,13 @@ def test_rests_of_different_owners_do_not_add_up() -> None:
 
 def test_own_time_is_the_ops_wherever_it_is_carried_and_that_between_ops_nobodys() -> None:
     """20 us of the op are folded into its child, 15 us between ops into the op before them."""
-    graph = graph_of(build_trace(host=[Host("op", 0, 130), Host("child", 10, 80), Host("other", 100, 105), Host("next", 145, 150)]))
+    graph = graph_of(
+        build_trace(host=[Host("op", 0, 130), Host("child", 10, 80), Host("other", 100, 105), Host("next", 145, 150)])
+    )
     assert [n[:2] for n in nodes(graph, NodeKind.HOST_OP)] == [(0, 10), (10, 90), (100, 5), (145, 5)]
-    assert (graph.self_ns / 1000).tolist() == [30, 70, 5, 25, 5, 0], "and 25 us of the op are a part of it, with the 15 us behind"
+    assert (graph.self_ns / 1000).tolist() == [30, 70, 5, 25, 5, 0], (
+        "and 25 us of the op are a part of it, with the 15 us behind"
+    )
     assert nodes(graph, NodeKind.HOST_PART) == [(105, 40, 0)]
     graph = graph_of(build_trace(host=[Host("op", 0, 30), Host("next", 60, 70)]))
     assert (graph.self_ns / 1000).tolist() == [30, 30, 10, 0], "a gap's time is its own"
@@ -60,7 +64,9 @@ def test_a_launch_just_before_its_thread_falls_asleep_is_not_cut_off() -> None:
 
 def test_a_launch_just_before_its_thread_ends_is_not_cut_off() -> None:
     trace = build_trace(
-        host=[Host("op", 0, 14), Host("other", 20, 40, tid=2)], calls=[Call("cudaLaunchKernel", 2, 10, 1)], device=[Device("k", 12, 30, 1)]
+        host=[Host("op", 0, 14), Host("other", 20, 40, tid=2)],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1)],
+        device=[Device("k", 12, 30, 1)],
     )
     assert nodes(graph_of(trace), NodeKind.HOST_PART) == []
 
@@ -97,7 +103,11 @@ def test_a_call_that_waited_has_one_cut_where_the_wait_ended() -> None:
     """What is launched behind it needs no other at the end of the call."""
     trace = build_trace(
         host=[Host("op", 0, 120), Host("next", 130, 140)],
-        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", 20, 90, 2), Call("cudaLaunchKernel", 95, 97, 3)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 10, 1),
+            Call("cudaStreamSynchronize", 20, 90, 2),
+            Call("cudaLaunchKernel", 95, 97, 3),
+        ],
         device=[Device("k", 15, 80, 1), Device("l", 100, 110, 3)],
         syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
     )
@@ -105,7 +115,9 @@ def test_a_call_that_waited_has_one_cut_where_the_wait_ended() -> None:
 
 
 @pytest.mark.parametrize(("launched", "cut"), [(40, True), (112, False)])
-def test_behind_a_call_that_waited_for_nothing_only_a_launch_before_the_next_operator_needs_a_cut(launched: float, cut: bool) -> None:
+def test_behind_a_call_that_waited_for_nothing_only_a_launch_before_the_next_operator_needs_a_cut(
+    launched: float, cut: bool
+) -> None:
     trace = build_trace(
         host=[Host("op", 0, 100), Host("next", 110, 130)],
         calls=[
@@ -131,7 +143,9 @@ def test_a_call_has_launched_at_its_end_unless_its_op_had_begun_by_then(began: f
 
 @pytest.mark.parametrize(("began", "setup"), [(12, 7), (25, 20)])
 def test_what_a_blocking_copy_takes_to_launch_shows_where_its_stream_was_idle(began: float, setup: float) -> None:
-    """A kernel is done before the first copy's call; the second copy is 15 us behind its call since another kernel ran until then."""
+    """A kernel is done before the first copy's call; the second copy is 15 us behind its call since another kernel ran
+    until then.
+    """
     trace = build_trace(
         host=[Host("op", 0, 45), Host("next", 45, 140)],
         calls=[
@@ -140,7 +154,12 @@ def test_what_a_blocking_copy_takes_to_launch_shows_where_its_stream_was_idle(be
             Call("cudaLaunchKernel", 46, 48, 3),
             Call("cudaMemcpy", 60, 130, 4),
         ],
-        device=[Device("k", 2, 4, 1), Device("Memcpy", began, 38, 2), Device("k", 49, 74, 3), Device("Memcpy", 75, 125, 4)],
+        device=[
+            Device("k", 2, 4, 1),
+            Device("Memcpy", began, 38, 2),
+            Device("k", 49, 74, 3),
+            Device("Memcpy", 75, 125, 4),
+        ],
     )
     shown = min(setup, 75 - 60)
     assert graph_of(trace).wait_ns.sum() == 1000 * ((38 - began) + (125 - 60 - shown))
@@ -152,7 +171,10 @@ def test_an_op_that_begins_inside_its_launch_call_is_not_held_back_by_the_rest_o
     for i in range(20):
         at = 100.0 * i
         host.append(Host("op", at, at + 90))
-        calls += [Call("cudaLaunchKernel", at + 5, at + 22, 2 * i + 1), Call("cudaStreamSynchronize", at + 23, at + 60, 2 * i + 2)]
+        calls += [
+            Call("cudaLaunchKernel", at + 5, at + 22, 2 * i + 1),
+            Call("cudaStreamSynchronize", at + 23, at + 60, 2 * i + 2),
+        ]
         device.append(Device("k", at + 10, at + 50, 2 * i + 1))
     graph = graph_of(build_trace(host=host, calls=calls, device=device))
     assert nodes(graph, NodeKind.DEVICE_OP)[0] == (10, 40, 0)

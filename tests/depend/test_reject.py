@@ -22,7 +22,11 @@ def linked(trace: Trace) -> Linked:
 
 
 def trace(*, rows: bool = True, last: bool = True) -> Trace:
-    host = [Host("op", 0, 100), Host("aten::elsewhere", 101, 105, tid=2), Host("ProfilerStep#2", 102, 300, annotation=True)]
+    host = [
+        Host("op", 0, 100),
+        Host("aten::elsewhere", 101, 105, tid=2),
+        Host("ProfilerStep#2", 102, 300, annotation=True),
+    ]
     return build_trace(
         host=[*host, Host("## range ##", 110, 150, annotation=True), Host("next", 112, 120)] if last else host[:1],
         calls=[
@@ -100,7 +104,11 @@ def test_an_older_op_of_a_stream_is_implied_by_a_newer_one() -> None:
 def test_two_calls_before_one_operator_end_in_one_edge() -> None:
     of = build_trace(
         host=[Host("op", 0, 100), Host("next", 110, 120)],
-        calls=[Call("cudaLaunchKernel", 1, 2, 1), Call("cudaStreamSynchronize", 20, 90, 9), Call("cudaDeviceSynchronize", 91, 95, 10)],
+        calls=[
+            Call("cudaLaunchKernel", 1, 2, 1),
+            Call("cudaStreamSynchronize", 20, 90, 9),
+            Call("cudaDeviceSynchronize", 91, 95, 10),
+        ],
         device=[Device("a", 10, 80, 1)],
         syncs=[Sync(Kind.STREAM, 20, 90, 9, stream=7), Sync(Kind.DEVICE, 91, 95, 10)],
     )

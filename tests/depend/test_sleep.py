@@ -27,7 +27,9 @@ def slept(graph: Graph, tid: int = 1) -> float:
     return float(graph.end_ns.max() - graph.duration_ns[graph.tid == tid].sum()) / 1e3
 
 
-def two(other: Spans, idle: tuple[float, float] = (100, 200), calls: tuple[Call, ...] = (), third: Spans | None = None) -> Graph:
+def two(
+    other: Spans, idle: tuple[float, float] = (100, 200), calls: tuple[Call, ...] = (), third: Spans | None = None
+) -> Graph:
     """The main thread is idle over ``idle``, the others active in ops over ``other`` and ``third``."""
     rows = [Host("before", 0, idle[0]), Host("after", idle[1], idle[1] + 400)]
     rows += [Host("op", a, b, tid=tid) for tid, ops in ((2, other), (3, third or [])) for a, b in ops]
@@ -115,7 +117,9 @@ def test_who_runs_on_has_woken_with_what_ended_before_it_began_something_else() 
         assert slept(graph) == release - 100 + 100, "the last 100 us are the other thread's alone"
         own = graph.kind[(graph.tid == 2) & (graph.kind != NodeKind.END)].tolist()
         op, part = NodeKind.HOST_OP, NodeKind.HOST_PART
-        assert own == [NodeKind.HOST_GAP, op, op, part, op, part], "it runs on, so there is no cut where it released the other"
+        assert own == [NodeKind.HOST_GAP, op, op, part, op, part], (
+            "it runs on, so there is no cut where it released the other"
+        )
     assert woken(two([(120, 500)], idle=(100, 300))) == [(120, 100, 2)], "by what woke the other thread itself"
 
 
@@ -149,14 +153,24 @@ def test_who_wakes_another_and_goes_idle_is_cut_there() -> None:
     graph = two([(120, 190), (205, 300)])
     waking = [(start, cost) for start, cost, _ in nodes(graph, NodeKind.HOST_GAP) if start >= 190]
     assert waking == [(190, 10), (190, 15)]
-    rows = [Host("before", 0, 100), Host("after", 200, 600), Host("note", 110, 205, tid=2, annotation=True), Host("op", 120, 190, tid=2)]
+    rows = [
+        Host("before", 0, 100),
+        Host("after", 200, 600),
+        Host("note", 110, 205, tid=2, annotation=True),
+        Host("op", 120, 190, tid=2),
+    ]
     graph = graph_of(build_trace(rows))
     assert woken(graph) == [(190, 120, 2)]
     assert nodes(graph, NodeKind.HOST_PART) == [(190, 15, 0)], "the rest of the annotation"
 
 
 def test_who_wakes_as_an_annotation_ends_is_woken_there() -> None:
-    rows = [Host("note", 0, 200, annotation=True), Host("before", 0, 100), Host("after", 200, 600), Host("op", 120, 200, tid=2)]
+    rows = [
+        Host("note", 0, 200, annotation=True),
+        Host("before", 0, 100),
+        Host("after", 200, 600),
+        Host("op", 120, 200, tid=2),
+    ]
     assert woken(graph_of(build_trace(rows))) == [(200, 120, 2)]
 
 
@@ -185,7 +199,9 @@ def backward(name: str, seq: int, *, arrow: bool = False, late: float = 30_000) 
         (ENGINE, -1, True, True, True),
     ],
 )
-def test_autograd_says_who_woke_a_thread_whatever_it_took(name: str, seq: int, arrow: bool, by_name: bool, by_forward: bool) -> None:
+def test_autograd_says_who_woke_a_thread_whatever_it_took(
+    name: str, seq: int, arrow: bool, by_name: bool, by_forward: bool
+) -> None:
     graph = backward(name, seq, arrow=arrow)
     assert ((100, 60, 1) in woken(graph, tid=2)) == by_name, "its row is the engine's, or one with a forward row"
     assert woken(graph) == ([(30_500, 30_100, 2)] if by_forward else []), "who ran forward waits until backward is done"

@@ -15,15 +15,17 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Trace
 from graphlink.replay.ideal import measured_ns, replay
-from graphlink.testing import Training, run, training_program, with_spins, write_kineto
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
 from tests.depend.programs import understood as understood_program
+from tests.simulator import Training, run, training_program, with_spins, write_kineto
 
 
 @dataclass(frozen=True)
 class Polled:
-    """One op ``name``: launches ``kernel`` at its start, which runs up to ``ends``; after that nothing shows until ``goes_on``."""
+    """One op ``name``: launches ``kernel`` at its start, which runs up to ``ends``; after that nothing shows until
+    ``goes_on``.
+    """
 
     start: float
     ends: float
@@ -52,14 +54,20 @@ def understood(*polled: Polled, more: tuple[Call, ...] = ()) -> Built:
 
 
 def waits(graph_of: Built, kind: NodeKind = NodeKind.HOST_PART) -> list[tuple[float, float]]:
-    """(end of the kernel, start of the part behind the wait) of the ``sync`` edges to parts (or nodes of another kind), us."""
+    """(end of the kernel, start of the part behind the wait) of the ``sync`` edges to parts (or nodes of another kind),
+    us.
+    """
     g = graph_of.graph
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
     at = np.flatnonzero((g.edge_kind == EdgeKind.SYNC) & (g.kind[target] == kind))
-    return [(float(g.end_ns[s]) / 1e3, float(g.start_ns[t]) / 1e3) for s, t in zip(g.source[at], target[at], strict=True)]
+    return [
+        (float(g.end_ns[s]) / 1e3, float(g.start_ns[t]) / 1e3) for s, t in zip(g.source[at], target[at], strict=True)
+    ]
 
 
-AFTER = tuple(Polled(start, start + took, start + took + 8) for start, took in ((1_000, 5_000), (20_000, 17_000), (50_000, 9_000)))
+AFTER = tuple(
+    Polled(start, start + took, start + took + 8) for start, took in ((1_000, 5_000), (20_000, 17_000), (50_000, 9_000))
+)
 BEFORE = tuple(
     Polled(start, start + took, start + took - lag, before=start + took - 1_500)
     for start, took, lag in ((1_000, 5_000, 30), (20_000, 17_000, 60), (50_000, 9_000, 45))
@@ -77,15 +85,22 @@ def test_a_host_that_goes_on_before_the_kernel_ends_waited_inside_it() -> None:
     """First for what the kernel had to wait for, and from the kernel's end on for the kernel."""
     found = understood(*BEFORE)
     assert waits(found) == [edge for p in BEFORE for edge in ((p.before, p.goes_on), (p.ends, p.ends))]
-    assert (found.untold.spins, int(found.graph.wait_ns.sum())) == (0, sum(round(p.goes_on - p.start - 7) * 1000 for p in BEFORE))
+    assert (found.untold.spins, int(found.graph.wait_ns.sum())) == (
+        0,
+        sum(round(p.goes_on - p.start - 7) * 1000 for p in BEFORE),
+    )
 
 
 @pytest.mark.parametrize("later", [-8, 0, 8])
 def test_the_next_operator_is_the_one_after_the_op_that_polled_wherever_its_rows_stand(later: float) -> None:
-    """As after the end of a call; which of its rows begins after the end of a kernel hangs on some us of the device's clock."""
+    """As after the end of a call; which of its rows begins after the end of a kernel hangs on some us of the device's
+    clock.
+    """
     polled = tuple(replace(p, ends=p.ends + later) for p in BEFORE)
     following = [p.start for p in polled[1:]]
-    assert waits(understood(*polled), NodeKind.HOST_OP) == [(p.ends, start) for p, start in zip(polled, following, strict=False)]
+    assert waits(understood(*polled), NodeKind.HOST_OP) == [
+        (p.ends, start) for p, start in zip(polled, following, strict=False)
+    ]
 
 
 @pytest.mark.parametrize("polled", [AFTER, BEFORE])
@@ -102,7 +117,10 @@ def test_the_recording_replays_exactly(polled: tuple[Polled, ...]) -> None:
         ((AFTER[0], Polled(20_000, 37_000, 37_008, kernel="other")), 2),  # and for each kernel
         ((*AFTER, Polled(80_000, 81_000, 90_000)), 3),  # here it went on long after
         ((*AFTER, Polled(80_000, 95_000, 90_000)), 3),  # or long before
-        (tuple(Polled(s, s + 250, s + 258) for s in (1_000, 20_000, 50_000)), 0),  # such short silences may end like this by chance
+        (
+            tuple(Polled(s, s + 250, s + 258) for s in (1_000, 20_000, 50_000)),
+            0,
+        ),  # such short silences may end like this by chance
     ],
 )
 def test_what_nothing_bears_out_is_no_wait_and_is_told(polled: tuple[Polled, ...], untold: int) -> None:
@@ -116,7 +134,14 @@ def test_many_short_silences_bear_each_other_out() -> None:
 
 def test_where_a_call_took_the_time_there_was_no_silence() -> None:
     """The call is what tells then, and each rest is judged by itself."""
-    assert waits(understood(*AFTER, more=tuple(Call("cudaMalloc", p.start + 10, p.ends + 5, 100 + i) for i, p in enumerate(AFTER)))) == []
+    assert (
+        waits(
+            understood(
+                *AFTER, more=tuple(Call("cudaMalloc", p.start + 10, p.ends + 5, 100 + i) for i, p in enumerate(AFTER))
+            )
+        )
+        == []
+    )
 
 
 def test_polling_of_simulated_programs_is_found_and_nothing_else_is(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Hand-overs that only a tensor tells: on a machine whose cores others take, a thread goes on tens of ms after it was handed what it needs.
+"""Hand-overs that only a tensor tells: on a machine whose cores others take, a thread goes on tens of ms after it was
+handed what it needs.
 
 Times of recordings by hand are us.
 """
@@ -22,11 +23,11 @@ from graphlink.model import Linked
 from graphlink.read import read_kineto
 from graphlink.read.host import read_host
 from graphlink.standstill.standstill import LATE
-from graphlink.testing import Execution, Program, run, write_et, write_kineto
-from graphlink.testing.build import ThreadBuilder
-from graphlink.testing.dirt import with_busy_cores
-from graphlink.testing.program import thread_tids
 from tests.build import Host, Node, build_et, build_trace
+from tests.simulator import Execution, Program, run, write_et, write_kineto
+from tests.simulator.build import ThreadBuilder
+from tests.simulator.dirt import with_busy_cores
+from tests.simulator.program import thread_tids
 from tests.standstill.test_standstill import stood
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -34,7 +35,9 @@ STEPS = 4
 
 
 def program(seed: int, load_ns: int, ticks: int = 0) -> Program:
-    """A main thread that waits in each step for a batch, then for a helper that it hands a tensor; another thread ticks beside them."""
+    """A main thread that waits in each step for a batch, then for a helper that it hands a tensor; another thread ticks
+    beside them.
+    """
     main, helper, beside = (ThreadBuilder(name, random.Random(seed)) for name in ("python", "helper", "beside"))
     for k in range(STEPS):
         with main.op(f"ProfilerStep#{k}", annotation=True):
@@ -79,19 +82,29 @@ def asleep_ns(found: Built, tid: int) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_busy_machine_hides_no_hand_over_whose_tensor_is_recorded(tmp_path: Path, seed: int) -> None:
-    """All sleeps are found, each to where the tensor was there. What passes until the thread has a core is named, and not explained."""
+    """All sleeps are found, each to where the tensor was there. What passes until the thread has a core is named, and
+    not explained.
+    """
     execution = run(with_busy_cores(program(seed, 30_000_000, ticks=80), share=0))
     linked = recorded(tmp_path, execution)
     found = built(linked)
     origin_ns = int(linked.trace.host.start_ns.min()) - min(op.start_ns for op in execution.host)
     tids, host = thread_tids(execution.program), execution.host
-    truth = {(tids[h.to_thread], tids[h.from_thread], host[h.from_op].end_ns) for h in execution.handovers if h.from_op is not None}
+    truth = {
+        (tids[h.to_thread], tids[h.from_thread], host[h.from_op].end_ns)
+        for h in execution.handovers
+        if h.from_op is not None
+    }
     assert len(truth) == 2 * STEPS
     handed = found.handed
-    assert truth == set(zip(handed.tid.tolist(), handed.by_tid.tolist(), (handed.release_ns - origin_ns).tolist(), strict=True))
+    assert truth == set(
+        zip(handed.tid.tolist(), handed.by_tid.tolist(), (handed.release_ns - origin_ns).tolist(), strict=True)
+    )
     gap = (found.graph.kind == NodeKind.HOST_GAP) & (found.graph.tid == tids[0])
     to_main = [h for h in execution.handovers if h.to_thread == 0]
-    assert int(found.graph.duration_ns[gap].sum()) >= sum(h.woken_ns - h.signal_ns for h in to_main), "no work of the step around it"
+    assert int(found.graph.duration_ns[gap].sum()) >= sum(h.woken_ns - h.signal_ns for h in to_main), (
+        "no work of the step around it"
+    )
     standing = stood(linked, found).standstill
     off_ns = sum(h.woken_ns - h.signal_ns - WAKING_NS for h in execution.handovers)
     of_both = [piece for piece in standing.largest if not piece.what.startswith(f"thread {tids[2]} ")]
@@ -116,8 +129,14 @@ def test_without_the_tensor_the_hand_over_is_not_known(tmp_path: Path) -> None:
     assert not len(found.handed.tid)
 
 
-def by_hand(*, taker: Node, helper: tuple[float, float] = (60_000, 60_100), idle: tuple[float, float] = (100, 90_000)) -> Built:
-    rows = [Host("before", 0, idle[0], rf_id=1), Host("div", *helper, tid=2, rf_id=2), Host("sum", idle[1], idle[1] + 50, rf_id=3)]
+def by_hand(
+    *, taker: Node, helper: tuple[float, float] = (60_000, 60_100), idle: tuple[float, float] = (100, 90_000)
+) -> Built:
+    rows = [
+        Host("before", 0, idle[0], rf_id=1),
+        Host("div", *helper, tid=2, rf_id=2),
+        Host("sum", idle[1], idle[1] + 50, rf_id=3),
+    ]
     trace = build_trace(rows)
     et = build_et([Node("before", 1), Node("div", 2, tid=2), taker])
     return built(link(trace, et, match_hosts(trace, et)))

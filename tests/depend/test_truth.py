@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
-from graphlink.testing import SCENARIOS, Scenario, random_program, run, with_slow_wakeups, write_kineto
 from tests.depend.programs import case, linked_of, shape, understood
+from tests.simulator import SCENARIOS, Scenario, random_program, run, with_slow_wakeups, write_kineto
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +60,17 @@ def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_p
 
 
 def test_on_a_machine_that_wakes_slowly_little_is_false_and_most_blocked_calls_are_explained(tmp_path: Path) -> None:
-    """Its lag is 20 to 200 us, the same within 10 % all over a program; 200 ops a thread have the 10 calls that a mode takes."""
+    """Its lag is 20 to 200 us, the same within 10 % all over a program; 200 ops a thread have the 10 calls that a mode
+    takes.
+    """
     inferred = false = blocked = explained = 0
     for seed in range(12):
         random = Random(seed)
         execution = run(with_slow_wakeups(random_program(seed, replace(shape(random), ops=200))))
         path = tmp_path / "kineto.json"
-        x = understood(path, execution, write_kineto(execution, path, dialect=random.choice(WITHOUT_ROWS), cuda_sync=False))
+        x = understood(
+            path, execution, write_kineto(execution, path, dialect=random.choice(WITHOUT_ROWS), cuda_sync=False)
+        )
         waits = x.found_waits()
         inferred, false = inferred + len(waits), false + len(waits - x.waits)
         slow = x.blocked()

@@ -1,4 +1,6 @@
-"""What a call takes to wake up: its return after the wait, less what calls of its name take that find all done. Times are us."""
+"""What a call takes to wake up: its return after the wait, less what calls of its name take that find all done. Times
+are us.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import SyncKind
 from graphlink.read import read_kineto
-from graphlink.testing import Api, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built
 from tests.depend.test_host import graph_of
 from tests.replay.test_what_if import program_shape
+from tests.simulator import Api, random_program, run, write_kineto
 
 STREAM, DEVICE = "cudaStreamSynchronize", "cudaDeviceSynchronize"
 
@@ -54,7 +56,9 @@ WAITED = (STREAM, 20, 90)  # 10 us from the end of the kernel to its return
         ([(DEVICE, 100, 104)], []),  # another call
     ],
 )
-def test_a_return_after_a_wait_against_calls_that_found_all_done(others: list[tuple[str, float, float]], wake: object) -> None:
+def test_a_return_after_a_wait_against_calls_that_found_all_done(
+    others: list[tuple[str, float, float]], wake: object
+) -> None:
     assert waking(WAITED, *others) == wake
 
 
@@ -64,13 +68,17 @@ def test_a_machine_that_wakes_up_slowly_shows_it_without_a_call_that_found_all_d
 
 
 def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:
-    """The return after the wait is known to the ns; what a call takes that finds all done is drawn from 2 to 6 or 4 us."""
+    """The return after the wait is known to the ns; what a call takes that finds all done is drawn from 2 to 6
+    or 4 us.
+    """
     seen = 0
     for seed in range(12):
         execution = run(random_program(seed, program_shape(seed)))
         write_kineto(execution, tmp_path / "kineto.json", dialect="2024", cuda_sync=True)
         trace = read_kineto(tmp_path / "kineto.json")
-        graph = built(link(trace, None, match_hosts(trace, None)), sync="cuda").graph  # its device is on the host's clock
+        graph = built(
+            link(trace, None, match_hosts(trace, None)), sync="cuda"
+        ).graph  # its device is on the host's clock
         origin = min(row.start_ns for rows in (execution.host, execution.calls, execution.device) for row in rows)
         syncs = [c for c in execution.calls if c.blocked_ns and c.call.api in (Api.STREAM_SYNC, Api.EVENT_SYNC)]
         calls = {c.start_ns + c.blocked_ns - origin: c for c in syncs}

@@ -7,9 +7,9 @@ import pytest
 
 from graphlink.run.library import Run, link
 from graphlink.run.options import Options
-from graphlink.testing import ClusterRun, PipelineRun, Program, run, write_kineto
 from tests.cli.conftest import graphlink, graphlink_once
 from tests.diff.planted import base
+from tests.simulator import ClusterRun, PipelineRun, Program, run, write_kineto
 
 __all__ = ["graphlink", "graphlink_once"]
 

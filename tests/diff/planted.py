@@ -1,4 +1,6 @@
-"""Changes of simulated programs whose size is known from the program alone: it is summed up from actions, not from files."""
+"""Changes of simulated programs whose size is known from the program alone: it is summed up from actions, not from
+files.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from graphlink.testing import Training, training_program
-from graphlink.testing.program import Action, Api, Await, Begin, Call, End, Host, Program, Work
+from tests.simulator import Training, training_program
+from tests.simulator.program import Action, Api, Await, Begin, Call, End, Host, Program, Work
 
 STEPS = 4
 SEED = 3
@@ -54,7 +56,9 @@ def edited(program: Program, edit: Edit) -> Program:
     threads: list[list[Action]] = [[] for _ in program.threads]
     for number, action, where in walk(program):
         threads[number] += edit(action, where)
-    return replace(program, threads=tuple(replace(t, actions=tuple(a)) for t, a in zip(program.threads, threads, strict=True)))
+    return replace(
+        program, threads=tuple(replace(t, actions=tuple(a)) for t, a in zip(program.threads, threads, strict=True))
+    )
 
 
 def a_step(program: Program, measure: Callable[[Action, Where], float]) -> float:
@@ -73,7 +77,9 @@ def scaled(factor: float, which: Callable[[Work, Where], bool]) -> Edit:
     def edit(action: Action, where: Where) -> list[Action]:
         if not works(action):
             return [action]
-        new = tuple(replace(w, duration_ns=round(w.duration_ns * factor)) if which(w, where) else w for w in works(action))
+        new = tuple(
+            replace(w, duration_ns=round(w.duration_ns * factor)) if which(w, where) else w for w in works(action)
+        )
         return [replace(action, work=new)]  # type: ignore[type-var]
 
     return edit
@@ -99,7 +105,14 @@ def without(name: str) -> Edit:
 
 
 def launch(name: str = "ampere_sgemm_64x64_nn", ns: int = 150_000, stream: int = COMPUTE, kind: str = "kernel") -> Call:
-    return Call(Api.LAUNCH, "cudaLaunchKernel" if kind == "kernel" else "cudaMemsetAsync", 6_000, 0, stream, work=(Work(name, ns, kind),))
+    return Call(
+        Api.LAUNCH,
+        "cudaLaunchKernel" if kind == "kernel" else "cudaMemsetAsync",
+        6_000,
+        0,
+        stream,
+        work=(Work(name, ns, kind),),
+    )
 
 
 def sync(api: Api = Api.STREAM_SYNC, name: str = "cudaStreamSynchronize", event: int | None = None) -> Call:
@@ -117,7 +130,9 @@ def longer(ns: int, name: str) -> Edit:
 
 def calls_longer(ns: int, names: tuple[str, ...]) -> Edit:
     return lambda action, _: (
-        [replace(action, call_ns=action.call_ns + ns)] if isinstance(action, Call) and action.name in names else [action]
+        [replace(action, call_ns=action.call_ns + ns)]
+        if isinstance(action, Call) and action.name in names
+        else [action]
     )
 
 

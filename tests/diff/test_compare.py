@@ -1,4 +1,6 @@
-"""Two runs compared: the verdict over simulated steps, exact sums, what compares and what is refused, text and exit status."""
+"""Two runs compared: the verdict over simulated steps, exact sums, what compares and what is refused, text and exit
+status.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from graphlink.gpu.records import StepTime
 from graphlink.run.library import link
 from graphlink.run.library import open as open_run
 from graphlink.run.options import Options
-from graphlink.testing import Program, Training, run, training_program, write_kineto
-from graphlink.testing.program import Host
 from tests.cli.conftest import Ran
 from tests.diff.conftest import Link
 from tests.diff.planted import LOADER, base, before_end, edited, noisy, op, renamed, scaled
+from tests.simulator import Program, Training, run, training_program, write_kineto
+from tests.simulator.program import Host
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 STEPS = 20
@@ -70,7 +72,11 @@ def test_two_recordings_of_one_program_are_the_same(folder: Path) -> None:
 def test_a_change_of_five_per_cent_is_found(folder: Path, factor: float, answer: str) -> None:
     found = answers(folder, 100, factor)
     assert Counter(one.answer for one in found)[answer] >= 95  # type: ignore[index]
-    inside = sum(one.low_pct <= 100 * (factor - 1) <= one.high_pct for one in found if one.low_pct is not None and one.high_pct is not None)
+    inside = sum(
+        one.low_pct <= 100 * (factor - 1) <= one.high_pct
+        for one in found
+        if one.low_pct is not None and one.high_pct is not None
+    )
     assert inside >= 95
 
 
@@ -82,9 +88,15 @@ def test_the_margin_holds_the_truth_as_often_as_it_says(folder: Path) -> None:
 def test_too_few_steps_and_steps_that_vary_too_much_cannot_tell(folder: Path) -> None:
     assert {one.answer for one in answers(folder, 20, 1.02, count=3)} == {"cannot tell"}
     two = answers(folder, 1, 1.2, count=3)[0].why
-    assert two == "too few steps: A has 2 and B has 2 after the first, and these prove no difference; 'the same' needs 3 on each side"
+    assert (
+        two
+        == "too few steps: A has 2 and B has 2 after the first, and these prove no difference; 'the same' needs 3 on "
+        "each side"
+    )
     assert "too few steps: A has 1 and B has 1" in answers(folder, 1, 4.0, count=2)[0].why
-    assert answers(folder, 1, 4.0, count=3, share=0.001)[0].answer == "worse"  # far beyond what two steps on each side vary
+    assert (
+        answers(folder, 1, 4.0, count=3, share=0.001)[0].answer == "worse"
+    )  # far beyond what two steps on each side vary
     vary = answers(folder, 20, 1.0, count=6, share=0.2)
     assert Counter(one.answer for one in vary)["cannot tell"] >= 19
     assert all(one.change_ns == one.after_ns - one.before_ns for one in vary)
@@ -93,7 +105,10 @@ def test_too_few_steps_and_steps_that_vary_too_much_cannot_tell(folder: Path) ->
 def test_steps_that_are_alike_in_both_runs_are_compared_pair_by_pair(folder: Path) -> None:
     one, random = facts.load(folder), np.random.default_rng(3)
     work = random.uniform(0.5, 1.5, STEPS)  # as of batches of other lengths
-    sides = [with_steps(one, np.rint(MEAN_NS * work * random.normal(by, 0.01, STEPS)).astype(np.int64).tolist()) for by in (1.0, 1.03)]
+    sides = [
+        with_steps(one, np.rint(MEAN_NS * work * random.normal(by, 0.01, STEPS)).astype(np.int64).tolist())
+        for by in (1.0, 1.03)
+    ]
     found = verdict(*sides, facts.basis(*sides))
     assert (found.answer, found.test) == ("worse", "paired")
 
@@ -108,7 +123,11 @@ def test_fail_on_asks_for_more_than_the_limit_and_for_a_test(folder: Path) -> No
     assert fail_on(few, 3.0).exceeded
     assert "by the difference alone" in fail_on(few, 3.0).why
     assert not fail_on(few, 20.0).exceeded
-    vary = next(one for one in answers(folder, 30, 1.10, count=5, share=0.3) if one.change_pct > 3 and one.answer == "cannot tell")
+    vary = next(
+        one
+        for one in answers(folder, 30, 1.10, count=5, share=0.3)
+        if one.change_pct > 3 and one.answer == "cannot tell"
+    )
     assert not fail_on(vary, 3.0).exceeded
     assert not fail_on(msgspec.structs.replace(slower, identical=True), 3.0).exceeded
 
@@ -200,7 +219,9 @@ def test_names_of_anybody_are_shown_as_text(linked: Link, training: Program) -> 
     assert "\u202e" not in text
 
 
-def test_other_programs_are_refused_with_one_message(graphlink: Callable[..., Ran], folder: Path, tmp_path: Path, linked: Link) -> None:
+def test_other_programs_are_refused_with_one_message(
+    graphlink: Callable[..., Ran], folder: Path, tmp_path: Path, linked: Link
+) -> None:
     def other_ops(action: Any, where: Any) -> list[Any]:
         name = getattr(action, "name", "")
         return [replace(action, name=f"other::{name[6:]}x")] if name.startswith("aten::") else [action]
@@ -214,7 +235,9 @@ def test_other_programs_are_refused_with_one_message(graphlink: Callable[..., Ra
     assert graphlink("diff", folder, other, "--anyway").status == 0
 
 
-def test_the_exit_status_is_4_where_it_is_slower_than_allowed(graphlink: Callable[..., Ran], folder: Path, linked: Link) -> None:
+def test_the_exit_status_is_4_where_it_is_slower_than_allowed(
+    graphlink: Callable[..., Ran], folder: Path, linked: Link
+) -> None:
     slower = linked(edited(base(), scaled(3, lambda work, _: work.kind == "kernel"))).folder
     assert graphlink("diff", folder, slower).status == 0
     for given in ("3%", "3"):
@@ -223,7 +246,10 @@ def test_the_exit_status_is_4_where_it_is_slower_than_allowed(graphlink: Callabl
         assert "--fail-on 3%: exceeded" in ran.out
     assert graphlink("diff", slower, folder, "--fail-on", "3%").status == 0
     assert graphlink("diff", folder, folder, "--fail-on", "0").status == 0
-    assert json.loads(graphlink("diff", folder, slower, "--fail-on", "3%", "--json", "-").out)["fail_on"]["exceeded"] is True
+    assert (
+        json.loads(graphlink("diff", folder, slower, "--fail-on", "3%", "--json", "-").out)["fail_on"]["exceeded"]
+        is True
+    )
     assert graphlink("diff", folder, slower, "--fail-on", "-3%").status == 2
 
 
@@ -244,7 +270,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if not all(file.exists() for file in files):
             pytest.skip("the public recordings are not there")
         if names not in known:
-            known[names] = link(*files, out=tmp_path_factory.mktemp("recorded") / "out", options=Options(timeline="none")).folder
+            known[names] = link(
+                *files, out=tmp_path_factory.mktemp("recorded") / "out", options=Options(timeline="none")
+            ).folder
         return known[names]
 
     return of
@@ -258,7 +286,9 @@ def test_one_model_on_two_makes_of_gpu_is_compared_by_op(recorded: Callable[...,
     assert report.verdict.answer == "cannot tell"
     assert report.changes[0].kind == "hardware"
     compute = next(part for part in report.split.parts if part.what == "compute")
-    assert (compute.before_ns, compute.after_ns) == pytest.approx((1_225_309, 1_716_299), abs=20)  # as TraceLens publishes
+    assert (compute.before_ns, compute.after_ns) == pytest.approx(
+        (1_225_309, 1_716_299), abs=20
+    )  # as TraceLens publishes
     alone = {one.path[-1] for one in report.operations if one.device_before_ns and not one.device_after_ns}
     assert "aten::cudnn_convolution" in alone
     assert "in A alone" in rendered(diff_table(report, 6))
@@ -281,7 +311,7 @@ def test_two_ranks_linked_alone_are_compared(recorded: Callable[..., Path]) -> N
 
 
 def test_a_moved_device_clock_is_no_change(tmp_path: Path, training: Program) -> None:
-    from graphlink.testing import changes, kineto_document, write_json
+    from tests.simulator import changes, kineto_document, write_json
 
     document = kineto_document(run(training))
     folders = []
@@ -321,10 +351,14 @@ def test_what_a_loader_does_inside_takes_nothing_off_the_score(linked: Link, tra
 def test_a_loader_with_other_workers_is_the_same_work(tmp_path: Path) -> None:
     real = Path(__file__).resolve().parents[2] / "fixtures" / "real"
     names = ("dataloader", "dataloader-8-workers")
-    report = compare(*(link(real / name, out=tmp_path / name, options=Options(timeline="none")).folder for name in names))
+    report = compare(
+        *(link(real / name, out=tmp_path / name, options=Options(timeline="none")).folder for name in names)
+    )
     assert report.comparable.score == 100
     (work,) = [one for one in report.comparable.reasons if one.about == "work"]
     assert work.same and work.before == work.after == "98 operations"
     text = rendered(diff_table(report, 6))
-    assert "at least 66.3 % less time at 99.5 % confidence" in text  # the other end of the margin would be below nothing
+    assert (
+        "at least 66.3 % less time at 99.5 % confidence" in text
+    )  # the other end of the margin would be below nothing
     assert "operations, largest change of host time first" in text and "device A ms" not in text

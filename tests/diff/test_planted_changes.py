@@ -11,18 +11,6 @@ import pytest
 
 from graphlink.diff.compare import compare
 from graphlink.diff.records import DiffReport
-from graphlink.testing import (
-    ClusterRun,
-    ClusterTraining,
-    Loss,
-    PipelineRun,
-    PipelineTraining,
-    Place,
-    Program,
-    cluster_run,
-    pipeline_run,
-)
-from graphlink.testing.program import Action, Api, Begin, Call, End, Host, Work
 from tests.diff.conftest import Link, Recorded
 from tests.diff.planted import (
     COMM,
@@ -49,12 +37,26 @@ from tests.diff.planted import (
     walk,
     without,
 )
+from tests.simulator import (
+    ClusterRun,
+    ClusterTraining,
+    Loss,
+    PipelineRun,
+    PipelineTraining,
+    Place,
+    Program,
+    cluster_run,
+    pipeline_run,
+)
+from tests.simulator.program import Action, Api, Begin, Call, End, Host, Work
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
 
 
 class Kind(NamedTuple):
-    """A change: how it is made, what the first change must say (kind, words), and its size: a factor, ns a step, or before and after."""
+    """A change: how it is made, what the first change must say (kind, words), and its size: a factor, ns a step, or
+    before and after.
+    """
 
     name: str
     edit: Edit
@@ -71,9 +73,23 @@ def inside(name: str) -> Callable[[Work, Where], bool]:
 
 
 def op_kind(
-    name: str, factor: float, which: Callable[[Work, Where], bool], words: str, kind: str = "operation", quick: bool = False
+    name: str,
+    factor: float,
+    which: Callable[[Work, Where], bool],
+    words: str,
+    kind: str = "operation",
+    quick: bool = False,
 ) -> Kind:
-    return Kind(name, scaled(factor, which), kind, words, factor, lambda p: (factor - 1) * a_step(p, device_ns(which)), None, quick)
+    return Kind(
+        name,
+        scaled(factor, which),
+        kind,
+        words,
+        factor,
+        lambda p: (factor - 1) * a_step(p, device_ns(which)),
+        None,
+        quick,
+    )
 
 
 def is_compute(work: Work, _: Where) -> bool:
@@ -86,7 +102,9 @@ def each(name: str, ns: float) -> Callable[[Program], float]:
 
 
 def launches(program: Program) -> float:
-    return a_step(program, lambda action, _: isinstance(action, Call) and action.name in LAUNCHES and "Memcpy" not in action.name)
+    return a_step(
+        program, lambda action, _: isinstance(action, Call) and action.name in LAUNCHES and "Memcpy" not in action.name
+    )
 
 
 def no_call(name: str) -> Edit:
@@ -177,7 +195,9 @@ KINDS = (
 )  # fmt: skip
 
 
-def check_size(report: DiffReport, factor: float | None, change_ns: float | None, counts: tuple[float, float] | None) -> None:
+def check_size(
+    report: DiffReport, factor: float | None, change_ns: float | None, counts: tuple[float, float] | None
+) -> None:
     first = report.changes[0]
     if factor is not None:
         assert first.factor == pytest.approx(factor, rel=0.02)
@@ -187,7 +207,9 @@ def check_size(report: DiffReport, factor: float | None, change_ns: float | None
         assert (first.before, first.after) == counts
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name, marks=() if kind.quick else pytest.mark.long) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=kind.name, marks=() if kind.quick else pytest.mark.long) for kind in KINDS]
+)
 def test_the_change_of_a_rank_is_named_first(kind: Kind, linked: Link, training: Program) -> None:
     report = compare(linked(training).folder, linked(edited(training, kind.edit)).folder)
     assert report.comparable.score > 70
@@ -242,11 +264,37 @@ SLOW_STAGE = (1_000_000, 1_500_000, 1_000_000, 1_000_000)
 RUN_KINDS = (
     RunKind("microbatches", pipeline, staged(microbatches=4), "microbatches", "8 -> 4", [], 0.5, None, True),
     RunKind("schedule", pipeline, staged(schedule="GPipe"), "schedule", "1F1B -> GPipe", []),
-    RunKind("a slow kernel", pipeline, staged(losses=at("dependency_stall", 1, 800_000)), "operation", "rank 1 alone", [1], 1.4, 400_000),
+    RunKind(
+        "a slow kernel",
+        pipeline,
+        staged(losses=at("dependency_stall", 1, 800_000)),
+        "operation",
+        "rank 1 alone",
+        [1],
+        1.4,
+        400_000,
+    ),
     RunKind("a slow stage", pipeline, staged(forward_ns=SLOW_STAGE), "operation", "rank 1 alone", [1], 1.5, 4_000_000),
-    RunKind("a wait on a stage", pipeline, staged(losses=at("host_sync", 1, 600_000)), "synchronisation", "rank 1 alone", [1]),
+    RunKind(
+        "a wait on a stage",
+        pipeline,
+        staged(losses=at("host_sync", 1, 600_000)),
+        "synchronisation",
+        "rank 1 alone",
+        [1],
+    ),
     RunKind("optimizer", pipeline, staged(optimizer_ns=1_000_000), "operation", "_fused_adam_", [], 2.0, 500_000),
-    RunKind("straggler", cluster, clustered(straggler=(1, 1.5)), "device_speed", "rank 1 is a straggler", [1], 1.5, None, True),
+    RunKind(
+        "straggler",
+        cluster,
+        clustered(straggler=(1, 1.5)),
+        "device_speed",
+        "rank 1 is a straggler",
+        [1],
+        1.5,
+        None,
+        True,
+    ),
     RunKind("all slower", cluster, clustered(compute_ns=600_000), "device_speed", "1.50 x", [], 1.5),
     RunKind("more ranks", cluster, clustered(data=4), "ranks", "4 ranks -> 8", [], 2.0),
     RunKind("slower network", cluster, clustered(bytes_per_us=50_000), "network", "ALL_REDUCE", []),
@@ -254,7 +302,9 @@ RUN_KINDS = (
 )
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name, marks=() if kind.quick else pytest.mark.long) for kind in RUN_KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=kind.name, marks=() if kind.quick else pytest.mark.long) for kind in RUN_KINDS]
+)
 def test_the_change_of_a_run_is_named_first(kind: RunKind, linked: Link) -> None:
     report = compare(linked(kind.before()).folder, linked(kind.after()).folder)
     first = report.changes[0]

@@ -6,8 +6,18 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphlink.testing import Variation
-from tests.doctor.recordings import CALLS, DEVICE, HOST, Document, both, rows, without, without_args, without_first_calls
+from tests.doctor.recordings import (
+    CALLS,
+    DEVICE,
+    HOST,
+    Document,
+    both,
+    rows,
+    without,
+    without_args,
+    without_first_calls,
+)
+from tests.simulator import Variation
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,9 @@ class Case:
 
 
 def _no_steps(document: Document) -> None:
-    document["traceEvents"] = [event for event in document["traceEvents"] if not event["name"].startswith("ProfilerStep")]
+    document["traceEvents"] = [
+        event for event in document["traceEvents"] if not event["name"].startswith("ProfilerStep")
+    ]
 
 
 def _empty(document: Document) -> None:
@@ -60,7 +72,9 @@ def _repeated(document: Document) -> None:
 def _sync_rows_alone(document: Document) -> None:
     of_rows = {row["args"]["correlation"] for row in rows(document, "cuda_sync")[:3]}
     document["traceEvents"] = [
-        event for event in document["traceEvents"] if event.get("cat") not in CALLS or event["args"]["correlation"] not in of_rows
+        event
+        for event in document["traceEvents"]
+        if event.get("cat") not in CALLS or event["args"]["correlation"] not in of_rows
     ]
 
 
@@ -89,7 +103,9 @@ def _one_step(document: Document) -> None:
     """The nodes of the execution trace that end before the first ProfilerStep does."""
     nodes = document["nodes"]
     first = next(at for at, node in enumerate(nodes) if node["name"].startswith("ProfilerStep"))
-    document["nodes"] = nodes[: first + 1] + [node for node in nodes[first + 1 :] if node["name"].startswith(("[pytorch", "##"))]
+    document["nodes"] = nodes[: first + 1] + [
+        node for node in nodes[first + 1 :] if node["name"].startswith(("[pytorch", "##"))
+    ]
 
 
 def _one_more(document: Document) -> None:
@@ -145,7 +161,11 @@ def _nothing_of_calls(document: Document) -> None:
     )(document)  # fmt: skip
 
 
-NO_ET = {"no-et", "no-shapes", "no-seq"}  # rows of the dialect of 2024 have no sequence numbers and were recorded without shapes
+NO_ET = {
+    "no-et",
+    "no-shapes",
+    "no-seq",
+}  # rows of the dialect of 2024 have no sequence numbers and were recorded without shapes
 CASES = (
     Case("nothing", set()),
     Case("nothing, 2026", set(), {"dialect": "2026"}),

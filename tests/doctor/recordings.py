@@ -7,11 +7,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from graphlink.testing import Execution, Training, Variation, et_document, kineto_document, run, training_program, write_json
+from tests.simulator import (
+    Execution,
+    Training,
+    Variation,
+    et_document,
+    kineto_document,
+    run,
+    training_program,
+    write_json,
+)
 
 Document = dict[str, Any]
 Edit = Callable[[Document], None]
-HOST, CALLS, DEVICE = ("cpu_op", "user_annotation"), ("cuda_runtime", "cuda_driver"), ("kernel", "gpu_memcpy", "gpu_memset")
+HOST, CALLS, DEVICE = (
+    ("cpu_op", "user_annotation"),
+    ("cuda_runtime", "cuda_driver"),
+    ("kernel", "gpu_memcpy", "gpu_memset"),
+)
 
 
 @cache

@@ -43,7 +43,8 @@ def test_without_a_gpu_rows_of_waits_are_not_missed(path: dict[str, str]) -> Non
 
 def test_without_torch_only_that_is_said(path: dict[str, str]) -> None:
     bare = Support(
-        {"python": "3.12.1"}, (Feature("torch", False, "", "PyTorch is not installed", "pip install '.[capture]' in a clone of graphlink"),)
+        {"python": "3.12.1"},
+        (Feature("torch", False, "", "PyTorch is not installed", "pip install '.[capture]' in a clone of graphlink"),),
     )
     assert names(bare, path) == {"env-no-torch"}
 
@@ -66,7 +67,9 @@ def test_variables_of_the_plugin_count_once_it_is_set(path: dict[str, str]) -> N
 
 def test_a_small_ring_is_named(path: dict[str, str]) -> None:
     sizes = {f"NCCL_PROFILE_{pool}_POOL_SIZE": str(ENOUGH) for pool in POOLS} | {"NCCL_PROFILE_COLL_POOL_SIZE": "256"}
-    environ = path | sizes | {"NCCL_PROFILER_PLUGIN": "x", "NCCL_PROFILE_EVENT_MASK": "4095", "NCCL_PROFILE_DUMP_FILE": "f"}
+    environ = (
+        path | sizes | {"NCCL_PROFILER_PLUGIN": "x", "NCCL_PROFILE_EVENT_MASK": "4095", "NCCL_PROFILE_DUMP_FILE": "f"}
+    )
     (finding,) = environment_lacking(support(), environ)
     assert finding.record == f"NCCL_PROFILE_COLL_POOL_SIZE={ENOUGH}"
 

@@ -18,7 +18,10 @@ def test_overhead_of_several_threads_in_the_recording_counts_once(tmp_path: Path
     def overlapping(document: Document) -> None:
         (row,) = rows(document, "overhead")
         row["ts"] = min(one["ts"] for one in rows(document, *HOST))
-        document["traceEvents"] += [row | {"ts": row["ts"] + 500, "dur": 1000}, row | {"ts": row["ts"] + 600, "dur": 100}]
+        document["traceEvents"] += [
+            row | {"ts": row["ts"] + 500, "dur": 1000},
+            row | {"ts": row["ts"] + 600, "dur": 100},
+        ]
         row["dur"] = 1000
 
     found = diagnosed(write_run(tmp_path / "run", kineto=overlapping, ranks=(0,)))

@@ -78,7 +78,13 @@ def test_findings_of_ranks_add_up_and_the_worst_comes_first() -> None:
     assert [f.name for f in found] == ["b", "c", "a"]
     last = found[-1]
     assert (last.lacks, last.costs) == ("3,000 rows", "3,000 of 10; 2.000 ms of them")
-    assert (last.parts, last.told, last.ranks, last.files, last.share) == ({"y": 3, "x": 2}, ["said", "more"], [0, 1], ["f1", "f0"], 0.2)
+    assert (last.parts, last.told, last.ranks, last.files, last.share) == (
+        {"y": 3, "x": 2},
+        ["said", "more"],
+        [0, 1],
+        ["f1", "f0"],
+        0.2,
+    )
 
 
 @pytest.mark.usefixtures("listed")

@@ -11,7 +11,7 @@ from graphlink.doctor.given import Given
 from graphlink.engine.engines import RunsOn
 from graphlink.report.diagnosis import Told
 from graphlink.run.discover.find import ranks_of
-from graphlink.testing import NsysVariation, Training, run, training_program, write_nsys
+from tests.simulator import NsysVariation, Training, run, training_program, write_nsys
 
 
 def exported(folder: Path, **variation: Any) -> Path:
@@ -38,7 +38,9 @@ def found_in(path: Path, folder: Path) -> dict[str, Told]:
     ],
     ids=lambda given: str(given) if isinstance(given, dict) else "",
 )
-def test_an_export_that_lacks_one_thing_has_its_findings(variation: dict[str, Any], findings: set[str], tmp_path: Path) -> None:
+def test_an_export_that_lacks_one_thing_has_its_findings(
+    variation: dict[str, Any], findings: set[str], tmp_path: Path
+) -> None:
     numbered = {"no-seq"} - ({"no-seq"} if "comm-unknown" in findings else set())  # nsys never has sequence numbers
     assert set(found_in(exported(tmp_path, **variation), tmp_path)) == findings | numbered
 
@@ -63,7 +65,7 @@ def test_a_cut_export_is_told_with_what_lost_its_launch(tmp_path: Path) -> None:
 
 
 def test_rows_of_whole_graphs_are_counted(tmp_path: Path) -> None:
-    from graphlink.testing import Shape, random_program
+    from tests.simulator import Shape, random_program
 
     program = run(random_program(3, Shape(graphs=True, ops=80)))
     path = tmp_path / "run.sqlite"

@@ -12,7 +12,10 @@ import pytest
 from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import merged
 from graphlink.run.state import RankRows
-from graphlink.testing import (
+from tests.doctor.diagnosed import diagnosed
+from tests.ranks.test_clocks import host_rows
+from tests.ranks.true_runs import MS, Off, Simulated, training
+from tests.simulator import (
     ClusterTraining,
     Differs,
     Dropped,
@@ -25,9 +28,6 @@ from graphlink.testing import (
     cluster_run,
     pipeline_run,
 )
-from tests.doctor.diagnosed import diagnosed
-from tests.ranks.test_clocks import host_rows
-from tests.ranks.true_runs import MS, Off, Simulated, training
 
 SMALL = ClusterTraining(steps=2, layers=1)
 
@@ -110,7 +110,9 @@ def test_ranges_without_names_are_inferred(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_of_a_pipeline_is_told_as_the_job_tells_it(tmp_path: Path) -> None:
-    pipeline_run(PipelineTraining("1F1B", stages=2, microbatches=4, transfer_ns=100_000, visible=True)).write(tmp_path, et=True)
+    pipeline_run(PipelineTraining("1F1B", stages=2, microbatches=4, transfer_ns=100_000, visible=True)).write(
+        tmp_path, et=True
+    )
     for name in ("kineto_1.json", "et_1.json"):
         (tmp_path / name).unlink()
     found = diagnosed(tmp_path)

@@ -15,9 +15,9 @@ from graphlink.doctor.records import Finding
 from graphlink.nccl.read.read import read_dump
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.discover.side_files import heads_of, pair
-from graphlink.testing import ClusterTraining, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile
+from tests.simulator import ClusterTraining, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile
 
 Event = dict[str, Any]
 
@@ -34,9 +34,15 @@ def collective(number: int, *, kernel: bool = True, stop: int = 900, steps: bool
         "COLL", "AllReduce", number, at, end=at + 50, SeqNum=number, CommHash=77, Rank=0, Count=4, Datatype="ncclFloat32",
         Algorithm="RING", Protocol="LL", nChannels=1,
     )  # fmt: skip
-    inside = event("GPU", "KernelCh", number, at + 1, end=at + 40, Channel=0, StartGpuClk=100 * number, StopGpuClk=stop) if kernel else []
+    inside = (
+        event("GPU", "KernelCh", number, at + 1, end=at + 40, Channel=0, StartGpuClk=100 * number, StopGpuClk=stop)
+        if kernel
+        else []
+    )
     if steps:
-        op = event("PROXY", "ScheduleSend", number, at + 2, end=at + 3, Channel=0, Peer=1, Steps=1, ChunkSize=16, transSize=16)
+        op = event(
+            "PROXY", "ScheduleSend", number, at + 2, end=at + 3, Channel=0, Peer=1, Steps=1, ChunkSize=16, transSize=16
+        )
         op_begin, op_end = event(
             "PROXY", "ProgressSend", number, at + 4, end=at + 30, Channel=0, Peer=1, Steps=1, ChunkSize=16, transSize=16
         )
@@ -93,7 +99,11 @@ def test_messages_of_the_plugin_have_no_numbers(tmp_path: Path) -> None:
 
 
 def entry(number: int, **more: Any) -> Event:
-    times = {"time_created_ns": 10**18 + number, "time_discovered_started_ns": 10**18 + number, "time_discovered_completed_ns": 10**18 + 99}
+    times = {
+        "time_created_ns": 10**18 + number,
+        "time_discovered_started_ns": 10**18 + number,
+        "time_discovered_completed_ns": 10**18 + 99,
+    }
     return {
         "record_id": number, "process_group": ["0", "default_pg"], "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number,
         "profiling_name": "nccl:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]],
@@ -127,7 +137,12 @@ def test_durations_need_timing(tmp_path: Path) -> None:
 
 
 def test_entries_that_nobody_completed_have_no_durations_to_miss(tmp_path: Path) -> None:
-    gloo = {"profiling_name": "gloo:all_reduce", "state": "scheduled", "duration_ms": None, "time_discovered_completed_ns": 0}
+    gloo = {
+        "profiling_name": "gloo:all_reduce",
+        "state": "scheduled",
+        "duration_ms": None,
+        "time_discovered_completed_ns": 0,
+    }
     assert found_in(flight(tmp_path, entry(1, **gloo))) == {}
 
 
@@ -164,7 +179,10 @@ def test_ops_without_a_call_are_counted_over_ranks(tmp_path: Path) -> None:
     write_nccl(run, tmp_path, NcclProfile(kind="plugin", last=4, kernel_channels=True))
     heads = heads_of(sorted(tmp_path.glob("*.json")))
     ranks = pair(heads, [], of_folders([str(tmp_path)], None).ranks).ranks
-    found = {f.name: f for f in findings_of([examine(one) for one in ranks], Given(ranks, dumps=tuple(head.path for head in heads)))}
+    found = {
+        f.name: f
+        for f in findings_of([examine(one) for one in ranks], Given(ranks, dumps=tuple(head.path for head in heads)))
+    }
     lost = sum(len(columns.kind) for columns in run.ranks.values()) - 4 * len(heads)
     unmatched = found["nccl-unmatched"]
     assert lost <= unmatched.figures["left"] <= lost + len(heads)

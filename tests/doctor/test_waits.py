@@ -7,11 +7,11 @@ import pytest
 
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, run_rank
-from graphlink.testing import Shape, Variation, random_program, run, write_kineto
-from graphlink.testing.dirt import with_busy_cores
 from tests.depend.test_threads import program, recorded
 from tests.doctor.diagnosed import diagnosed
 from tests.doctor.recordings import execution
+from tests.simulator import Shape, Variation, random_program, run, write_kineto
+from tests.simulator.dirt import with_busy_cores
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -20,7 +20,13 @@ def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_pat
     simulated = run(random_program(seed, Shape(threads=2, ops=60)))
     traces = tmp_path / "traces"
     traces.mkdir()
-    write_kineto(simulated, traces / "kineto_0.json", dialect="2024", cuda_sync=rows > 0, vary=Variation(sync_rows_share=rows or 1.0))
+    write_kineto(
+        simulated,
+        traces / "kineto_0.json",
+        dialect="2024",
+        cuda_sync=rows > 0,
+        vary=Variation(sync_rows_share=rows or 1.0),
+    )
     finding = diagnosed(traces)["cuda-sync-gaps" if rows else "no-cuda-sync"]
     (tmp_path / "out").mkdir()
     (inputs,) = of_folders([str(traces)], None).ranks
@@ -28,7 +34,9 @@ def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_pat
     assert finding.figures["inferred"] == told.sync.by_source["inferred"]
     blocked = [w for w in told.warnings if w.startswith("synchronisation calls (")]
     count, took = finding.figures["unexplained"], finding.figures["unexplained_ns"]
-    assert [w.split(" us for ")[0] for w in blocked] == ([f"synchronisation calls ({count:,}) waited {took / 1000:.1f}"] if count else [])
+    assert [w.split(" us for ")[0] for w in blocked] == (
+        [f"synchronisation calls ({count:,}) waited {took / 1000:.1f}"] if count else []
+    )
 
 
 def test_calls_are_counted_by_name(tmp_path: Path) -> None:
@@ -45,7 +53,16 @@ def test_calls_are_counted_by_name(tmp_path: Path) -> None:
 
 
 def gloo(name: str, start: float, end: float) -> dict[str, object]:
-    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start, "args": {}}
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": end - start,
+        "args": {},
+    }
 
 
 def late(calls_late_us: int) -> list[dict[str, object]]:
@@ -55,8 +72,22 @@ def late(calls_late_us: int) -> list[dict[str, object]]:
     for k, at in enumerate((0, 1_000, 2_000)):
         begun = at + 5 + (calls_late_us if k == 2 else 0)
         rows += [
-            row | {"cat": "cpu_op", "name": "aten::mm", "ts": at, "dur": 10, "args": {"Input Dims": [[1]], "Record function id": k + 1}},
-            row | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 2, "args": {"correlation": k + 1}},
+            row
+            | {
+                "cat": "cpu_op",
+                "name": "aten::mm",
+                "ts": at,
+                "dur": 10,
+                "args": {"Input Dims": [[1]], "Record function id": k + 1},
+            },
+            row
+            | {
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "ts": at + 1,
+                "dur": 2,
+                "args": {"correlation": k + 1},
+            },
             row
             | {"cat": "kernel", "pid": 0, "tid": 7, "name": "k", "ts": begun, "dur": 30}
             | {"args": {"stream": 7, "correlation": k + 1, "device": 0}},
@@ -65,7 +96,9 @@ def late(calls_late_us: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("late_us", "told"), [(500, True), (40, False)])
-def test_late_starts_that_nothing_explains_are_told_where_they_take_time(late_us: int, told: bool, tmp_path: Path) -> None:
+def test_late_starts_that_nothing_explains_are_told_where_they_take_time(
+    late_us: int, told: bool, tmp_path: Path
+) -> None:
     (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": late(late_us)}))
     found = diagnosed(tmp_path)
     assert ("late-starts" in found) == told
@@ -123,7 +156,9 @@ def test_an_exact_wait_that_the_graph_lacks_is_told_with_its_time(tmp_path: Path
     (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
     found = diagnosed(tmp_path)["standstill"]
     assert found.figures["calls_ns"] == 980_000
-    assert found.told[0].startswith("1 synchronisation calls have a row that names what they waited for, but nothing of it was recorded")
+    assert found.told[0].startswith(
+        "1 synchronisation calls have a row that names what they waited for, but nothing of it was recorded"
+    )
     assert found.told[0].endswith("0.980 ms count as not explained")
 
 

@@ -11,13 +11,13 @@ from graphlink.errors import InputError
 from graphlink.nccl.read.read import read_dump
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, prepare
-from graphlink.testing import ClusterTraining, Dropped, LateStart, MissingRank, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile
 from tests.doctor.cases import CASES, Case
 from tests.doctor.diagnosed import diagnosed
 from tests.doctor.recordings import write_run
 from tests.doctor.told import untold
+from tests.simulator import ClusterTraining, Dropped, LateStart, MissingRank, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile
 
 
 def warnings_of(folder: Path) -> list[str]:

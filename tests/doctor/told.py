@@ -22,7 +22,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"synchronisation calls .* waited .* us for something", {*_NO_ROWS, "cuda-sync-gaps", "no-device-rows"}),
     (r"count as not explained$|silences of the host, .* ended as a kernel ended|by a full queue to the device", {"standstill"}),
     (r"times the host waited for a kernel without any call", _NOTHING),  # inferred, and no recording shows more
-    (r"synchronisation and event calls .* after the last row are left out", _NOTHING),  # the profiler's own, in every recording
+    # the profiler's own, in every recording
+    (r"synchronisation and event calls .* after the last row are left out", _NOTHING),
     (r"cuda_sync rows have no API call", {"cuda-sync-without-calls"}),
     (r"launched before the recording, or waited for what was", {"launches-before-window"}),
     (r"before ops whose launch calls are not recorded", {"launches-missing", "no-calls", "starts-before-launch"}),

@@ -1,4 +1,6 @@
-"""The whole command on simulated clusters, in this process, and what must come out of it by the truth of the simulation."""
+"""The whole command on simulated clusters, in this process, and what must come out of it by the truth of the
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.cli import main
-from graphlink.testing import ClusterRun
-from graphlink.testing.cluster_records import COLLECTIVE, I64, SEND, TYPE_NAMES
 from tests.e2e.graph_rules import File, read
+from tests.simulator import ClusterRun
+from tests.simulator.cluster_records import COLLECTIVE, I64, SEND, TYPE_NAMES
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ def command(*arguments: str | Path, folder: Path) -> Done:
     return Done(status, out.getvalue(), err.getvalue(), folder)
 
 
-def linked(run: ClusterRun, folder: Path, *options: str, seq: bool = True, timeline: bool = False, status: int = 0) -> Done:
+def linked(
+    run: ClusterRun, folder: Path, *options: str, seq: bool = True, timeline: bool = False, status: int = 0
+) -> Done:
     """Writes the recordings into ``folder/traces`` and links them into ``folder/out``."""
     run.write(folder / "traces", seq=seq)
     shown = () if timeline else ("--no-timeline",)
@@ -75,7 +79,14 @@ def told_op(run: ClusterRun, rank: int, op: int) -> str:
 def told_unmatched(done: Done) -> Counter[tuple[Any, ...]]:
     return Counter(
         (
-            *(u["rank"], done.members[u["group"].removeprefix("group ")], u["where"], u["count"], u["first"], u["last"]),
+            *(
+                u["rank"],
+                done.members[u["group"].removeprefix("group ")],
+                u["where"],
+                u["count"],
+                u["first"],
+                u["last"],
+            ),
             *(u["first_told"], u["last_told"], tuple(u["lacking"])),
         )
         for u in done.run["matched"]["listed"]
@@ -103,7 +114,9 @@ class Written:
 
 
 def written(run: ClusterRun, done: Done) -> dict[int, list[Written]]:
-    """Of each rank what stands in its graph for its ops, all of them, in the order of columns; found by start and stream."""
+    """Of each rank what stands in its graph for its ops, all of them, in the order of columns; found by start and
+    stream.
+    """
     found = {}
     for rank, file in done.graphs.items():
         c = run.ranks[rank]
@@ -120,7 +133,9 @@ def written(run: ClusterRun, done: Done) -> dict[int, list[Written]]:
 
 
 def unlike(run: ClusterRun, done: Done) -> list[str]:
-    """Groups whose collectives differ over ranks in number, type, size or order, and messages without their other end, by id order."""
+    """Groups whose collectives differ over ranks in number, type, size or order, and messages without their other end,
+    by id order.
+    """
     collectives: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
     messages: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for rank, file in done.graphs.items():
@@ -132,17 +147,25 @@ def unlike(run: ClusterRun, done: Done) -> list[str]:
                 collectives[a["pg_name"]][rank].append((a["comm_type"], a["comm_size"]))
             elif node.type != pb.COMP_NODE and {a["comm_src"], a["comm_dst"]} <= set(run.ranks):
                 messages[a["comm_src"], a["comm_dst"], a["comm_tag"], a["comm_size"]][node.type] += 1
-    out = [f"group {group}: {of_rank}" for group, of_rank in collectives.items() if len({tuple(c) for c in of_rank.values()}) > 1]
+    out = [
+        f"group {group}: {of_rank}"
+        for group, of_rank in collectives.items()
+        if len({tuple(c) for c in of_rank.values()}) > 1
+    ]
     return out + [f"{way}: {ends}" for way, ends in messages.items() if len(ends) != 2 or len(set(ends.values())) > 1]
 
 
 def true_waits(run: ClusterRun, rank: int) -> I64:
-    """Of each op of a rank in what all recorded: from its own start to the last start of those recorded, or to its own end; else 0."""
+    """Of each op of a rank in what all recorded: from its own start to the last start of those recorded, or to its own
+    end; else 0.
+    """
     m, c = run.meetings, run.ranks[rank]
     last = {}
     for k in run.expected.meetings.tolist():
         low, high = int(m.first[k]), int(m.first[k + 1])
-        last[k] = max(int(ns) for r, ns in zip(m.rank[low:high], m.start_ns[low:high], strict=True) if int(r) in run.ranks)
+        last[k] = max(
+            int(ns) for r, ns in zip(m.rank[low:high], m.start_ns[low:high], strict=True) if int(r) in run.ranks
+        )
     until = np.array([last.get(k, 0) for k in c.meeting.tolist()], np.int64)
     waits: I64 = np.where(until > 0, np.clip(until - c.true_start_ns, 0, c.true_end_ns - c.true_start_ns), 0)
     return waits

@@ -1,4 +1,6 @@
-"""What every written graph must hold to, checked on the file alone with the schema's own messages: no code of graphlink is in here."""
+"""What every written graph must hold to, checked on the file alone with the schema's own messages: no code of graphlink
+is in here.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def broken(file: File) -> list[str]:
             out.append(f"{where}: dep_kinds {a['dep_kinds'][:5]}")
         if node.type not in TYPES or (a["is_cpu_op"] and node.type != pb.COMP_NODE):
             out.append(f"{where}: type {node.type}")
-        if any(a.get(key, 0) < 0 for key in ("duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "overlap_ns")):
+        if any(
+            a.get(key, 0) < 0
+            for key in ("duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "overlap_ns")
+        ):
             out.append(f"{where}: a time below 0")
         for d, kind in zip(deps, a["dep_kinds"], strict=False):
             source = attributes[place[d]] if d in place else a
@@ -95,4 +100,6 @@ def _sums(file: File) -> list[str]:
         lane = (a["tid"],) if a["is_cpu_op"] else (a["device"], a["stream"])
         micros[lane] += node.duration_micros
         ns[lane] += a["duration_ns"] + a.get("start_delay_ns", 0)
-    return [f"lane {lane}: {micros[lane]} us for {ns[lane]} ns" for lane in ns if abs(micros[lane] * 1000 - ns[lane]) > 1000]
+    return [
+        f"lane {lane}: {micros[lane]} us for {ns[lane]} ns" for lane in ns if abs(micros[lane] * 1000 - ns[lane]) > 1000
+    ]

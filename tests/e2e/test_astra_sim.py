@@ -1,4 +1,6 @@
-"""The real ASTRA-sim, where it lies beside the project: what it says of each node is what ``replay`` and docs/astra-sim.md say."""
+"""The real ASTRA-sim, where it lies beside the project: what it says of each node is what ``replay`` and
+docs/astra-sim.md say.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def simulated(folder: Path, reader: str, *options: str) -> Simulated:
     out = folder / "astra-sim"
     assert main(["astra", str(folder), "--force", *options]) == 0
     environment = os.environ | {"ASTRA_SIM": str(SIMULATORS / f"AstraSim_{reader}")}
-    ran = subprocess.run(["bash", str(out / "run.sh"), reader], env=environment, capture_output=True, text=True, check=False, timeout=600)
+    ran = subprocess.run(
+        ["bash", str(out / "run.sh"), reader], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     times: dict[str, Times] = {"issue": {}, "callback": {}}
     for log in (out / f"log-{reader}/log").glob("log*.log"):
@@ -75,7 +79,9 @@ def differing(folder: Path, reader: str) -> set[tuple[int, int]]:
 
 
 def with_ties(seed: int, ranks: tuple[int, int], nodes: int = 76) -> list[list[Any]]:
-    """Graphs of two ranks: many nodes ready and many ends at one instant, receives beside the slots, computation of no time."""
+    """Graphs of two ranks: many nodes ready and many ends at one instant, receives beside the slots, computation of no
+    time.
+    """
     chance = random.Random(seed)
     sorts: list[list[tuple[str, int]]] = [[], []]
     given = [[*["cpu"] * 30, *["gpu"] * 30, *["coll"] * 12, *["send"] * 4] for _ in ranks]
@@ -89,7 +95,11 @@ def with_ties(seed: int, ranks: tuple[int, int], nodes: int = 76) -> list[list[A
     out: list[list[Any]] = [[], []]
     for me in (0, 1):
         for i, (sort, tag) in enumerate(sorts[me]):
-            deps = sorted({chance.randrange(max(0, i - 12), i) for _ in range(chance.choice((0, 1, 1, 2, 3)))}) if i else []
+            deps = (
+                sorted({chance.randrange(max(0, i - 12), i) for _ in range(chance.choice((0, 1, 1, 2, 3)))})
+                if i
+                else []
+            )
             if sort in ("cpu", "gpu"):
                 made = node(i, data=deps, is_cpu_op=sort == "cpu")
             elif sort == "coll":
@@ -97,7 +107,9 @@ def with_ties(seed: int, ranks: tuple[int, int], nodes: int = 76) -> list[list[A
             elif sort == "send":
                 made = send(i, deps, is_cpu_op=False, comm_tag=2 * tag + me, comm_src=ranks[me], comm_dst=ranks[1 - me])
             else:
-                made = recv(i, deps, is_cpu_op=False, comm_tag=2 * tag + 1 - me, comm_src=ranks[1 - me], comm_dst=ranks[me])
+                made = recv(
+                    i, deps, is_cpu_op=False, comm_tag=2 * tag + 1 - me, comm_src=ranks[1 - me], comm_dst=ranks[me]
+                )
             made.duration_micros = chance.randint(seed % 2, 4)
             out[me].append(made)
     return out
@@ -141,7 +153,12 @@ def took(said: Simulated, rank: int, id_: int) -> int:
 
 
 NETWORK = ("--bandwidth", "50", "--latency", "1000")  # a step of 1 us, 50 bytes a ns
-STEPS = {CollectiveType.ALL_REDUCE: 2, CollectiveType.ALL_GATHER: 1, CollectiveType.REDUCE_SCATTER: 1, CollectiveType.ALL_TO_ALL: 1}
+STEPS = {
+    CollectiveType.ALL_REDUCE: 2,
+    CollectiveType.ALL_GATHER: 1,
+    CollectiveType.REDUCE_SCATTER: 1,
+    CollectiveType.ALL_TO_ALL: 1,
+}
 
 
 def expected_ns(kind: CollectiveType, ranks: int, size: int) -> float:
@@ -161,7 +178,9 @@ def test_collectives_take_what_the_page_says(tmp_path: Path, reader: str, ranks:
 
 @pytest.mark.parametrize("members", [[0, 1, 2, 3], [0, 2, 4, 6]])
 def test_collectives_of_some_ranks_take_what_the_page_says(tmp_path: Path, reader: str, members: Sequence[int]) -> None:
-    kinds = [kind for kind in STEPS if reader == "head" or kind != CollectiveType.ALL_TO_ALL]  # which the legacy one lets go round a ring
+    kinds = [
+        kind for kind in STEPS if reader == "head" or kind != CollectiveType.ALL_TO_ALL
+    ]  # which the legacy one lets go round a ring
     graph = chain(*(coll(i, comm_type=int(kind), comm_size=MIB, pg_name="1") for i, kind in enumerate(kinds)))
     written(tmp_path, *(graph if rank in members else [node(0)] for rank in range(8)), groups={"1": members})
     said = simulated(tmp_path, reader, *NETWORK)
@@ -173,13 +192,18 @@ def test_a_far_message_takes_what_a_near_one_does(tmp_path: Path, reader: str) -
     graphs = [[node(0)] for _ in range(8)]
     for source, target in ((0, 1), (2, 6)):
         ends = {"comm_src": source, "comm_dst": target, "comm_size": MIB}
-        graphs[source], graphs[target] = chain(send(0, is_cpu_op=False, **ends)), chain(recv(0, is_cpu_op=False, **ends))
+        graphs[source], graphs[target] = (
+            chain(send(0, is_cpu_op=False, **ends)),
+            chain(recv(0, is_cpu_op=False, **ends)),
+        )
     said = simulated(written(tmp_path, *graphs), reader, *NETWORK)
     assert said.end[1, 0] == said.end[6, 0] == pytest.approx(1000 + MIB / 50, rel=0.005)
 
 
 def test_members_that_come_apart_end_apart(tmp_path: Path, reader: str) -> None:
-    """The early one of two has half of an ALL_REDUCE behind it when the late one comes; ``--machine ranks`` ends both together."""
+    """The early one of two has half of an ALL_REDUCE behind it when the late one comes; ``--machine ranks`` ends both
+    together.
+    """
     late = 5_000
     graphs = [[node(0, micros=1 + late * rank), coll(1, [0], comm_size=50 * MIB), node(2, data=[1])] for rank in (0, 1)]
     said = simulated(written(tmp_path, *graphs), reader, *NETWORK)

@@ -1,4 +1,6 @@
-"""Each rule of docs/check.md on the real ASTRA-sim, where it lies beside the project: what is said of a graph is what happens to it."""
+"""Each rule of docs/check.md on the real ASTRA-sim, where it lies beside the project: what is said of a graph is what
+happens to it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PAIR = {"1": [0, 1], "2": [1, 0]}
 
 @dataclass(frozen=True)
 class Case:
-    """Rank files that break one rule; ``raw``: bytes in the place of rank 1's file, ``system``: other keys of the system file."""
+    """Rank files that break one rule; ``raw``: bytes in the place of rank 1's file, ``system``: other keys of the
+    system file.
+    """
 
     rule: str
     ranks: Sequence[Sequence[Any]]
@@ -41,7 +45,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``what``: aborts, hangs (a rank has not finished, exit status 0), lacks (all have finished, nodes were left out) or runs."""
+    """``what``: aborts, hangs (a rank has not finished, exit status 0), lacks (all have finished, nodes were left out)
+    or runs.
+    """
 
     what: str
     said: str = field(compare=False)
@@ -58,18 +64,28 @@ def simulate(case: Case, folder: Path, reader: str, *, replay_only: bool) -> Out
     (config / "network.yml").write_bytes(network_yml((Dimension("Switch", max(ranks, 2), 50e9, 1000.0, ()),)))
     (config / "memory.json").write_bytes(memory_json())
     graphs = folder / case.folder
-    options = [f"--{what}-configuration={config / file}" for what, file in (("system", "system.json"), ("network", "network.yml"))]
-    options += [f"--remote-memory-configuration={config / 'memory.json'}", f"--workload-configuration={graphs / 'trace'}"]
+    options = [
+        f"--{what}-configuration={config / file}"
+        for what, file in (("system", "system.json"), ("network", "network.yml"))
+    ]
+    options += [
+        f"--remote-memory-configuration={config / 'memory.json'}",
+        f"--workload-configuration={graphs / 'trace'}",
+    ]
     if (graphs / "comm_group.json").exists():
         options.append(f"--comm-group-configuration={graphs / 'comm_group.json'}")
     limited = ["bash", "-c", f'ulimit -t {CPU_S} -c 0; exec "$@"', "run", SIMULATORS / f"AstraSim_{reader}"]
-    ran = subprocess.run([*limited, *options, "--logging-folder=log"], cwd=config, capture_output=True, errors="replace", check=False)
+    ran = subprocess.run(
+        [*limited, *options, "--logging-folder=log"], cwd=config, capture_output=True, errors="replace", check=False
+    )
     said = ran.stdout + ran.stderr
     if ran.returncode:
         return Outcome("aborts", said)
     if len(set(re.findall(r"sys\[(\d+)\] finished", ran.stdout))) < ranks:
         return Outcome("hangs", said)
-    done = sum(len(re.findall("callback,sys->id", log.read_text(errors="replace"))) for log in config.glob("log/log*.log"))
+    done = sum(
+        len(re.findall("callback,sys->id", log.read_text(errors="replace"))) for log in config.glob("log/log*.log")
+    )
     return Outcome("runs" if done >= sum(map(len, case.ranks)) else "lacks", said)
 
 
@@ -88,7 +104,9 @@ def foretold(rule: str, reader: str, *, replay_only: bool) -> set[str]:
         "last message": "lacks",
     }
     said = {outcome for word, outcome in words.items() if re.search(rf"\b{word}", text)}
-    may_run = not said or re.search(r"unless|may |\bif |wrong|else|or no time|another group|garbage|half|is skipped", text)
+    may_run = not said or re.search(
+        r"unless|may |\bif |wrong|else|or no time|another group|garbage|half|is skipped", text
+    )
     return said | ({"runs"} if may_run else set())
 
 
@@ -145,7 +163,10 @@ CASES = [
     Case("last-node", [[node(0, is_cpu_op=True), send(1, [0])], [recv(0), END]]),
     Case("maybe-last", [[node(0, is_cpu_op=True), send(1, [0]), node(2, data=[0])], [recv(0), END]]),
     Case("no-duration", both(node(0), node(1, data=[0], micros=0))),
-    *(Case("long-duration", one_more(node(0), node(1, data=[0], micros=2**p), node(2, data=[1]))) for p in (47, 54, 63)),
+    *(
+        Case("long-duration", one_more(node(0), node(1, data=[0], micros=2**p), node(2, data=[1])))
+        for p in (47, 54, 63)
+    ),
     Case("long-duration", one_more(node(0), node(1, data=[0], micros=2**64 - 5), node(2, data=[1]))),
     Case("start-order", both(node(0, start_ns=5), node(1, data=[0], start_ns=9), node(2, data=[0], start_ns=7))),
     Case("cpu-kind", both(node(0, is_cpu_op=("float_val", 1.0)), END)),
@@ -185,7 +206,10 @@ CASES = [
     Case("no-groups", both(coll(0, pg_name="7"), END)),
     Case("outside-group", [[coll(0, pg_name="1"), END], GOOD, GOOD], groups={"1": [1, 2]}),
     Case("groups-path", both(coll(0, pg_name="1"), END), groups=PAIR, folder="nonempty"),
-    *(Case("groups-file", both(coll(0, pg_name="1"), END), groups=text) for text in ("{", "[]", '{"1": "all"}', '{"1": []}')),
+    *(
+        Case("groups-file", both(coll(0, pg_name="1"), END), groups=text)
+        for text in ("{", "[]", '{"1": "all"}', '{"1": []}')
+    ),
     *(Case("groups-key", [GOOD, GOOD], groups={key: [0, 1]}) for key in ("0", "x", "-1")),
     Case("groups-high", both(coll(0, pg_name="600"), END), groups={"600": [0, 1]}),
     Case("group-beyond", one_more(coll(0, pg_name="1"), END), groups={"1": [0, 7]}),
@@ -204,9 +228,16 @@ CASES = [
     Case("misses-one", one_more(coll(0), END)),
     Case(
         "rank-circle",
-        [[recv(0, comm_src=1), send(1, [0], comm_dst=1), node(2, data=[1])], [recv(0), send(1, [0], comm_dst=0), node(2, data=[1])]],
+        [
+            [recv(0, comm_src=1), send(1, [0], comm_dst=1), node(2, data=[1])],
+            [recv(0), send(1, [0], comm_dst=0), node(2, data=[1])],
+        ],
     ),
-    Case("slot-deadlock", [[coll(0, pg_name=a), coll(1, pg_name=b), node(2, data=[0, 1])] for a, b in ("12", "21")], groups=PAIR),
+    Case(
+        "slot-deadlock",
+        [[coll(0, pg_name=a), coll(1, pg_name=b), node(2, data=[0, 1])] for a, b in ("12", "21")],
+        groups=PAIR,
+    ),
     Case(
         "slot-order",  # by recorded times: what stands first waits for longer
         [
@@ -254,7 +285,9 @@ def test_what_a_rule_says_is_what_happens(tmp_path: Path, reader: str, case: Cas
     for replay_only in (False, True):
         outcome = simulate(case, tmp_path, reader, replay_only=replay_only)
         allowed = set.union(*(foretold(rule, reader, replay_only=replay_only) for rule in found))
-        allowed &= foretold(case.rule, reader, replay_only=replay_only) | (allowed - {"runs"} if len(found) > 1 else set())
+        allowed &= foretold(case.rule, reader, replay_only=replay_only) | (
+            allowed - {"runs"} if len(found) > 1 else set()
+        )
         assert outcome.what in allowed, (replay_only, found, outcome.said[-500:])
 
 
@@ -269,7 +302,10 @@ def test_every_rule_is_tried() -> None:
         ("missing on a rank", [[coll(0, **BROADCAST), END], GOOD], None),
         (
             "in another order",
-            [[coll(0, **BROADCAST), coll(1, [0]), node(2, data=[1])], [coll(0), coll(1, [0], **BROADCAST), node(2, data=[1])]],
+            [
+                [coll(0, **BROADCAST), coll(1, [0]), node(2, data=[1])],
+                [coll(0), coll(1, [0], **BROADCAST), node(2, data=[1])],
+            ],
             None,
         ),
         ("in a group of one", one_more(coll(0, pg_name="1", **BROADCAST), END), {"1": [0]}),
@@ -289,7 +325,9 @@ def test_a_broadcast_couples_nobody(
 
 
 def of_two_groups(seed: int) -> Case:
-    """Two ranks, collectives of two groups, each group in the same order on both; of most seeds behind computation of random length."""
+    """Two ranks, collectives of two groups, each group in the same order on both; of most seeds behind computation of
+    random length.
+    """
     chance = random.Random(seed)
     ranks: list[list[Any]] = []
     for _ in range(2):
@@ -300,7 +338,13 @@ def of_two_groups(seed: int) -> Case:
         for group in order:
             before: list[int] = []
             if seed % 4:
-                nodes.append(node(len(nodes), data=last[group] if chance.random() < 0.5 else [], micros=chance.choice((1, 1_000, 100_000))))
+                nodes.append(
+                    node(
+                        len(nodes),
+                        data=last[group] if chance.random() < 0.5 else [],
+                        micros=chance.choice((1, 1_000, 100_000)),
+                    )
+                )
                 before = [len(nodes) - 1]
             nodes.append(coll(len(nodes), sorted({*before, *last[group]}), pg_name=group))
             last[group] = [len(nodes) - 1]
@@ -309,9 +353,13 @@ def of_two_groups(seed: int) -> Case:
     return Case("slot-order", ranks, PAIR)
 
 
-@pytest.mark.parametrize("sweep", [range(24), pytest.param(range(24, 1_000), marks=pytest.mark.long)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "sweep", [range(24), pytest.param(range(24, 1_000), marks=pytest.mark.long)], ids=["few", "many"]
+)
 def test_slots_that_deadlock_are_found(tmp_path: Path, sweep: range) -> None:
-    """Errors hang, whatever the network. What hangs is found, but where the network's times make another order than those recorded."""
+    """Errors hang, whatever the network. What hangs is found, but where the network's times make another order than
+    those recorded.
+    """
     binary = SIMULATORS / "AstraSim_head"
     if not binary.exists() or subprocess.run([binary], capture_output=True, check=False).returncode == 127:
         pytest.skip(f"{binary} is absent or does not start")

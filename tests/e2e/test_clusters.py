@@ -15,7 +15,21 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.graph.read_et import read_et
 from graphlink.link.commtypes import CollectiveType
 from graphlink.ranks import summary as summary_run
-from graphlink.testing import (
+from tests.e2e.clusters import (
+    Done,
+    command,
+    linked,
+    moments,
+    reference_ns,
+    told_op,
+    told_unmatched,
+    true_unmatched,
+    true_waits,
+    unlike,
+    written,
+)
+from tests.e2e.graph_rules import broken
+from tests.simulator import (
     ClusterRun,
     ClusterTraining,
     Differs,
@@ -31,21 +45,7 @@ from graphlink.testing import (
     cluster_run,
     pipeline_run,
 )
-from graphlink.testing.cluster_records import ALL_GATHER, COLLECTIVE
-from tests.e2e.clusters import (
-    Done,
-    command,
-    linked,
-    moments,
-    reference_ns,
-    told_op,
-    told_unmatched,
-    true_unmatched,
-    true_waits,
-    unlike,
-    written,
-)
-from tests.e2e.graph_rules import broken
+from tests.simulator.cluster_records import ALL_GATHER, COLLECTIVE
 from tests.trace_processor import query
 
 MS = 1_000_000
@@ -66,7 +66,12 @@ APART = {"host_clock_offset_ns": 50 * MS, "drift_ppm": 20.0}
 
 def training(data: int, tensor: int = 1, pipeline: int = 1, *, hosts: int = 1, **more: Any) -> ClusterTraining:
     clock = APART if hosts > 1 else {}
-    sizes = {"data": data, "tensor": tensor, "pipeline": pipeline, "ranks_per_host": -(-data * tensor * pipeline // hosts)}
+    sizes = {
+        "data": data,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "ranks_per_host": -(-data * tensor * pipeline // hosts),
+    }
     return ClusterTraining(**(sizes | clock | more))
 
 
@@ -89,7 +94,10 @@ FAULTS: dict[str, tuple[ClusterTraining, list[Fault]]] = {
     "missing rank, pipeline": (PIPELINE, [MissingRank(0), Dropped(2, "pipeline", 3)]),
     "profiler start": (training(4, 2, 2, hosts=4, layers=1), [ProfilerStart(12 * MS)]),
     "profiler overhead": (DATA, [ProfilerOverhead(2, 1, 5 * MS), EarlyEnd(1, share=0.8)]),
-    "named by addresses": (training(4, hosts=2, address_names=True, layers=1, steps=4, jitter=0.3, seed=7), [LateStart(1, meetings=2)]),
+    "named by addresses": (
+        training(4, hosts=2, address_names=True, layers=1, steps=4, jitter=0.3, seed=7),
+        [LateStart(1, meetings=2)],
+    ),
     "a group unseen": (training(4, hosts=2, address_names=True, twin=True, steps=1, layers=3), [Dropped(1, "twin", 0)]),
     "three stages, one step": (training(1, 2, 3, hosts=3, steps=1, microbatches=1), [ProfilerStart(5 * MS)]),
     "late start and dropped message": (
@@ -105,7 +113,13 @@ FAULTS: dict[str, tuple[ClusterTraining, list[Fault]]] = {
 }
 
 
-FEW_WITHOUT_SEQ = ("none", "late start, pipeline", "dropped among equals", "missing rank", "late start and dropped message")
+FEW_WITHOUT_SEQ = (
+    "none",
+    "late start, pipeline",
+    "dropped among equals",
+    "missing rank",
+    "late start and dropped message",
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,10 @@ class Joined:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((name, seq), marks=[pytest.mark.long] if told.world > 16 or (not seq and name not in FEW_WITHOUT_SEQ) else [])
+        pytest.param(
+            (name, seq),
+            marks=[pytest.mark.long] if told.world > 16 or (not seq and name not in FEW_WITHOUT_SEQ) else [],
+        )
         for name, (told, _) in FAULTS.items()
         for seq in (True, False)
         if seq or told.world < 16
@@ -185,7 +202,10 @@ def test_lists_that_are_cut_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run = cluster_run(PIPELINE, [LateStart(2, meetings=9)])
     done = linked(run, tmp_path)
     assert len(done.run["matched"]["listed"]) == 2
-    assert f"2 of {len(run.expected.unmatched)} findings of unmatched communication are listed in summary.json" in done.summary["warnings"]
+    assert (
+        f"2 of {len(run.expected.unmatched)} findings of unmatched communication are listed in summary.json"
+        in done.summary["warnings"]
+    )
     assert done.run["matched"]["unmatched"] == sum(u.count for u in run.expected.unmatched)
 
 
@@ -227,7 +247,9 @@ def test_conflicts_are_refused_and_can_be_kept(name: str, seq: bool, tmp_path: P
     same = np.flatnonzero(run.ranks[other].meeting == first.meeting)
     assert told_there == told_op(run, other, int(same[0]))
     c = run.ranks[other]
-    assert index_there == np.count_nonzero((c.group == c.group[same[0]]) & (c.kind == c.kind[same[0]]) & (np.arange(len(c.kind)) < same[0]))
+    assert index_there == np.count_nonzero(
+        (c.group == c.group[same[0]]) & (c.kind == c.kind[same[0]]) & (np.arange(len(c.kind)) < same[0])
+    )
     # the graphs are as recorded: nothing is hidden from who asks for it
     assert told_unmatched(kept) == true_unmatched(run)
     for of_rank, nodes in written(run, kept).items():
@@ -286,24 +308,37 @@ def test_clocks_are_those_of_the_hosts(slow_run: ClusterRun, slow: Done) -> None
         rank, head = told["rank"], slow.graphs[told["rank"]].head
         true_ns = moments(slow_run, rank)
         own_ns = slow_run.ranks[rank].clock.recorded(true_ns)
-        run_ns = own_ns + told["offset_ns"] + np.rint(told["drift_ppm"] / 1e6 * (own_ns - told["from_ns"])).astype(np.int64)
+        run_ns = (
+            own_ns + told["offset_ns"] + np.rint(told["drift_ppm"] / 1e6 * (own_ns - told["from_ns"])).astype(np.int64)
+        )
         assert np.abs(run_ns - reference_ns(slow_run, true_ns)).max() <= 5_000
         since_ns = own_ns - head["epoch_ns"]
-        by_graph_ns = own_ns + head.get("clock_offset_ns", 0) + np.rint(head.get("clock_drift_ppb", 0) / 1e9 * since_ns).astype(np.int64)
+        by_graph_ns = (
+            own_ns
+            + head.get("clock_offset_ns", 0)
+            + np.rint(head.get("clock_drift_ppb", 0) / 1e9 * since_ns).astype(np.int64)
+        )
         assert np.abs(by_graph_ns - run_ns).max() <= 2
         read = read_et(slow.folder / f"trace.{rank}.et").metadata
-        assert (read.clock_offset_ns, read.clock_drift_ppb) == (head.get("clock_offset_ns", 0), head.get("clock_drift_ppb", 0))
+        assert (read.clock_offset_ns, read.clock_drift_ppb) == (
+            head.get("clock_offset_ns", 0),
+            head.get("clock_drift_ppb", 0),
+        )
         assert told["host"] == slow_run.ranks[rank].host
         drifts.append(told["drift_ppm"])
     assert np.count_nonzero(drifts) >= 4, "over a second, drifts of up to 40 ppm show"
 
 
 def test_bubbles_are_the_same_on_any_clocks(tmp_path: Path) -> None:
-    run = pipeline_run(PipelineTraining("1F1B", stages=3, microbatches=4, transfer_ns=50_000, visible=True, jitter_ns=100_000))
+    run = pipeline_run(
+        PipelineTraining("1F1B", stages=3, microbatches=4, transfer_ns=50_000, visible=True, jitter_ns=100_000)
+    )
     bubbles = []
     for name, clocks_ns in (("one", ()), ("apart", (0, 31 * MS, -17 * MS))):
         run.write(tmp_path / name, clocks_ns=clocks_ns)
-        done = command(tmp_path / name, "--out", tmp_path / f"{name}-out", "--no-timeline", folder=tmp_path / f"{name}-out")
+        done = command(
+            tmp_path / name, "--out", tmp_path / f"{name}-out", "--no-timeline", folder=tmp_path / f"{name}-out"
+        )
         assert done.status == 0, done.err
         bubbles.append(json.loads((done.folder / "bubbles.json").read_text()))
     one, apart = bubbles
@@ -325,7 +360,9 @@ def test_the_straggler_is_named_with_evidence(slow: Done, tmp_path: Path) -> Non
     assert re.search(rf"straggler +{re.escape(straggler['evidence'])}", done.out)
     waits = {one["rank"]: one["wait_ns"] for one in done.run["waits"]}
     for rank, wait_ns in waits.items():
-        (told,) = json.loads(command("idle", done.folder, "--rank", str(rank), "--json", "-", folder=done.folder).out)["ranks"]
+        (told,) = json.loads(command("idle", done.folder, "--rank", str(rank), "--json", "-", folder=done.folder).out)[
+            "ranks"
+        ]
         assert told["waited"]["ns"] == wait_ns
         assert {one["rank"] for one in told["waited"]["stragglers"].values()} == ({2} if rank != 2 else set())
     assert f"it waited {waits[1] / 1e6:,.3f} ms" in command("idle", done.folder, "--rank", "1", folder=done.folder).out
@@ -363,7 +400,9 @@ def test_bandwidths_are_those_of_the_network(tmp_path: Path) -> None:
     m = run.meetings
     seen = 0
     for group in done.run["groups"]:
-        (number,) = (k for k, g in enumerate(run.groups) if (g.members, g.name) == (tuple(group["ranks"]), group["name"]))
+        (number,) = (
+            k for k, g in enumerate(run.groups) if (g.members, g.name) == (tuple(group["ranks"]), group["name"])
+        )
         n = len(group["ranks"])
         for told in group["collectives"]:
             mine = (m.group == number) & (m.type == CollectiveType[told["type"]])
@@ -434,7 +473,17 @@ def test_ranks_apart_and_joined_are_as_in_one_go(tmp_path: Path) -> None:
     out = tmp_path / "apart"
     for rank in (2, 0, 3):
         job = command(
-            "link", "--rank-job", tmp_path / "traces", "--rank", str(rank), "--no-timeline", "--jobs", "1", "--out", out, folder=out
+            "link",
+            "--rank-job",
+            tmp_path / "traces",
+            "--rank",
+            str(rank),
+            "--no-timeline",
+            "--jobs",
+            "1",
+            "--out",
+            out,
+            folder=out,
         )
         assert (job.status, job.out.splitlines()[0].split(":")[0]) == (0, f"rank {rank}")
     strict = command("join", out, "--strict", folder=out)

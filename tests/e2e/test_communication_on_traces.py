@@ -74,6 +74,9 @@ def test_what_is_communication_in_the_summary_is_communication_in_the_graph_file
     assert int(ours.sum()) == 36
     assert {file.strings[code].split("(")[0].split("<")[0] for code in file.name[ours].tolist()} == {
         "void dpsk::ep::cuda::get_dispatch_layout",
-        *(f"void dpsk::ep::internode::{kernel}" for kernel in ("cached_notify", "combine", "dispatch", "notify_dispatch")),
+        *(
+            f"void dpsk::ep::internode::{kernel}"
+            for kernel in ("cached_notify", "combine", "dispatch", "notify_dispatch")
+        ),
     }
     assert result.ranks[0].critical_path.share_ns.communication > 0

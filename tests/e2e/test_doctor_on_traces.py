@@ -62,10 +62,17 @@ def findings(name: str) -> dict[str, Any]:
     return {finding["name"]: finding for finding in json.loads(out.getvalue())["findings"]}
 
 
-SMALL = ("megatron-tp2-v100", "cuda-sync/alexnet.json.gz", "rocm/mi250_minitoy.json.gz", "nccl/nccl_trace_p2p_4rank.json")
+SMALL = (
+    "megatron-tp2-v100",
+    "cuda-sync/alexnet.json.gz",
+    "rocm/mi250_minitoy.json.gz",
+    "nccl/nccl_trace_p2p_4rank.json",
+)
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in KNOWN])
+@pytest.mark.parametrize(
+    "name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in KNOWN]
+)
 def test_what_is_known_of_a_recording_is_found(name: str) -> None:
     assert set(findings(name)) == KNOWN[name]
 
@@ -95,7 +102,10 @@ def test_figures_of_large_recordings_are_those_of_the_readme() -> None:
     "name",
     [
         "megatron-tp2-v100",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("resnet-ddp2-a100", "vgg13-h100", "rocm/mi300_resnet_rank0of8.json.gz")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("resnet-ddp2-a100", "vgg13-h100", "rocm/mi300_resnet_rank0of8.json.gz")
+        ),
     ],
 )
 def test_the_summary_of_the_main_job_agrees(name: str, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Recordings changed so that their meaning stays: waits and what-ifs stay, too (benchmarks/metamorphic.py has and judges the changes)."""
+"""Recordings changed so that their meaning stays: waits and what-ifs stay, too (benchmarks/metamorphic.py has and
+judges the changes).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.metamorphic import TRACES, Measured, Recording, as_it_is, export_as_it_is, line, read_document, verdicts
-from graphlink.testing import Training, changes, kineto_document, run, training_program, write_json
 from tests.e2e.conftest import ROOT
+from tests.simulator import Training, changes, kineto_document, run, training_program, write_json
 
 CHANGES = ("clock", "forward", "renumbered", "shuffled", "rounded", "dialect", "step")
 SMALL = ("cuda-sync/alexnet", "inference/mi300_vit", "megatron-tp2-v100/kineto_0")
 
-# Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known of the recording
-# (its README) where that tells, else a little less than what was found when this was written.
+# Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known
+# of the recording (its README) where that tells, else a little less than what was found when this was written.
 FLOORS = {
     "cuda-sync/alexnet": (25, 27),
     "cuda-sync/event_sync": (4, 0),
@@ -104,14 +106,18 @@ def test_a_recording_as_it_is_shows_what_waited(name: str) -> None:
     assert len(found.waits) >= waits
 
 
-@pytest.mark.parametrize(("name", "what", "least", "most"), [pytest.param(*row, marks=pytest.mark.long) for row in KNOWN])
+@pytest.mark.parametrize(
+    ("name", "what", "least", "most"), [pytest.param(*row, marks=pytest.mark.long) for row in KNOWN]
+)
 def test_what_is_known_of_a_recording_comes_out(name: str, what: str, least: float, most: float) -> None:
     found = as_recorded(recording(name))
     assert least <= (100 * found.gap_share if what == "gaps" else found.gains[what]) <= most
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("fixture", ["demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz"])
+@pytest.mark.parametrize(
+    "fixture", ["demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz"]
+)
 def test_what_changes_nothing_in_meaning_changes_no_graph_of_a_fixture(fixture: str, change: str) -> None:
     path = ROOT / "fixtures" / fixture
     hold(Recording(fixture, kineto=path, et=path.with_name(path.name.replace("kineto", "et"))), change)
@@ -147,5 +153,7 @@ def inferred(exact: Measured, document: changes.Document, folder: Path) -> tuple
     every, true = found.waits | found.calls, exact.waits | exact.calls
     precision, recall = len(every & true) / len(every), len(found.calls & exact.calls) / len(exact.calls)
     waits = len(found.waits & exact.waits) / max(1, len(exact.waits))
-    print(f"\n{len(every)} inferred, precision {precision:.3f}, recall of calls {recall:.3f}, of kept waits {waits:.3f}")
+    print(
+        f"\n{len(every)} inferred, precision {precision:.3f}, recall of calls {recall:.3f}, of kept waits {waits:.3f}"
+    )
     return precision, recall

@@ -15,7 +15,22 @@ RECORDING = ROOT.parent / "shared" / "traces" / "inference" / "mi300_vit.json.gz
 
 
 def gain_pct(folder: Path, recording: Path, scale: str) -> float:
-    assert main(["--kineto", str(recording), "--out", str(folder / "out"), "--force", "--no-timeline", "--sync", "cuda", "-q"]) == 0
+    assert (
+        main(
+            [
+                "--kineto",
+                str(recording),
+                "--out",
+                str(folder / "out"),
+                "--force",
+                "--no-timeline",
+                "--sync",
+                "cuda",
+                "-q",
+            ]
+        )
+        == 0
+    )
     assert main(["replay", str(folder / "out"), "--scale", scale, "--json", str(folder / "gain.json")]) == 0
     gain: float = json.loads((folder / "gain.json").read_bytes())["what_if"][0]["gain_pct"]
     return gain

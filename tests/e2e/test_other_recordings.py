@@ -21,7 +21,9 @@ def recording(name: str) -> Path:
 
 def test_steps_of_2021_are_ranges_so_that_the_main_thread_sleeps(graphlink: Run) -> None:
     """Without that, gaps were 78 % of the path and 11 hand-overs were missed."""
-    rank = graphlink("--kineto", recording("legacy/v100_resnet50_2021_operator_steps"), "--sync", "cuda", "--no-timeline").rank
+    rank = graphlink(
+        "--kineto", recording("legacy/v100_resnet50_2021_operator_steps"), "--sync", "cuda", "--no-timeline"
+    ).rank
     assert rank["replay"]["gap_share"] < 0.02
     assert rank["edges"]["thread"] >= 1080
     assert rank["host"]["nodes"] == 23646

@@ -31,7 +31,10 @@ REAL: list[tuple[str, str | None, int | None, int | None]] = [
     ("simple-add-a100/kineto_0", "simple-add-a100/et_0", 36, None),
     ("partial-et/kineto_0", "partial-et/et_0", 1310, 10113),
     *((f"pipelining-cpu/1f1b/kineto_{r}", f"pipelining-cpu/1f1b/et_{r}", None, 0) for r in range(4)),
-    *((f"pipelining-cpu/interleaved-zb/kineto_{r}", f"pipelining-cpu/interleaved-zb/et_{r}", None, 0) for r in range(4)),
+    *(
+        (f"pipelining-cpu/interleaved-zb/kineto_{r}", f"pipelining-cpu/interleaved-zb/et_{r}", None, 0)
+        for r in range(4)
+    ),
     ("cuda-sync/alexnet", None, 0, None),
     ("cuda-sync/event_sync", None, 0, None),
     ("rocm/mi250_minitoy", None, 0, None),
@@ -66,7 +69,11 @@ def check_graph(rank: Any, path: Path) -> None:
 
 def pair(folder: Path) -> list[str | Path]:
     """The flags for the pair in a folder of fixtures."""
-    return [word for flag in ("et", "kineto") for word in (f"--{flag}", next(folder.glob(f"{flag}_0.json*")).relative_to(ROOT))]
+    return [
+        word
+        for flag in ("et", "kineto")
+        for word in (f"--{flag}", next(folder.glob(f"{flag}_0.json*")).relative_to(ROOT))
+    ]
 
 
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda folder: folder.name)
@@ -81,7 +88,9 @@ def test_fixture(folder: Path, graphlink: Run) -> None:
 
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda folder: folder.name)
 def test_graphs_stay_identical_to_the_byte(folder: Path, graphlink: Run) -> None:
-    """If a change of the graph is meant: say why in CHANGELOG.md and put the printed line into tests/golden/sha256.txt."""
+    """If a change of the graph is meant: say why in CHANGELOG.md and put the printed line into
+    tests/golden/sha256.txt.
+    """
     done = graphlink(*pair(folder))
     line = f"{hashlib.sha256((done.folder / 'trace.0.et').read_bytes()).hexdigest()}  {folder.name}"
     assert line in (GOLDEN / "sha256.txt").read_text().splitlines()
@@ -94,7 +103,9 @@ def readable(file: File) -> str:
         place = f"stream {a['stream']}" if "stream" in a else f"thread {a['tid']}"
         after = ", ".join(f"{dep} {kind}" for dep, kind in zip(node.data_deps, a["dep_kinds"], strict=True))
         times = f"{a['start_ns']:>8} .. {a['end_ns']:>8} {a['duration_ns']:>7}"
-        lines.append(f"{node.id:>3} {pb.NodeType.Name(node.type):<14} {place:<11} {times}  after [{after}]  {node.name}\n")
+        lines.append(
+            f"{node.id:>3} {pb.NodeType.Name(node.type):<14} {place:<11} {times}  after [{after}]  {node.name}\n"
+        )
     return "".join(lines)
 
 
@@ -102,7 +113,9 @@ def test_the_graph_of_the_demo_is_the_one_kept_as_text(graphlink: Run, tmp_path:
     """Shows what a change of its hash is about."""
     now, kept = tmp_path / "demo.txt", GOLDEN / "demo.txt"
     now.write_text(readable(read(graphlink(*pair(ROOT / "fixtures" / "demo")).folder / "trace.0.et")), encoding="utf-8")
-    assert now.read_text(encoding="utf-8").splitlines() == kept.read_text(encoding="utf-8").splitlines(), f"if it is meant: cp {now} {kept}"
+    assert now.read_text(encoding="utf-8").splitlines() == kept.read_text(encoding="utf-8").splitlines(), (
+        f"if it is meant: cp {now} {kept}"
+    )
 
 
 @needs_traces

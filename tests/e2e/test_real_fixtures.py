@@ -37,7 +37,9 @@ def test_a_recording_replays(graphlink: Callable[..., Done], name: str) -> None:
     truths.hold_replay(done.summary)
 
 
-def test_entries_of_the_flight_recorder_meet_the_collectives_that_asked_for_them(graphlink: Callable[..., Done]) -> None:
+def test_entries_of_the_flight_recorder_meet_the_collectives_that_asked_for_them(
+    graphlink: Callable[..., Done],
+) -> None:
     """Its buffer goes back to the start of the program: eight entries of each rank are from before the window."""
     done = graphlink(REAL / "ddp")
     assert done.status == 0, done.err

@@ -9,7 +9,9 @@ from benchmarks.prediction import PAIRS, Pair, Recorded, Result, result
 from tests.e2e.conftest import ROOT
 
 KEPT = ROOT / "fixtures" / "real" / "pairs"
-STATED = {(one.before, one.after): one for one in msgspec.json.decode((KEPT / "results.json").read_bytes(), type=list[Result])}
+STATED = {
+    (one.before, one.after): one for one in msgspec.json.decode((KEPT / "results.json").read_bytes(), type=list[Result])
+}
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.before}, {pair.after}")
 def test_the_second_recording_is_predicted_from_the_first(pair: Pair, recorded: Recorded) -> None:
-    """Within the limit of its repeats; where the medians of all repeats are outside, no worse than is stated, within 1 %."""
+    """Within the limit of its repeats; where the medians of all repeats are outside, no worse than is stated, within 1
+    %.
+    """
     stated, found = STATED[pair.before, pair.after], result(pair, recorded)
     if stated.kept_error_pct is None:
         assert found.refused
@@ -31,5 +35,9 @@ def test_the_second_recording_is_predicted_from_the_first(pair: Pair, recorded: 
 def test_every_pair_is_kept_with_its_spread_and_is_small() -> None:
     assert list(STATED) == [(pair.before, pair.after) for pair in PAIRS]
     assert all(one.repeats >= 3 and one.spread_pct >= 0 for one in STATED.values())
-    sizes = {path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in KEPT.iterdir() if path.is_dir()}
+    sizes = {
+        path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        for path in KEPT.iterdir()
+        if path.is_dir()
+    }
     assert max(sizes.values()) < 600_000

@@ -1,4 +1,6 @@
-"""The installed command on recordings with side files of NCCL: what they tell is in the outputs, and what does not fit is named."""
+"""The installed command on recordings with side files of NCCL: what they tell is in the outputs, and what does not fit
+is named.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.cli import main
-from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile, TrueCall, TrueFile
 from tests.e2e.conftest import ROOT, Done
 from tests.e2e.graph_rules import broken, read
+from tests.simulator import ClusterRun, ClusterTraining, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile, TrueCall, TrueFile
 
 TRACES = ROOT.parent / "shared" / "traces"
 Run = Callable[..., Done]
@@ -45,7 +47,10 @@ def stripped(path: Path) -> list[tuple[Any, ...]]:
     """The nodes of a graph without what side files add, in the order of their fields."""
     file = read(path)
     kept = [{name: value for name, value in a.items() if not name.startswith("nccl_")} for a in file.attributes]
-    return [(n.id, n.name, n.type, list(n.data_deps), n.duration_micros, list(a.items())) for n, a in zip(file.nodes, kept, strict=True)]
+    return [
+        (n.id, n.name, n.type, list(n.data_deps), n.duration_micros, list(a.items()))
+        for n, a in zip(file.nodes, kept, strict=True)
+    ]
 
 
 def rows_of(path: Path) -> set[str]:
@@ -53,13 +58,17 @@ def rows_of(path: Path) -> set[str]:
     return {p.track_descriptor.name for p in packets if p.HasField("track_descriptor")}
 
 
-def test_a_plugin_s_dumps_beside_the_traces_of_a_run(graphlink: Run, cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
+def test_a_plugin_s_dumps_beside_the_traces_of_a_run(
+    graphlink: Run, cluster: tuple[ClusterRun, Path], tmp_path: Path
+) -> None:
     run, folder = cluster
     files = write_nccl(run, tmp_path / "nccl", NcclProfile(kernel_channels=True, proxy_steps=True))
     plain = graphlink(folder / "traces")
     assert plain.status == 0, plain.err
     without = {rank: stripped(plain.folder / f"trace.{rank}.et") for rank in run.ranks}
-    assert not any("nccl" in name for rank in run.ranks for a in read(plain.folder / f"trace.{rank}.et").attributes for name in a)
+    assert not any(
+        "nccl" in name for rank in run.ranks for a in read(plain.folder / f"trace.{rank}.et").attributes for name in a
+    )
     done = graphlink(folder / "traces", "--nccl", tmp_path / "nccl", "--force")
     assert done.status == 0, done.err
     calls, found = truth(files), done.summary["run"]["nccl"]
@@ -82,7 +91,14 @@ def test_a_plugin_s_dumps_beside_the_traces_of_a_run(graphlink: Run, cluster: tu
             assert min(split) >= 0
             assert sum(split) <= a["end_ns"] - a["start_ns"]
         ran = sum(a["end_ns"] - a["start_ns"] for a in noted)
-        assert sum(row[name] for row in nccl["times"] for name in ("gpu_ns", "peer_ns", "wire_ns", "receive_ns", "other_ns")) == ran
+        assert (
+            sum(
+                row[name]
+                for row in nccl["times"]
+                for name in ("gpu_ns", "peer_ns", "wire_ns", "receive_ns", "other_ns")
+            )
+            == ran
+        )
         for one in nccl["files"]:
             assert one["clock"]["offset_ns"] is not None
             assert one["clock"]["inside"] == one["clock"]["checked"] > 0
@@ -90,7 +106,9 @@ def test_a_plugin_s_dumps_beside_the_traces_of_a_run(graphlink: Run, cluster: tu
             assert line["calls"] == line["matched"] + sum(line["calls_left"].values())
             assert line["ops"] == line["matched"] + sum(line["ops_left"].values())
     assert matched == sum(line["matched"] for line in found["join"]) == sum(map(len, calls.values()))
-    assert {"NCCL channel 0", "NCCL channel 0 send", "NCCL channel 0 receive"} < rows_of(done.folder / "timeline.perfetto-trace")
+    assert {"NCCL channel 0", "NCCL channel 0 send", "NCCL channel 0 receive"} < rows_of(
+        done.folder / "timeline.perfetto-trace"
+    )
     assert f"{len(files)} side files of 4 ranks" in done.out
 
 
@@ -111,7 +129,11 @@ def test_in_a_folder_a_flight_recorder_s_files_are_taken_and_tell_members_that_t
         (tmp_path / "run" / path.name).write_text(json.dumps(document))
     bare = graphlink(tmp_path / "run", "--no-timeline")
     assert bare.status == 0, bare.err
-    assert any("communication without parameters or group" in text for rank in bare.summary["ranks"] for text in rank["warnings"])
+    assert any(
+        "communication without parameters or group" in text
+        for rank in bare.summary["ranks"]
+        for text in rank["warnings"]
+    )
     files = write_nccl(run, tmp_path / "run", NcclProfile(kind="flight-pickle"))
     done = graphlink(tmp_path / "run", "--no-timeline", "--force")
     assert done.status == 0, done.err
@@ -123,14 +145,21 @@ def test_in_a_folder_a_flight_recorder_s_files_are_taken_and_tell_members_that_t
     assert "4 side files of 4 ranks" in done.out
 
 
-def test_jobs_of_single_ranks_and_join_are_the_same(graphlink: Run, cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
+def test_jobs_of_single_ranks_and_join_are_the_same(
+    graphlink: Run, cluster: tuple[ClusterRun, Path], tmp_path: Path
+) -> None:
     run, folder = cluster
     write_nccl(run, tmp_path / "nccl", NcclProfile(proxy_steps=True))
     whole = graphlink(folder / "traces", "--nccl", tmp_path / "nccl", "-q")
     want = {path.name: path.read_bytes() for path in whole.folder.iterdir() if path.is_file()}
     shutil.rmtree(whole.folder)
     for rank in run.ranks:
-        assert graphlink("link", "--rank-job", "--rank", str(rank), folder / "traces", "--nccl", tmp_path / "nccl", "-q").status == 0
+        assert (
+            graphlink(
+                "link", "--rank-job", "--rank", str(rank), folder / "traces", "--nccl", tmp_path / "nccl", "-q"
+            ).status
+            == 0
+        )
     assert main(["join", str(whole.folder), "-q"]) == 0
     assert {path.name: path.read_bytes() for path in whole.folder.iterdir() if path.is_file()} == want
 
@@ -138,9 +167,15 @@ def test_jobs_of_single_ranks_and_join_are_the_same(graphlink: Run, cluster: tup
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
 @pytest.mark.parametrize(
     "trace",
-    ["dlrm8-v100/kineto_0.json", "simple-add-a100/kineto_0.json", pytest.param("resnet-ddp2-a100/kineto_0.json", marks=pytest.mark.long)],
+    [
+        "dlrm8-v100/kineto_0.json",
+        "simple-add-a100/kineto_0.json",
+        pytest.param("resnet-ddp2-a100/kineto_0.json", marks=pytest.mark.long),
+    ],
 )
-def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(graphlink: Run, trace: str, tmp_path: Path) -> None:
+def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(
+    graphlink: Run, trace: str, tmp_path: Path
+) -> None:
     dump = TRACES / "nccl" / "nccl_trace_p2p_4rank.json"
     found = next(path for path in sorted((TRACES / trace).parent.glob(f"{Path(trace).name}*")))
     aside = graphlink("--kineto", found, "--nccl", dump, "--no-timeline")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from graphlink.cli import main
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
 from tests.astra.et_files import coll, node, written
 from tests.e2e.conftest import ROOT, SIMULATORS
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
 
 TRACES = ROOT.parent / "shared" / "traces"
 MIB = 1 << 20
@@ -22,7 +22,20 @@ def test_times_are_those_of_the_formula(tmp_path: Path, reader: str) -> None:
     written(tmp_path, graph, graph)
     file = tmp_path / "a.json"
     network = ("--topology", "ring", "--latency", "1000", "--sweep", "bandwidth=25,50,100", "--jobs", "2")
-    assert main(["simulate", str(tmp_path), "--astra-sim", str(SIMULATORS / f"AstraSim_{reader}"), *network, "--json", str(file)]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                str(tmp_path),
+                "--astra-sim",
+                str(SIMULATORS / f"AstraSim_{reader}"),
+                *network,
+                "--json",
+                str(file),
+            ]
+        )
+        == 0
+    )
     data = json.loads(file.read_text())
     assert data["reader"] == reader
     for run, bandwidth in zip(data["runs"], (25, 50, 100), strict=True):
@@ -39,13 +52,20 @@ def test_times_are_those_of_the_formula(tmp_path: Path, reader: str) -> None:
 
 
 def test_a_hang_with_exit_status_0_is_found(tmp_path: Path, reader: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two slots in a circle (``slot-order``): each rank starts another group's collective first. The legacy one takes one group for all."""
+    """Two slots in a circle (``slot-order``): each rank starts another group's collective first. The legacy one takes
+    one group for all.
+    """
     if reader == "legacy":
         pytest.skip("runs: it takes one group for all")
     first, second = ({"pg_name": group} for group in ("1", "2"))
     graphs = [
         [node(0, is_cpu_op=False), coll(1, [0], **first), coll(2, [0], **second), node(3, data=[1, 2])],
-        [node(0, is_cpu_op=False, micros=1), node(1, is_cpu_op=False, data=[0], micros=99), coll(2, [1], **first), coll(3, [0], **second)],
+        [
+            node(0, is_cpu_op=False, micros=1),
+            node(1, is_cpu_op=False, data=[0], micros=99),
+            coll(2, [1], **first),
+            coll(3, [0], **second),
+        ],
     ]
     written(tmp_path, *graphs, groups={"1": [0, 1], "2": [0, 1]})
     assert main(["simulate", str(tmp_path), "--astra-sim", str(SIMULATORS / f"AstraSim_{reader}")]) == 1

@@ -23,7 +23,9 @@ def of(name: str) -> tuple[Linked, Built]:
 
 
 def collectives_and_the_compute_before(linked: Linked) -> list[tuple[int, int]]:
-    """(last op of the launching thread's compute stream, collective) of device rows, where a stream was made to wait in between."""
+    """(last op of the launching thread's compute stream, collective) of device rows, where a stream was made to wait in
+    between.
+    """
     trace = linked.trace
     collective = set(communication(linked).device_row.tolist())
     op_of = {call: row for row, call in reversed(list(enumerate(linked.device_call.tolist()))) if call >= 0}
@@ -50,7 +52,9 @@ def collectives_and_the_compute_before(linked: Linked) -> list[tuple[int, int]]:
 def implied(built: Built, source: int, target: int) -> bool:
     """Is there a path between the nodes of two device rows?"""
     graph = built.graph
-    first, last = (int(np.flatnonzero((graph.kind == NodeKind.DEVICE_OP) & (graph.row == row))[0]) for row in (source, target))
+    first, last = (
+        int(np.flatnonzero((graph.kind == NodeKind.DEVICE_OP) & (graph.row == row))[0]) for row in (source, target)
+    )
     open_, seen = [last], {last}
     while open_:
         n = open_.pop()
@@ -102,7 +106,9 @@ def test_a_host_that_spins_in_dispatch_waits_for_what_its_kernel_waited_for() ->
         return text
 
     spun = [n for n in np.flatnonzero(graph.wait_ns > 0).tolist() if name(n) == "dispatch(F)"]
-    sources = [name(int(n)) for n in graph.source[graph.edge_kind == EdgeKind.SYNC] if graph.kind[n] == NodeKind.DEVICE_OP]
+    sources = [
+        name(int(n)) for n in graph.source[graph.edge_kind == EdgeKind.SYNC] if graph.kind[n] == NodeKind.DEVICE_OP
+    ]
     assert (len(spun), built.untold.spins) == (4, 0)
     assert sum("get_dispatch_layout" in source for source in sources) == 4  # what the kernel had to wait for
     assert sum("notify_dispatch" in source for source in sources) == 8  # from where it ended, and to the next operator

@@ -82,7 +82,9 @@ with beside(endless, forked=True):
 
 def test_it_dies_with_a_parent_that_is_killed() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout
     process.stdout.readline()
     process.kill()

@@ -11,7 +11,9 @@ import pytest
 from graphlink.engine import files
 from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink")
+fsspec = pytest.importorskip(
+    "fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink"
+)
 TREE = {"a.json": b"a", "b.json.gz": b"", "notes.txt": b"n", "deep/er/c.json": b"c" * 70_000}
 
 
@@ -43,7 +45,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_is_a_url() -> None:
-    assert [files.is_url(text) for text in ("s3://b/k", "file:///x", "a/b.json", "C:\\x", "/a:b")] == [True, True, False, False, False]
+    assert [files.is_url(text) for text in ("s3://b/k", "file:///x", "a/b.json", "C:\\x", "/a:b")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def put_folder(folder: Path, url: str) -> list[str]:
@@ -172,7 +180,10 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     fsspec.register_implementation("odd", "no_such_package.core.Odd", errtxt="Please install it")
     with pytest.raises(UsageError) as raised:
         files.fetch("odd://x/y", tmp_path)
-    assert raised.value.text() == "odd://x/y: odd:// needs one more package (Please install it)\n  do: pip install no_such_package"
+    assert (
+        raised.value.text()
+        == "odd://x/y: odd:// needs one more package (Please install it)\n  do: pip install no_such_package"
+    )
 
 
 def test_without_fsspec_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

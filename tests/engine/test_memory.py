@@ -63,7 +63,9 @@ class Machine:
         (10, [], 1),
     ],
 )
-def test_as_many_as_cores_and_memory_allow(machine: Machine, available_gb: int, estimates_gb: list[int], expected: int) -> None:
+def test_as_many_as_cores_and_memory_allow(
+    machine: Machine, available_gb: int, estimates_gb: list[int], expected: int
+) -> None:
     machine.memory_gb(available_gb + 0.001)
     assert machine.workers([size * GB for size in estimates_gb]) == expected
 
@@ -91,9 +93,13 @@ def test_memory_of_a_v2_cgroup_counts_dropable_cache_as_free(machine: Machine) -
     machine.memory_gb(64)
     machine.member_of("0::/slice/job")
     machine.group("slice/job", memory__max="max", memory__current="5000000000")
-    machine.group("slice", memory__max="8000000000", memory__current="7000000000", memory__stat="anon 1\ninactive_file 3000000000")
+    machine.group(
+        "slice", memory__max="8000000000", memory__current="7000000000", memory__stat="anon 1\ninactive_file 3000000000"
+    )
     assert machine.available_bytes() == 4 * GB
-    machine.group("slice/job", memory__max="2000000000", memory__current="1500000000", memory__stat="anon 1\ninactive_file 0")
+    machine.group(
+        "slice/job", memory__max="2000000000", memory__current="1500000000", memory__stat="anon 1\ninactive_file 0"
+    )
     assert machine.available_bytes() == GB // 2
 
 
@@ -101,7 +107,10 @@ def test_memory_of_a_v1_cgroup_seen_from_within_a_container(machine: Machine) ->
     machine.memory_gb(64)
     machine.member_of("4:memory:/docker/abc", "2:cpu,cpuacct:/docker/abc", "0::/")
     machine.group(
-        "memory", memory__limit_in_bytes="3000000000", memory__usage_in_bytes="1000000000", memory__stat="total_inactive_file 500000000"
+        "memory",
+        memory__limit_in_bytes="3000000000",
+        memory__usage_in_bytes="1000000000",
+        memory__stat="total_inactive_file 500000000",
     )
     assert machine.available_bytes() == 2_500_000_000
 

@@ -25,7 +25,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 
 
-def run_all(work: Callable[[Task], int], tasks: list[Task], at_once: int, done: Callable[[int], None] = lambda _: None) -> list[int | Lost]:
+def run_all(
+    work: Callable[[Task], int], tasks: list[Task], at_once: int, done: Callable[[int], None] = lambda _: None
+) -> list[int | Lost]:
     return run_in_processes(work, tasks, at_once, done)
 
 
@@ -68,7 +70,13 @@ def test_a_single_task_runs_in_this_process_and_none_in_none(tmp_path: Path) -> 
 @pytest.mark.parametrize("killed", [0, 2, 4])
 def test_a_process_killed_in_the_middle_loses_nothing(tmp_path: Path, at_once: int, killed: int) -> None:
     told: list[int] = []
-    assert run_all(engine_tasks.square, some(tmp_path, 5, **{f"t{killed}": 1}), at_once, told.append) == [0, 1, 4, 9, 16]
+    assert run_all(engine_tasks.square, some(tmp_path, 5, **{f"t{killed}": 1}), at_once, told.append) == [
+        0,
+        1,
+        4,
+        9,
+        16,
+    ]
     assert [attempts(tmp_path, number) for number in range(5)] == [1 + (number == killed) for number in range(5)]
     assert told == [1, 2, 3, 4, 5]
 
@@ -128,7 +136,9 @@ print(run_all(functools.partial(engine_tasks.second, large), [large] * 3, 2, lam
 def test_processes_that_die_before_they_read_anything_lose_their_tasks() -> None:
     dying = shutil.which("false")
     assert dying
-    ran = subprocess.run([sys.executable, "-c", DYING, dying], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", DYING, dying], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.stdout, ran.stderr) == (f"{[Lost('its process ended with status 1')] * 3}\n", "")
 
 
@@ -168,7 +178,9 @@ def start_runner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # in the background it may be ignored
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # in the background it may be ignored
     )
     return process, work
 
@@ -176,7 +188,9 @@ def start_runner(folder: Path) -> tuple[subprocess.Popen[str], Path]:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("started", [False, True])
 def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, started: bool) -> None:
-    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they work."""
+    """As from a terminal: Ctrl-C goes to the whole group, SIGTERM to the parent; while workers start and while they
+    work.
+    """
     process, work = start_runner(tmp_path)
     deadline = time.monotonic() + 600
     while process.poll() is None and not (len(list(work.iterdir())) == 2 if started else group_size(process.pid) > 2):
@@ -184,7 +198,9 @@ def test_a_signal_leaves_no_child(tmp_path: Path, number: int, status: int, star
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (status, "")
-    while time.monotonic() < deadline and group_size(process.pid):  # the resource tracker ends when it sees that its parent did
+    while time.monotonic() < deadline and group_size(
+        process.pid
+    ):  # the resource tracker ends when it sees that its parent did
         time.sleep(0.01)
     assert group_size(process.pid) == 0
 

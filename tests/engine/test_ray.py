@@ -24,7 +24,7 @@ from graphlink.engine import ray as on_ray
 from graphlink.engine.pool import Lost
 from graphlink.engine.ray import RETRIES
 from graphlink.errors import InputError, UsageError
-from graphlink.testing import Training, run, training_program, write_kineto
+from tests.simulator import Training, run, training_program, write_kineto
 
 HERE = Path(__file__).parent
 PATH = f"{HERE.parents[1]}{os.pathsep}{HERE}"  # where nodes find this tree and the work of these tests
@@ -37,7 +37,9 @@ def run_all_on_ray(
     done: Callable[[int], None] = lambda _: None,
     estimates_bytes: Sequence[int] | None = None,
 ) -> list[Any]:
-    return on_ray.run_all_on_ray(work, tasks, at_once, done, [1] * len(tasks) if estimates_bytes is None else estimates_bytes)
+    return on_ray.run_all_on_ray(
+        work, tasks, at_once, done, [1] * len(tasks) if estimates_bytes is None else estimates_bytes
+    )
 
 
 def some(folder: Path, count: int, **tries: int) -> list[Task]:
@@ -87,7 +89,9 @@ def test_a_run_on_a_cluster_writes_what_processes_write(cluster: str, tmp_path: 
     for engine in ("pool", "ray"):
         given = ["--kineto", str(tmp_path / "kineto_*.json"), "--engine", engine]
         assert main([*given, "--out", str(tmp_path / engine), "--no-timeline", "-q"]) == 0
-    by_pool, by_ray = ({path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("pool", "ray"))
+    by_pool, by_ray = (
+        {path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("pool", "ray")
+    )
     assert by_pool == by_ray
 
 
@@ -96,14 +100,18 @@ def test_no_more_than_at_once_are_under_way(cluster: str, tmp_path: Path) -> Non
     assert in_time_order(tmp_path) == ["0.0", "1.0", "2.0", "3.0"]  # though the first is slow
 
 
-def test_names_are_relative_to_the_folder_of_who_asks(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_relative_to_the_folder_of_who_asks(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("one", "other"):  # a cluster that was started in another folder, and asked from two
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         assert run_all_on_ray(os.path.abspath, ["a", "b"]) == [str(tmp_path / name / "a"), str(tmp_path / name / "b")]
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing(cluster: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_killed_in_the_middle_loses_nothing(
+    cluster: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     told: list[int] = []
     assert run_all_on_ray(engine_tasks.square, some(tmp_path, 4, t2=1), done=told.append) == [0, 1, 4, 9]
     assert [attempts(tmp_path, number) for number in range(4)] == [1, 1, 2, 1]
@@ -176,7 +184,9 @@ def runner(work: str, tmp_path: Path, ray_folder: Path, **more: str) -> subproce
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # in the background it may be ignored
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # in the background it may be ignored
     )
 
 
@@ -242,7 +252,9 @@ def test_an_address_where_nothing_answers_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}
     code = "from graphlink.engine.ray import run_all_on_ray; run_all_on_ray(abs, [1, 2], None, print, [1, 1])"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=600)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
     assert "InputError: no Ray cluster answers at 127.0.0.1:1 (" in ran.stderr
 
 

@@ -1,7 +1,9 @@
-"""``python -m tests.fuzz``: gives hostile inputs to every reader, by seed, and prints which were not dealt with (exit status 1).
+"""``python -m tests.fuzz``: gives hostile inputs to every reader, by seed, and prints which were not dealt with (exit
+status 1).
 
-``--count N`` inputs beginning with seed ``--first``, dealt to the cases by weight; ``--case NAME`` for one of them; ``--seconds S`` stops
-earlier. A failure is printed with its seed; ``tests/fuzz/regressions.txt`` keeps those that ever failed, which ``make test`` runs again.
+``--count N`` inputs beginning with seed ``--first``, dealt to the cases by weight; ``--case NAME`` for one of them;
+``--seconds S`` stops earlier. A failure is printed with its seed; ``tests/fuzz/regressions.txt`` keeps those that ever
+failed, which ``make test`` runs again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from tests.fuzz.harness import BY_NAME, CASES, Place, attempt, guarded
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=2_000, help="inputs (default 2000)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first of each case")
     parser.add_argument("--case", choices=sorted(BY_NAME), action="append", default=[])

@@ -7,17 +7,17 @@ import io
 from pathlib import Path
 
 from graphlink.cli import main
-from graphlink.testing import Training, run, training_program
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
-from graphlink.testing.et import Layout, write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_files import WRITERS
-from graphlink.testing.nccl_records import NcclProfile
-from graphlink.testing.nsys import NsysVariation, write_nsys
-from graphlink.testing.paddle import write_paddle
 from tests.paddle_runs import one_f_one_b, simulate
+from tests.simulator import Training, run, training_program
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
+from tests.simulator.et import Layout, write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_files import WRITERS
+from tests.simulator.nccl_records import NcclProfile
+from tests.simulator.nsys import NsysVariation, write_nsys
+from tests.simulator.paddle import write_paddle
 
 KINETO = ("2024", "2021", "rocm")
 ETS = {"et": Layout.V1_1_0, "et_flat": Layout.V1_0_1}

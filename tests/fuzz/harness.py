@@ -1,7 +1,8 @@
 """Gives hostile files to every command that reads them, in this process, and says which of them were not dealt with.
 
-Allowed are success and one message of at most five lines with an exit status. Anything else is a failure: another exception, a warning of
-numpy, more than ``MOST_CPU_S`` of processor time, more than ``MOST_BYTES`` of memory on top of what the idle process has.
+Allowed are success and one message of at most five lines with an exit status. Anything else is a failure: another
+exception, a warning of numpy, more than ``MOST_CPU_S`` of processor time, more than ``MOST_BYTES`` of memory on top of
+what the idle process has.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any
 
 from graphlink.cli import main
 from graphlink.engine import pool
-from graphlink.testing.nccl_files import WRITERS
 from tests.fuzz import bases, mutate
+from tests.simulator.nccl_files import WRITERS
 
 MOST_CPU_S = 20.0
 MOST_BYTES = 1_500 << 20
@@ -130,7 +131,19 @@ def _first(*outcomes: Outcome) -> Outcome:
 def _job(place: Place, rng: random.Random, *flags: str | Path) -> Outcome:
     sync = "both" if rng.random() < 0.03 else "cuda"  # HTA takes ten times as long as all else
     timeline = () if rng.random() < 0.1 else ("--no-timeline",)
-    return call(*flags, *rng.choice(_STEPS), "--sync", sync, *timeline, "--out", place.work / "made", "--force", "--jobs", "1", "-q")
+    return call(
+        *flags,
+        *rng.choice(_STEPS),
+        "--sync",
+        sync,
+        *timeline,
+        "--out",
+        place.work / "made",
+        "--force",
+        "--jobs",
+        "1",
+        "-q",
+    )
 
 
 def _read(path: Path, kind: str) -> Outcome:
@@ -154,7 +167,10 @@ def _read(path: Path, kind: str) -> Outcome:
         readers[kind](path)
     except GraphlinkError as problem:
         lines = problem.text().splitlines()
-        return Outcome(1, "" if len(lines) <= MOST_LINES and lines[0].startswith(str(path)) else f"no good message: {problem.text()}")
+        return Outcome(
+            1,
+            "" if len(lines) <= MOST_LINES and lines[0].startswith(str(path)) else f"no good message: {problem.text()}",
+        )
     except Hang:
         return Outcome(-1, f"took more than {MOST_CPU_S:g} s: reading {path}")
     except BaseException:
@@ -173,7 +189,9 @@ def _readers(place: Place, rng: random.Random) -> Outcome:
         data = mutate.of_messages((place.base / "out" / "trace.0.et").read_bytes(), rng)
         return _read(place.given("trace.0.et", data), kind)
     folders = {"kineto": "rank0", "et": "rank0", "nccl": f"nccl/{rng.choice(_NCCL)}", "paddle": "paddle"}
-    files = sorted(p for p in (place.base / folders[kind]).iterdir() if kind not in ("kineto", "et") or p.name.startswith(kind))
+    files = sorted(
+        p for p in (place.base / folders[kind]).iterdir() if kind not in ("kineto", "et") or p.name.startswith(kind)
+    )
     base = rng.choice(files)
     change = mutate.of_text if kind == "paddle" else rng.choice((mutate.of_json, mutate.of_json, mutate.of_bytes))
     path = place.given(base.name, change(base.read_bytes(), rng))
@@ -195,7 +213,9 @@ def _kineto(place: Place, rng: random.Random) -> Outcome:
 
 
 def _et(place: Place, rng: random.Random) -> Outcome:
-    name = rng.choice((*(f"rank0/{n}.json" for n in bases.ETS), *(f"rank0/{n}.json" for n in bases.ETS), "out/linked.0.json"))
+    name = rng.choice(
+        (*(f"rank0/{n}.json" for n in bases.ETS), *(f"rank0/{n}.json" for n in bases.ETS), "out/linked.0.json")
+    )
     path = place.given("et_0.json", mutate.of_json((place.base / name).read_bytes(), rng))
     kind = rng.random()
     if kind < 0.4:
@@ -228,7 +248,9 @@ def _paddle(place: Place, rng: random.Random) -> Outcome:
     if not folder.exists():
         shutil.copytree(place.base / "paddle", folder)
     for path in sorted((place.base / "paddle").iterdir()):
-        (folder / path.name).write_bytes(mutate.of_text(path.read_bytes(), rng) if rng.random() < 0.6 else path.read_bytes())
+        (folder / path.name).write_bytes(
+            mutate.of_text(path.read_bytes(), rng) if rng.random() < 0.6 else path.read_bytes()
+        )
     return call("--paddle-logs", folder, "--out", place.work / "made", "--force", "-q")
 
 
@@ -279,12 +301,18 @@ def _over_graphs(folder: Path, graph: Path, rng: random.Random) -> Outcome:
 
 def _changes(place: Place, rng: random.Random) -> Outcome:
     """A file of ``--what-if``, on graphs that are sound; from its folder ``like`` finds runs."""
-    machine = rng.choice(([], ["--machine", "ideal"], ["--machine", "astra-sim"], ["--machine", "coupled", "--together"]))
-    return call("replay", place.base / "out", *machine, "--what-if", place.given("what-if.toml", mutate.of_changes(rng)))
+    machine = rng.choice(
+        ([], ["--machine", "ideal"], ["--machine", "astra-sim"], ["--machine", "coupled", "--together"])
+    )
+    return call(
+        "replay", place.base / "out", *machine, "--what-if", place.given("what-if.toml", mutate.of_changes(rng))
+    )
 
 
 def _groups(place: Place, rng: random.Random) -> Outcome:
-    folder = place.folder("out", "comm_group.json", mutate.of_json((place.base / "out" / "comm_group.json").read_bytes(), rng))
+    folder = place.folder(
+        "out", "comm_group.json", mutate.of_json((place.base / "out" / "comm_group.json").read_bytes(), rng)
+    )
     return _over_graphs(folder, folder / "trace.0.et", rng)
 
 
@@ -309,7 +337,9 @@ def _path(place: Place, rng: random.Random) -> Outcome:
 
 
 def _bubbles(place: Place, rng: random.Random) -> Outcome:
-    folder = place.folder("pipeline", "bubbles.json", mutate.of_json((place.base / "pipeline" / "bubbles.json").read_bytes(), rng))
+    folder = place.folder(
+        "pipeline", "bubbles.json", mutate.of_json((place.base / "pipeline" / "bubbles.json").read_bytes(), rng)
+    )
     schedule = rng.choice((None, "1f1b", "gpipe", "zb-h1", "interleaved", "zb-v"))
     compare = ("--compare", place.work / "compared.svg") if rng.random() < 0.3 else ()
     return call("bubbles", folder, *(("--schedule", schedule) if schedule else ()), *compare)
@@ -318,9 +348,13 @@ def _bubbles(place: Place, rng: random.Random) -> Outcome:
 def _report(place: Place, rng: random.Random) -> Outcome:
     """Any of the files that the page is made of."""
     name = rng.choice(("out", "out", "out", "pipeline"))
-    changed = rng.choice([path.name for path in sorted((place.base / name).glob("*.json")) if not path.name.startswith("linked")])
+    changed = rng.choice(
+        [path.name for path in sorted((place.base / name).glob("*.json")) if not path.name.startswith("linked")]
+    )
     folder = place.folder(name, changed, mutate.of_json((place.base / name / changed).read_bytes(), rng))
-    return call("report", folder, "-o", place.work / "page.html", *(("--svg", place.work / "svg") if rng.random() < 0.2 else ()))
+    return call(
+        "report", folder, "-o", place.work / "page.html", *(("--svg", place.work / "svg") if rng.random() < 0.2 else ())
+    )
 
 
 def _jobs(place: Place, rng: random.Random) -> Outcome:

@@ -1,5 +1,5 @@
-"""Hostile changes of a file, each told by a random generator alone: of bytes, of JSON values, of cells of sqlite, of protobuf fields,
-of columns."""
+"""Hostile changes of a file, each told by a random generator alone: of bytes, of JSON values, of cells of sqlite, of
+protobuf fields, of columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ TOKENS = (
 )  # fmt: skip
 _LOG_WORDS = (*TEXTS, *(str(n).encode() for n in (*INTEGERS, *HUGE)))
 _CELLS = (
-    *INTEGERS, None, 1.5, float("inf"), "x", "", "9" * 400, b"\x00\xff", b"", "seq = 1, op_id = 2", "aten::mul, seq = 99999999999999999999",
+    *INTEGERS, None, 1.5, float("inf"), "x", "", "9" * 400, b"\x00\xff", b"", "seq = 1, op_id = 2", "aten::mul, seq = "
+                                                                                                    "99999999999999999999",
     *(str(n) for n in HUGE[:7]),
 )  # fmt: skip
 _KINDS = ("int64_val", "uint64_val", "int32_val", "bool_val", "string_val", "double_val", "bytes_val")
@@ -120,7 +121,13 @@ def of_json(text: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 8))):
         if spans.keys and rng.random() < 0.08:
             begin, end = rng.choice(spans.keys)
-            edits.append((begin, end, _slice(text, rng.choice(spans.keys)) if rng.random() < 0.6 else b'"' + rng.choice(TEXTS) + b'"'))
+            edits.append(
+                (
+                    begin,
+                    end,
+                    _slice(text, rng.choice(spans.keys)) if rng.random() < 0.6 else b'"' + rng.choice(TEXTS) + b'"',
+                )
+            )
         elif spans.values:
             begin, end = rng.choice(spans.values)
             edits.append((begin, end, _instead(text, text[begin:end], spans, rng)))
@@ -165,7 +172,9 @@ def of_text(text: bytes, rng: random.Random) -> bytes:
 
 
 def of_changes(rng: random.Random) -> bytes:
-    """A file of ``--what-if``: some keys of some tables, mostly with a value that a key may have, of it words or bytes exchanged."""
+    """A file of ``--what-if``: some keys of some tables, mostly with a value that a key may have, of it words or bytes
+    exchanged.
+    """
     lines = []
     for _ in range(rng.choice((1, 1, 2, 3, 40))):
         table = rng.choice([*_CHANGES])
@@ -284,7 +293,9 @@ def _message(message: bytes, *, first: bool, rng: random.Random) -> bytes:
 
 
 def _field(node: pb.Node, rng: random.Random) -> None:
-    number = rng.choice((0, 1, 2, 50, 1 << 31, 1 << 53, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 64) - 1000))
+    number = rng.choice(
+        (0, 1, 2, 50, 1 << 31, 1 << 53, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 64) - 1000)
+    )
     kind = rng.randrange(8)
     if kind == 0:
         node.id = number
@@ -299,7 +310,9 @@ def _field(node: pb.Node, rng: random.Random) -> None:
     elif kind == 5:
         node.type = rng.choice((0, 1, 2, 3, 4, 5, 6, 7))
     elif kind == 6:
-        node.name = rng.choice(("", "end", "host gap", "device delay", "x" * 3000, "\x1b[31m", "aten::item (cont.)", "a\nb"))
+        node.name = rng.choice(
+            ("", "end", "host gap", "device delay", "x" * 3000, "\x1b[31m", "aten::item (cont.)", "a\nb")
+        )
     else:
         del node.data_deps[:]
 
@@ -350,7 +363,9 @@ def of_sqlite(data: bytes, path: Path, rng: random.Random) -> None:
 
 
 def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    tables = [
+        name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    ]
     table = rng.choice(tables)
     columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
     column, kind = rng.choice(columns), rng.random()
@@ -367,7 +382,9 @@ def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
     elif kind < 0.95:
         connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     else:
-        connection.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{rng.choice((*columns, "rowid", "x y", "id"))}"')
+        connection.execute(
+            f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{rng.choice((*columns, "rowid", "x y", "id"))}"'
+        )
 
 
 def of_columns(data: bytes, rng: random.Random) -> bytes:

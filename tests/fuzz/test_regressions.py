@@ -1,4 +1,6 @@
-"""What ever failed under ``python -m tests.fuzz`` goes well, and the guards of the harness do find what they are there for."""
+"""What ever failed under ``python -m tests.fuzz`` goes well, and the guards of the harness do find what they are there
+for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from tests.fuzz import harness
 from tests.fuzz.bases import make
 from tests.fuzz.harness import BY_NAME, CASES, Case, Outcome, Place, attempt, guarded
 
-KEPT = [line.split() for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines() if line and line[0] != "#"]
+KEPT = [
+    line.split()
+    for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines()
+    if line and line[0] != "#"
+]
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ def check_sums(found: GpuTime) -> None:
         busy_ns = one.to_ns - one.from_ns - one.idle_ns
         assert max(stream.busy_ns for stream in streams) <= busy_ns <= sum(stream.busy_ns for stream in streams)
         groups = [] if one.by_group is UNSET else one.by_group
-        assert max((group.comm_ns for group in groups), default=0) <= one.comm_ns <= sum(group.comm_ns for group in groups)
+        assert (
+            max((group.comm_ns for group in groups), default=0) <= one.comm_ns <= sum(group.comm_ns for group in groups)
+        )
         assert all(0 <= group.exposed_ns <= group.comm_ns for group in groups)
         assert sum(group.exposed_ns for group in groups) >= one.exposed_comm_ns

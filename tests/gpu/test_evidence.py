@@ -27,7 +27,9 @@ def said(trace: Trace, cause: str) -> dict[str, int]:
     found = gpu_time(build(rank, comm, BuildOptions(sync="cuda")).graph, rank, comm)
     out: dict[str, int] = {}
     for device, idle in found.idle:
-        for start, end, why, text in zip(*(x.tolist() for x in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence)), strict=True):
+        for start, end, why, text in zip(
+            *(x.tolist() for x in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence)), strict=True
+        ):
             if device == 0 and CAUSES[why] == cause:
                 out[idle.texts[text]] = out.get(idle.texts[text], 0) + (end - start) // 1000
     return out
@@ -37,7 +39,11 @@ def blocked(op: bool, awaited: bool, frames: Sequence[tuple[str, float, float]] 
     """A copy of the other device ends at 400; the host waits for it from 100 on, and launches on device 0 then."""
     host = [Host("aten::item", 90, 410), Host("aten::nonzero", 95, 405)] if op else []
     host += [Host("aten::mm", 0, 20), Host("aten::mm", 420, 440)]
-    calls = [Call("cudaLaunchKernel", 2, 6, 1), Call("cudaMemcpyAsync", 30, 35, 2), Call("cudaStreamSynchronize", 100, 401, 3)]
+    calls = [
+        Call("cudaLaunchKernel", 2, 6, 1),
+        Call("cudaMemcpyAsync", 30, 35, 2),
+        Call("cudaStreamSynchronize", 100, 401, 3),
+    ]
     calls.append(Call("cudaLaunchKernel", 425, 430, 4))
     device = [Device("gemm", 10, 60, 1), Device("gemm", 435, 460, 4)]
     device.append(Device("Memcpy DtoH", 40, 400 if awaited else 50, 2, stream=8, device=1, kind=DeviceKind.MEMCPY))
@@ -74,14 +80,23 @@ def test_the_line_of_python_is_named_where_stacks_were_recorded() -> None:
 
 def working(inner: list[tuple[str, int, int]], outer: str = "aten::linear") -> dict[str, int]:
     """Idle from 60 to 500 while ``outer`` runs from 0 to 480, and rows of ``inner`` in it."""
-    host = [Host("ProfilerStep#1", 0, 600, annotation=True), Host("forward", 0, 590, annotation=True), Host(outer, 0, 480)]
+    host = [
+        Host("ProfilerStep#1", 0, 600, annotation=True),
+        Host("forward", 0, 590, annotation=True),
+        Host(outer, 0, 480),
+    ]
     host += [Host(name, low, high) for name, low, high in inner]
     calls = [Call("cudaLaunchKernel", 2, 6, 1), Call("cudaLaunchKernel", 470, 475, 2)]
-    return said(build_trace(host=host, calls=calls, device=[Device("gemm", 10, 60, 1), Device("gemm", 480, 500, 2)]), "host_work")
+    return said(
+        build_trace(host=host, calls=calls, device=[Device("gemm", 10, 60, 1), Device("gemm", 480, 500, 2)]),
+        "host_work",
+    )
 
 
 def test_host_work_names_the_innermost_op_that_ran_for_most_of_it_and_the_outermost_range() -> None:
-    assert [*working([("aten::empty", 70, 100), ("aten::addmm", 100, 400), ("aten::copy_", 150, 250)])] == ["host: aten::addmm in forward"]
+    assert [*working([("aten::empty", 70, 100), ("aten::addmm", 100, 400), ("aten::copy_", 150, 250)])] == [
+        "host: aten::addmm in forward"
+    ]
     assert [*working([("aten::addmm", 100, 400), ("aten::copy_", 120, 380)])] == ["host: aten::copy_ in forward"]
     assert [*working([("aten::t", 100 + 40 * k, 125 + 40 * k) for k in range(8)])] == ["host: aten::linear in forward"]
     assert [*working([("aten::t", 100 + 40 * k, 135 + 40 * k) for k in range(8)])] == ["host: aten::t in forward"]

@@ -21,9 +21,9 @@ from graphlink.link.match import match_hosts
 from graphlink.model import Linked
 from graphlink.read import read_nsys
 from graphlink.run.job import Inputs, link_rank
-from graphlink.testing import Execution, Training, run, training_program
-from graphlink.testing.nsys import NsysVariation, write_nsys
 from tests.build import Call, Device, Host, build_trace
+from tests.simulator import Execution, Training, run, training_program
+from tests.simulator.nsys import NsysVariation, write_nsys
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -57,7 +57,11 @@ def loop(count: int, period: int = 100, first: int = 10) -> list[Host]:
 def test_marks_come_first() -> None:
     marks = [Host(f"ProfilerStep#{4 + k}", 10 + 100 * k, 105 + 100 * k, annotation=True) for k in range(3)]
     steps = found([*loop(3), *marks])
-    assert (steps.key, steps.found_by, steps.names) == ("ProfilerStep", "mark", ("ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"))
+    assert (steps.key, steps.found_by, steps.names) == (
+        "ProfilerStep",
+        "mark",
+        ("ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"),
+    )
     assert spans(steps) == [(10, 105), (110, 205), (210, 305)]
 
 
@@ -104,7 +108,9 @@ def test_kernels_tell_where_no_host_row_does() -> None:
 
 
 def test_a_window_that_is_cut_out_of_one_forward_has_no_steps() -> None:
-    """Layers repeat over the whole window, as ranges with numbers, as ops, and as kernels; FSDP registers the backward in each."""
+    """Layers repeat over the whole window, as ranges with numbers, as ops, and as kernels; FSDP registers the backward
+    in each.
+    """
     host, device = [], []
     for k in range(12):
         at = 10 + 100 * k
@@ -116,7 +122,9 @@ def test_a_window_that_is_cut_out_of_one_forward_has_no_steps() -> None:
     assert found(same, device).names == ()
     trained = [Device("flash_bwd_kernel", 10 + 100 * k + 91, 10 + 100 * k + 94, k + 31) for k in range(12)]
     steps = found(host, [*device, *trained])
-    assert (steps.key, steps.names[:2], len(steps.names)) == ("layer", ("layer_0", "layer_1"), 11), "each has its own backward"
+    assert (steps.key, steps.names[:2], len(steps.names)) == ("layer", ("layer_0", "layer_1"), 11), (
+        "each has its own backward"
+    )
 
 
 def test_a_range_that_covers_the_recording_is_a_step_without_a_backward() -> None:
@@ -136,11 +144,15 @@ def test_numbers_at_the_end_of_names_do_not_part_what_repeats() -> None:
 
 
 def exported(tmp_path: Path, steps: int, mark: str, keep: str = ".*") -> Steps:
-    """Training that nsys recorded, with ``mark`` and a number for the marks of the profiler, and of all ranges those that ``keep``."""
+    """Training that nsys recorded, with ``mark`` and a number for the marks of the profiler, and of all ranges those
+    that ``keep``.
+    """
     program = training_program(3, Training(steps=steps))
     execution = run(program)
     host = [
-        replace(op, name=f"{mark}{int(op.name.split('#')[1]) - first_step(execution)}") if op.name.startswith("ProfilerStep#") else op
+        replace(op, name=f"{mark}{int(op.name.split('#')[1]) - first_step(execution)}")
+        if op.name.startswith("ProfilerStep#")
+        else op
         for op in execution.host
     ]
     kept = [op for op in host if re.fullmatch(keep, op.name)]

@@ -23,10 +23,10 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
 from graphlink.run.job import Inputs, link_rank
-from graphlink.testing import random_program, run, write_kineto
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 from tests.depend.programs import linked_of
 from tests.gpu.sums import check_sums
+from tests.simulator import random_program, run, write_kineto
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PLANTED_US = 300
@@ -48,7 +48,11 @@ def plain_parts(linked: Linked, comm: Communication, device: int) -> tuple[int, 
     mine = [k for k in range(len(rows.start_ns)) if rows.device[k] == device]
     talks = {*comm.device_row.tolist()}
     spans = [
-        (int(rows.start_ns[k]), int(rows.end_ns[k]), "comm" if k in talks else "copy" if rows.kind[k] == DeviceKind.MEMCPY else "compute")
+        (
+            int(rows.start_ns[k]),
+            int(rows.end_ns[k]),
+            "comm" if k in talks else "copy" if rows.kind[k] == DeviceKind.MEMCPY else "compute",
+        )
         for k in mine
     ]
     out = dict.fromkeys(("compute", "comm only", "copy only", "idle", "comm", "copy"), 0)
@@ -77,7 +81,9 @@ def test_parts_of_random_programs_add_up_and_are_those_of_every_moment(seed: int
 
 
 def program(cause: str | None = None, at: int = 0, streams: int = 1) -> Trace:
-    """``WORKS`` kernels, each launched by an op of its own; before kernel ``at`` the GPU loses ``PLANTED_US`` by ``cause``."""
+    """``WORKS`` kernels, each launched by an op of its own; before kernel ``at`` the GPU loses ``PLANTED_US`` by
+    ``cause``.
+    """
     host, calls, device, syncs, events, overhead = [], [], [], [], [], []
     now = 100.0
     for k in range(WORKS):
@@ -89,7 +95,14 @@ def program(cause: str | None = None, at: int = 0, streams: int = 1) -> Trace:
             host.append(Host("aten::empty", now - 5, now - 5 + lost))
             calls.append(Call("cudaMalloc", now - 5, now - 5 + lost, 900))
         elif lost and cause == "data_loading":
-            host.append(Host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", now - 5, now - 5 + lost, annotation=True))
+            host.append(
+                Host(
+                    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                    now - 5,
+                    now - 5 + lost,
+                    annotation=True,
+                )
+            )
         elif lost and cause == "profiler_artefact":
             overhead.append((now - 5, now - 5 + lost))
         elif lost and cause in ("host_blocked", "dependency_stall"):
@@ -105,7 +118,9 @@ def program(cause: str | None = None, at: int = 0, streams: int = 1) -> Trace:
         elif lost and cause == "dependency_stall":
             late = lost
             calls += [Call("cudaEventRecord", 54, 55, 903), Call("cudaStreamWaitEvent", now - 5, now - 4, 904)]
-            syncs.append(Sync(SyncKind.STREAM_WAIT, now - 5, now - 4, 904, stream=stream, record=903, record_stream=7, event=1))
+            syncs.append(
+                Sync(SyncKind.STREAM_WAIT, now - 5, now - 4, 904, stream=stream, record=903, record_stream=7, event=1)
+            )
             events.append(Event(903, 7, device=1))
         else:
             now += lost
@@ -120,7 +135,9 @@ def program(cause: str | None = None, at: int = 0, streams: int = 1) -> Trace:
     if overhead:
         start, end = (np.array([round(us * 1000) for us in column], np.int64) for column in zip(*overhead, strict=True))
         strings = (*out.strings, "Buffer Flush")
-        out = replace(out, strings=strings, overhead=OverheadRows(start, end, np.full(len(start), len(out.strings), np.int32)))
+        out = replace(
+            out, strings=strings, overhead=OverheadRows(start, end, np.full(len(start), len(out.strings), np.int32))
+        )
     return out
 
 
@@ -129,7 +146,15 @@ def spent_ns(found: GpuTime) -> dict[str, int]:
     return one.idle_by_cause_ns
 
 
-CAUSES = ("host_work", "python", "memory_management", "data_loading", "profiler_artefact", "host_blocked", "dependency_stall")
+CAUSES = (
+    "host_work",
+    "python",
+    "memory_management",
+    "data_loading",
+    "profiler_artefact",
+    "host_blocked",
+    "dependency_stall",
+)
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -142,7 +167,9 @@ def test_a_planted_loss_is_found_with_its_cause_and_nowhere_else(cause: str, at:
     more = {name: here.get(name, 0) - before.get(name, 0) for name in {*here, *before}}
     assert sum(more.values()) == PLANTED_US * 1000
     assert more.pop(cause) >= PLANTED_US * 1000 - 1000
-    assert max(more.values()) <= 1000, more  # what such a loss takes beside its own time, it takes from the other causes
+    assert max(more.values()) <= 1000, (
+        more
+    )  # what such a loss takes beside its own time, it takes from the other causes
     if cause not in ("dependency_stall", "no_work", "unknown"):  # which hold for the whole of an idle interval
         assert min(more.values()) >= -1000, more
 
@@ -150,7 +177,9 @@ def test_a_planted_loss_is_found_with_its_cause_and_nowhere_else(cause: str, at:
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("at", [1, 3, 5])
 @pytest.mark.parametrize("late_us", [0, 120, 300, 500])
-def test_a_host_that_waits_for_a_collective_waits_for_the_last_rank_until_it_comes(late_us: int, at: int, streams: int) -> None:
+def test_a_host_that_waits_for_a_collective_waits_for_the_last_rank_until_it_comes(
+    late_us: int, at: int, streams: int
+) -> None:
     """The collective takes PLANTED_US; of that ``late_us`` until the last rank comes, which cannot be longer."""
     begins = 100.0 + 60 * at - 5
     host, calls, device = [], [], []
@@ -181,7 +210,9 @@ def test_a_host_that_waits_for_a_collective_waits_for_the_last_rank_until_it_com
         ("rocm/mi300_owlv2_skewed", 327.416988, 4.399351, 576.521816),
     ],
 )
-def test_the_parts_are_those_that_tracelens_published(name: str, compute_ms: float, copies_ms: float, idle_ms: float) -> None:
+def test_the_parts_are_those_that_tracelens_published(
+    name: str, compute_ms: float, copies_ms: float, idle_ms: float
+) -> None:
     path = TRACES / f"{name}.json.gz"
     if not path.exists():
         pytest.skip("needs the public traces")
@@ -203,7 +234,9 @@ def test_a_rank_without_device_ops_has_none() -> None:
     assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), None, ())
 
 
-@pytest.mark.parametrize("device", [[Device("gemm", 10, 20, 1), Device("gemm", 400, 420, 2)], [Device("gemm", 10, 10, 1)]])
+@pytest.mark.parametrize(
+    "device", [[Device("gemm", 10, 20, 1), Device("gemm", 400, 420, 2)], [Device("gemm", 10, 10, 1)]]
+)
 def test_device_ops_without_any_call_are_idle_for_no_known_reason(device: list[Device]) -> None:
     found = time_of(linked(build_trace(device=device)))
     check_sums(found)
@@ -244,20 +277,34 @@ def test_of_hip_graphs_nsys_records_nothing() -> None:
 @pytest.mark.parametrize(
     ("correlation", "start", "text", "warning"),
     [
-        (3, 300, "launched before the recording", "before ops that were launched before the recording"),  # ids ascend: older than the first
+        (
+            3,
+            300,
+            "launched before the recording",
+            "before ops that were launched before the recording",
+        ),  # ids ascend: older than the first
         (7, 300, "its launch call was not recorded", "before ops whose launch calls are not recorded"),
         (0, 300, "its launch call was not recorded", "before ops whose launch calls are not recorded"),
         (0, 12, "launched before the recording", None),  # no recorded call could have launched it; 8 us are no warning
     ],
 )
-def test_what_is_not_known_of_a_launch_is_said_apart(correlation: int, start: int, text: str, warning: str | None) -> None:
+def test_what_is_not_known_of_a_launch_is_said_apart(
+    correlation: int, start: int, text: str, warning: str | None
+) -> None:
     calls = [Call("cudaLaunchKernel", 8, 11, 5), Call("cudaLaunchKernel", 510, 515, 9)]
-    device = [Device("first", 1, 2, 1), Device("a", 20, 40, 5), Device("b", start, start + 5, correlation), Device("c", 520, 540, 9)]
+    device = [
+        Device("first", 1, 2, 1),
+        Device("a", 20, 40, 5),
+        Device("b", start, start + 5, correlation),
+        Device("c", 520, 540, 9),
+    ]
     found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 600)], calls=calls, device=device)))
     ((_, idle),) = found.idle
     unknown = np.flatnonzero(idle.cause == CAUSE_NAMES.index("unknown"))
     assert {idle.texts[k] for k in idle.evidence[unknown].tolist()} == {text}
-    assert [one.split(" ms of idle time lie ")[1][: len(warning or "")] for one in found.warnings] == ([warning] if warning else [])
+    assert [one.split(" ms of idle time lie ")[1][: len(warning or "")] for one in found.warnings] == (
+        [warning] if warning else []
+    )
     assert not any("nsys" in one for one in found.warnings)
 
 

@@ -12,9 +12,24 @@ from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.time import gpu_time
 from graphlink.link.communication import communication
 from graphlink.run.job import Inputs, link_rank
-from graphlink.testing import Execution, run, write_kineto
-from graphlink.testing.kineto import Variation
-from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Group, Host, Overhead, Program, Signal, Thread, Work
+from tests.simulator import Execution, run, write_kineto
+from tests.simulator.kineto import Variation
+from tests.simulator.program import (
+    Action,
+    Api,
+    Await,
+    Begin,
+    Call,
+    CommArgs,
+    End,
+    Group,
+    Host,
+    Overhead,
+    Program,
+    Signal,
+    Thread,
+    Work,
+)
 
 PLANTED_NS = 300_000
 WORKS = 6
@@ -25,7 +40,9 @@ WORLD = Group("0", "default_pg", tuple(range(RANKS)))
 
 
 def launch(name: str, stream: int, late_ns: int = 0) -> Call:
-    return Call(Api.LAUNCH, "cudaLaunchKernel", 5_000, 0, stream, work=(Work(name, 20_000, launch_delay_ns=3_000 + late_ns),))
+    return Call(
+        Api.LAUNCH, "cudaLaunchKernel", 5_000, 0, stream, work=(Work(name, 20_000, launch_delay_ns=3_000 + late_ns),)
+    )
 
 
 def copy(took_ns: int) -> Call:
@@ -45,7 +62,9 @@ def before(cause: str, ns: int, stream: int) -> list[Action]:
         "memory_management": op("aten::empty", Call(Api.OTHER, "cudaMalloc", 4_000 + ns)),
         "data_loading": op(LOADER, Host(4_000 + ns), annotation=True),
         "profiler_artefact": [Overhead("Buffer Flush", 4_000 + ns)],
-        "host_blocked": op("aten::item", Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 4_000, OTHER, COPIES, return_ns=2_000)),
+        "host_blocked": op(
+            "aten::item", Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 4_000, OTHER, COPIES, return_ns=2_000)
+        ),
         "dependency_stall": [Call(Api.WAIT_EVENT, "cudaStreamWaitEvent", 1_500, 0, stream, 5)],
         "start_delay": [],
         "no_work": [Await("done", wake_ns=1_000)],
@@ -53,9 +72,15 @@ def before(cause: str, ns: int, stream: int) -> list[Action]:
 
 
 def program(cause: str, at: int, streams: int, rank: int, ns: int = 0, copy_ns: int = 5_000) -> Program:
-    """``WORKS`` kernels; before kernel ``at`` the device is idle for ``ns`` longer. ``copy_ns``: of the copy that is waited for there."""
+    """``WORKS`` kernels; before kernel ``at`` the device is idle for ``ns`` longer. ``copy_ns``: of the copy that is
+    waited for there.
+    """
     # a wait that says how far the clock of the devices is ahead, in every run alike
-    actions = op("aten::item", copy(20_000), Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 4_000, OTHER, COPIES, return_ns=2_000))
+    actions = op(
+        "aten::item",
+        copy(20_000),
+        Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 4_000, OTHER, COPIES, return_ns=2_000),
+    )
     actions += [*op("aten::copy_", copy(copy_ns)), Call(Api.RECORD, "cudaEventRecord", 1_500, OTHER, COPIES, 5)]
     threads: list[Thread] = []
     for k in range(WORKS):
@@ -68,7 +93,10 @@ def program(cause: str, at: int, streams: int, rank: int, ns: int = 0, copy_ns: 
             threads.append(Thread("helper", (*mine, Signal("done")), 80_000 + 60_000 * k + ns))
         else:
             actions += mine
-        on_device = k == at and cause in ("start_delay", "dependency_stall")  # else the host would run ahead, and other streams at once
+        on_device = k == at and cause in (
+            "start_delay",
+            "dependency_stall",
+        )  # else the host would run ahead, and other streams at once
         actions.append(Host(40_000 + ns * on_device))
     return Program((Thread("python", tuple(actions)), *threads), (WORLD,), rank, RANKS, seed=rank)
 
@@ -102,36 +130,60 @@ def more(with_it: dict[str, int], without: dict[str, int]) -> dict[str, int]:
     return {name: with_it.get(name, 0) - without.get(name, 0) for name in {*with_it, *without}}
 
 
-CAUSES = ("python", "host_work", "memory_management", "data_loading", "profiler_artefact", "host_blocked", "dependency_stall")
+CAUSES = (
+    "python",
+    "host_work",
+    "memory_management",
+    "data_loading",
+    "profiler_artefact",
+    "host_blocked",
+    "dependency_stall",
+)
 PLACES = [(1, 1, 0), (3, 3, 1), (5, 2, 2)]
 SWEEP = [(at, streams, rank) for at in range(1, WORKS) for streams in (1, 3, 6) for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("cause", [*CAUSES, "start_delay", "no_work"])
-@pytest.mark.parametrize(("at", "streams", "rank"), [*PLACES, *(pytest.param(*one, marks=pytest.mark.long) for one in SWEEP)])
-def test_a_loss_is_found_with_its_cause_and_nowhere_else(cause: str, at: int, streams: int, rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "streams", "rank"), [*PLACES, *(pytest.param(*one, marks=pytest.mark.long) for one in SWEEP)]
+)
+def test_a_loss_is_found_with_its_cause_and_nowhere_else(
+    cause: str, at: int, streams: int, rank: int, tmp_path: Path
+) -> None:
     without, with_it = (spent(one, tmp_path) for one in planted(cause, at, streams, rank))
     found = more(with_it, without)
     grown = found.pop(cause)
     assert grown >= PLANTED_NS - 1_000, (cause, grown, found)
     assert max(found.values(), default=0) <= 1_000, found
-    if cause not in ("dependency_stall", "no_work"):  # these hold for the whole of an idle interval, and take the place of others
+    if cause not in (
+        "dependency_stall",
+        "no_work",
+    ):  # these hold for the whole of an idle interval, and take the place of others
         assert grown <= PLANTED_NS + 1_000
 
 
 def meeting(at: int, streams: int, rank: int, late: int, ns: int) -> Program:
-    """Before kernel ``at`` all ranks meet in a collective of gloo, to which rank ``late`` comes ``ns`` later than the others."""
+    """Before kernel ``at`` all ranks meet in a collective of gloo, to which rank ``late`` comes ``ns`` later than the
+    others.
+    """
     actions: list[Action] = []
     for k in range(WORKS):
         if k == at:
             comm = CommArgs("allreduce", "Float", 4, 1_000, 1_000, WORLD.name, 1)
             waits = 0 if rank == late else ns
-            actions += [Host(10_000 + ns - waits), Begin("gloo:all_reduce", annotation=True, comm=comm), Host(50_000 + waits), End()]
+            actions += [
+                Host(10_000 + ns - waits),
+                Begin("gloo:all_reduce", annotation=True, comm=comm),
+                Host(50_000 + waits),
+                End(),
+            ]
         actions += [*op(f"aten::mm{k}", launch(f"gemm{k}", 7 + k % streams)), Host(40_000)]
     return Program((Thread("python", tuple(actions)),), (WORLD,), rank, RANKS, pid=4_000 + rank, seed=rank)
 
 
-@pytest.mark.parametrize(("at", "streams", "late"), [*PLACES, *(pytest.param(*one, marks=pytest.mark.long) for one in SWEEP)])
+@pytest.mark.parametrize(
+    ("at", "streams", "late"), [*PLACES, *(pytest.param(*one, marks=pytest.mark.long) for one in SWEEP)]
+)
 def test_who_waits_for_a_straggler_is_told(at: int, streams: int, late: int, tmp_path: Path) -> None:
     """Through the whole job: the ranks are joined, which says when the last one came."""
     found = []
@@ -139,7 +191,12 @@ def test_who_waits_for_a_straggler_is_told(at: int, streams: int, late: int, tmp
         for rank in range(RANKS):
             (tmp_path / name).mkdir(exist_ok=True)
             write_kineto(run(meeting(at, streams, rank, late, ns)), tmp_path / name / f"kineto_{rank}.json")
-        assert main([str(tmp_path / name), "-o", str(tmp_path / name / "out"), "--quiet", "--no-timeline", "--sync", "cuda"]) == 0
+        assert (
+            main(
+                [str(tmp_path / name), "-o", str(tmp_path / name / "out"), "--quiet", "--no-timeline", "--sync", "cuda"]
+            )
+            == 0
+        )
         ranks = json.loads((tmp_path / name / "out" / "summary.json").read_bytes())["ranks"]
         found.append([rank["gpu"][0]["idle_by_cause_ns"] for rank in ranks])
     for rank, (without, with_it) in enumerate(zip(*found, strict=True)):

@@ -1,4 +1,6 @@
-"""Steps as the TensorBoard plugin of PyTorch defines them, from the same record as ours: its published figures, and ours beside them."""
+"""Steps as the TensorBoard plugin of PyTorch defines them, from the same record as ours: its published figures, and
+ours beside them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,26 @@ from graphlink.pipeline import spans
 from graphlink.pipeline.delays import LOADER
 from graphlink.run.job import Inputs, link_rank
 
-RECORDING = Path(__file__).resolve().parents[3] / "shared" / "traces" / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"
+RECORDING = (
+    Path(__file__).resolve().parents[3] / "shared" / "traces" / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"
+)
 # of the plugin's own tests: average of the steps in us, and shares in per cent
-PUBLISHED = {"kernel": 98_589, "memcpy": 1_915, "memset": 89, "runtime": 2_908, "DataLoader": 59_262, "CPU": 13_674, "other": 1_156}
+PUBLISHED = {
+    "kernel": 98_589,
+    "memcpy": 1_915,
+    "memset": 89,
+    "runtime": 2_908,
+    "DataLoader": 59_262,
+    "CPU": 13_674,
+    "other": 1_156,
+}
 STEP_US, UTILISATION, SM_EFFICIENCY = 177_592, 55.51, 54.68
 # of steps that are cut at their marks; the last one's kernels run for 16.6 ms behind it
-OUR_STEP_US, OUR_UTILISATION, OUR_SM_EFFICIENCY = 174_829, 56.02, 98.61  # copies are busy time; SM efficiency is of the time of kernels
+OUR_STEP_US, OUR_UTILISATION, OUR_SM_EFFICIENCY = (
+    174_829,
+    56.02,
+    98.61,
+)  # copies are busy time; SM efficiency is of the time of kernels
 OUR_US = {"compute_ns": 96_026, "exposed_copy_ns": 1_915, "idle_ns": 76_888}
 
 
@@ -40,7 +56,9 @@ def on_device(rank: Linked) -> tuple[I64, I64]:
 
 
 def plugin_steps(rank: Linked, marks: Steps) -> tuple[I64, I64]:
-    """From the start of the mark, or the end of the device work of the step before, to its end, or that of the device work it launched."""
+    """From the start of the mark, or the end of the device work of the step before, to its end, or that of the device
+    work it launched.
+    """
     call, (_, end_ns) = rank.device_call, on_device(rank)
     launched_ns = np.where(call == NOWHERE, 0, rank.trace.calls.start_ns[call])
     step = np.searchsorted(marks.end_ns, launched_ns, side="right")
@@ -55,9 +73,15 @@ def plugin_parts(rank: Linked, from_ns: I64, to_ns: I64) -> dict[str, float]:
     host, kind = trace.host, trace.device.kind
     loads, marks = (np.array(found, np.bool_)[host.name] for found in zip(*map(kinds_of, trace.strings), strict=True))
     roles = {
-        **{name: (start_ns[kind == k], end_ns[kind == k]) for name, k in zip(("kernel", "memcpy", "memset"), DeviceKind, strict=True)},
+        **{
+            name: (start_ns[kind == k], end_ns[kind == k])
+            for name, k in zip(("kernel", "memcpy", "memset"), DeviceKind, strict=True)
+        },
         "runtime": (trace.calls.start_ns, trace.calls.end_ns),
-        **{name: (host.start_ns[rows], host.end_ns[rows]) for name, rows in (("DataLoader", loads), ("CPU", ~loads & ~marks))},
+        **{
+            name: (host.start_ns[rows], host.end_ns[rows])
+            for name, rows in (("DataLoader", loads), ("CPU", ~loads & ~marks))
+        },
     }
     covered, before, out = spans.NONE, np.zeros(len(from_ns), np.int64), {}
     for name, (start, end) in roles.items():

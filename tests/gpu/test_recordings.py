@@ -19,7 +19,11 @@ from graphlink.run.job import Inputs, link_rank
 from tests.gpu.sums import check_sums
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
-RECORDINGS = sorted(path for path in TRACES.rglob("*") if path.name.endswith((".json.gz", ".sqlite")) and not path.name.startswith("et_"))
+RECORDINGS = sorted(
+    path
+    for path in TRACES.rglob("*")
+    if path.name.endswith((".json.gz", ".sqlite")) and not path.name.startswith("et_")
+)
 SAID = (BEHIND_GRAPH, LAUNCHED_BEFORE, BEFORE_WINDOW)  # reasons that are warned of
 MOST_UNKNOWN = 0.05
 
@@ -59,8 +63,8 @@ def test_every_recording_adds_up_and_little_is_unknown(path: Path) -> None:
 def test_what_hta_calls_host_wait_lies_behind_launches_that_had_returned() -> None:
     """HTA 0.5.0 says of rank 0, stream 7: 57.3 ms (95 %) host_wait, 0.6 (1 %) kernel_wait, 2.4 (4 %) other.
 
-    Its rule: a gap is host_wait if the launch call of what ended it began after the op before had ended. But in most of those gaps that
-    call had returned long before the op began.
+    Its rule: a gap is host_wait if the launch call of what ended it began after the op before had ended. But in most of
+    those gaps that call had returned long before the op began.
     """
     path = TRACES / "megatron-tp2-v100" / "kineto_0.json.gz"
     if not path.exists():
@@ -68,7 +72,11 @@ def test_what_hta_calls_host_wait_lies_behind_launches_that_had_returned() -> No
     linked = link_rank(Inputs(kineto=path)).linked
     device, calls, offset_ns = linked.trace.device, linked.trace.calls, own_clock_ns(linked)
     rows = np.flatnonzero(device.stream == 7)
-    start_ns, end_ns, call = (device.start_ns + offset_ns)[rows][1:], (device.end_ns + offset_ns)[rows][:-1], linked.device_call[rows][1:]
+    start_ns, end_ns, call = (
+        (device.start_ns + offset_ns)[rows][1:],
+        (device.end_ns + offset_ns)[rows][:-1],
+        linked.device_call[rows][1:],
+    )
     assert (call != NOWHERE).all()
     gap_ns, theirs = start_ns - end_ns, calls.start_ns[call] > end_ns
     short = ~theirs & (gap_ns < 30_000)
@@ -78,5 +86,7 @@ def test_what_hta_calls_host_wait_lies_behind_launches_that_had_returned() -> No
     assert 0.87 <= waited_ns / int(gap_ns[theirs].sum()) <= 0.89, "the call had returned, and the op had not begun"
     (one,) = time_of(linked).gpu
     causes = {name: ns / one.idle_ns for name, ns in one.idle_by_cause_ns.items()}
-    host = sum(causes.get(name, 0) for name in ("data_loading", "host_work", "python", "host_blocked", "memory_management"))
+    host = sum(
+        causes.get(name, 0) for name in ("data_loading", "host_work", "python", "host_blocked", "memory_management")
+    )
     assert causes["start_delay"] == pytest.approx(0.883, abs=0.005) and host == pytest.approx(0.117, abs=0.005)

@@ -18,7 +18,9 @@ def entry(start_ns: int, end_ns: int, cause: CauseName) -> IdleEntry:
 
 
 def gaps(late: list[tuple[int, int]], usual: int = 40) -> list[IdleEntry]:
-    """Idle time, each as long as the first of a pair, of which the host had the second; and before it some short ones."""
+    """Idle time, each as long as the first of a pair, of which the host had the second; and before it some
+    short ones.
+    """
     out, at = [], 0
     for length, host in [*[(USUAL_NS, 0)] * usual, *late]:
         out += [entry(at, at + host, "host_work")] if host else []

@@ -1,4 +1,6 @@
-"""What a device did by window, group and stream, and how much of it kernels fill: against a count of every moment, and HTA's figures."""
+"""What a device did by window, group and stream, and how much of it kernels fill: against a count of every moment, and
+HTA's figures.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,20 @@ TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 GROUPS = (("tp", (0, 1)), ("dp", (0, 2)))
 KINDS = ("kernel", "memset", "copy", "tp", "dp")
 
-ops = st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from(KINDS), st.integers(1, 3), st.sampled_from([0.0, 0.25, 1.0]))
+ops = st.tuples(
+    st.integers(0, 40), st.integers(0, 12), st.sampled_from(KINDS), st.integers(1, 3), st.sampled_from([0.0, 0.25, 1.0])
+)
 
 
 def rank_of(drawn: list[tuple[int, int, str, int, float]], steps: list[tuple[int, int]]) -> Linked:
     device = []
     groups = dict(GROUPS)
     for k, (start, took, kind, stream, filled) in enumerate(drawn):
-        comm = Comm("allreduce", "Float", 4, 4, pg_name=kind, ranks=groups[kind], group_size=2, rank=0) if kind in groups else None
+        comm = (
+            Comm("allreduce", "Float", 4, 4, pg_name=kind, ranks=groups[kind], group_size=2, rank=0)
+            if kind in groups
+            else None
+        )
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if comm else kind
         sort = {"memset": DeviceKind.MEMSET, "copy": DeviceKind.MEMCPY}.get(kind, DeviceKind.KERNEL)
         share = filled if sort == DeviceKind.KERNEL else 0.0
@@ -44,7 +52,9 @@ def rank_of(drawn: list[tuple[int, int, str, int, float]], steps: list[tuple[int
 
 
 @given(st.lists(ops, min_size=1, max_size=12), st.lists(st.integers(1, 15), min_size=1, max_size=4))
-def test_every_figure_is_that_of_every_moment(drawn: list[tuple[int, int, str, int, float]], lengths: list[int]) -> None:
+def test_every_figure_is_that_of_every_moment(
+    drawn: list[tuple[int, int, str, int, float]], lengths: list[int]
+) -> None:
     ends = np.cumsum([0, *lengths]).tolist()
     steps = list(pairwise(ends))
     x = rank_of(drawn, steps)

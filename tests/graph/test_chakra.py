@@ -22,7 +22,9 @@ from tests.comm_ops import Op
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
 
 
-def written(g: Graph, linked: Linked, comm: Communication, target: str = "astra-sim", rank: int = 0) -> tuple[Any, list[Any], bytes]:
+def written(
+    g: Graph, linked: Linked, comm: Communication, target: str = "astra-sim", rank: int = 0
+) -> tuple[Any, list[Any], bytes]:
     out = io.BytesIO()
     comms = plan(g, comm, rank, target)
     ids = groups.assign({rank: comms.groups})[rank]
@@ -181,7 +183,8 @@ def test_integer_columns_equal_plain_messages(rows: list[tuple[int, int, bool]])
     blobs = attributes.int_attributes([("a", big, None), ("start_ns", small, where)], len(rows)).pieces()
     plain = [
         pb.Node(
-            attr=[pb.AttributeProto(name="a", int64_val=a)] + ([pb.AttributeProto(name="start_ns", int64_val=b)] if there else [])
+            attr=[pb.AttributeProto(name="a", int64_val=a)]
+            + ([pb.AttributeProto(name="start_ns", int64_val=b)] if there else [])
         ).SerializeToString()
         for a, b, there in rows
     ]
@@ -208,7 +211,9 @@ def test_whole_micros_are_exact_along_every_lane_at_every_node(rows: list[tuple[
     )
     cost, whole = cost_ns(g), micros(g)
     sums: dict[tuple[int, int, bool], tuple[int, int]] = {}
-    for lane, ns, us in zip(zip(*(x.tolist() for x in lanes(g)), g.host.tolist(), strict=True), cost.tolist(), whole.tolist(), strict=True):
+    for lane, ns, us in zip(
+        zip(*(x.tolist() for x in lanes(g)), g.host.tolist(), strict=True), cost.tolist(), whole.tolist(), strict=True
+    ):
         before = sums.get(lane, (0, 0))
         sums[lane] = before[0] + ns, before[1] + us
         assert us >= 0
@@ -219,8 +224,14 @@ def test_whole_micros_are_exact_along_every_lane_at_every_node(rows: list[tuple[
     ("node", "expected"),
     [
         (ALL_REDUCE, (pb.COMM_COLL_NODE, 0, None)),
-        (Op(CommKind.COLLECTIVE, "REDUCE", type=pb.REDUCE, bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_REDUCE, "REDUCE")),
-        (Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_GATHER, "GATHER")),
+        (
+            Op(CommKind.COLLECTIVE, "REDUCE", type=pb.REDUCE, bytes=8, group=0),
+            (pb.COMM_COLL_NODE, pb.ALL_REDUCE, "REDUCE"),
+        ),
+        (
+            Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0),
+            (pb.COMM_COLL_NODE, pb.ALL_GATHER, "GATHER"),
+        ),
         (
             Op(CommKind.COLLECTIVE, "SCATTER", type=pb.SCATTER, bytes=8, group=0),
             (pb.COMM_COLL_NODE, pb.BROADCAST, "SCATTER"),
@@ -269,13 +280,23 @@ def test_group_ids_depend_on_members_and_names_alone() -> None:
     keys = [((0, 1), "dp"), ((0, 1, 2, 3), "world"), ((0, 1), "2"), ((0, 1), "10")]
     ids = groups.assign({0: keys, 1: keys[::-1]})
     assert ids[0] == ids[1]
-    assert sorted(ids[0], key=ids[0].__getitem__) == [((0, 1, 2, 3), "world"), ((0, 1), "2"), ((0, 1), "10"), ((0, 1), "dp")]
+    assert sorted(ids[0], key=ids[0].__getitem__) == [
+        ((0, 1, 2, 3), "world"),
+        ((0, 1), "2"),
+        ((0, 1), "10"),
+        ((0, 1), "dp"),
+    ]
     assert groups.comm_group_json(ids) == b'{"1": [0, 1, 2, 3], "2": [0, 1], "3": [0, 1], "4": [0, 1]}\n'
 
 
 def test_groups_named_by_address_are_told_apart_by_their_order() -> None:
-    ids = groups.assign({0: [((0, 1), "94594108"), ((0, 1), "94594999")], 1: [((0, 1), "93891384"), ((0, 1), "11111111")]})
-    assert ids == {0: {((0, 1), "94594108"): 1, ((0, 1), "94594999"): 2}, 1: {((0, 1), "93891384"): 1, ((0, 1), "11111111"): 2}}
+    ids = groups.assign(
+        {0: [((0, 1), "94594108"), ((0, 1), "94594999")], 1: [((0, 1), "93891384"), ((0, 1), "11111111")]}
+    )
+    assert ids == {
+        0: {((0, 1), "94594108"): 1, ((0, 1), "94594999"): 2},
+        1: {((0, 1), "93891384"): 1, ((0, 1), "11111111"): 2},
+    }
     assert groups.comm_group_json(ids) == b'{"1": [0, 1], "2": [0, 1]}\n'
 
 

@@ -86,7 +86,11 @@ def graphs(draw: st.DrawFn) -> Graph:
             deps[source] = (E.SYNC if mixed else E.THREAD) if host else (E.EVENT if mixed else E.LAUNCH)
         if lane in last and draw(st.integers(0, 9)):
             deps[last[lane]] = E.HOST if host else E.STREAM
-        kind = draw(st.sampled_from((K.HOST_OP, K.HOST_PART, K.HOST_GAP) if host else (K.DEVICE_OP, K.DEVICE_OP, K.DEVICE_DELAY)))
+        kind = draw(
+            st.sampled_from(
+                (K.HOST_OP, K.HOST_PART, K.HOST_GAP) if host else (K.DEVICE_OP, K.DEVICE_OP, K.DEVICE_DELAY)
+            )
+        )
         row = i
         if kind == K.HOST_PART:
             row = op.get(lane, i)
@@ -148,11 +152,16 @@ def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.
     assert gains_of(parts) == gains_of(whole)
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
     for past, found in across_nodes.items():
-        across = {e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past] for e in range(len(g.source))}
+        across = {
+            e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past]
+            for e in range(len(g.source))
+        }
         lost = {e: int(whole.slack.edge_ns[e]) for e in across if across[e] and whole.slack.edge_ns[e] < 9}
         of_edge = found.edge != NOWHERE
         assert dict(zip(found.edge[of_edge].tolist(), found.loss_ns[of_edge].tolist(), strict=True)) == lost
-        for e, low, high in zip(found.edge[of_edge].tolist(), found.low[of_edge].tolist(), found.high[of_edge].tolist(), strict=True):
+        for e, low, high in zip(
+            found.edge[of_edge].tolist(), found.low[of_edge].tolist(), found.high[of_edge].tolist(), strict=True
+        ):
             assert across[e] == list(range(low, high))
 
 
@@ -253,7 +262,9 @@ def test_of_parallel_paths_the_longer_gains_only_what_it_is_longer() -> None:
 
 
 def waiting() -> Graph:
-    """An op that waits inside for a kernel of 50 (node 2: its part), is followed by one that must wait too, and by one that may not."""
+    """An op that waits inside for a kernel of 50 (node 2: its part), is followed by one that must wait too, and by one
+    that may not.
+    """
     return graph(
         [
             N(K.HOST_OP, 0, 0, 1, 5, tid=1),
@@ -272,7 +283,9 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
     assert points == [SyncPoint(2, (2, 3)), SyncPoint(4, (5,))]
     found = sync_gains(g, points, (r := replayed(g)).slack, r.path)
     assert found == [(first, 1, 13)]
-    assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
+    assert (
+        total(g) - total(g, without=first.edge) == 13
+    )  # the second call waits for the kernel then, and 3 + 10 are done by it
 
 
 @settings(deadline=None)
@@ -293,7 +306,18 @@ def test_an_empty_graph() -> None:
     assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.path) == []
 
 
-_ZERO = ("start_ns", "end_ns", "self_ns", "wait_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "tid", "device", "stream")
+_ZERO = (
+    "start_ns",
+    "end_ns",
+    "self_ns",
+    "wait_ns",
+    "start_delay_ns",
+    "launch_latency_ns",
+    "overlap_ns",
+    "tid",
+    "device",
+    "stream",
+)
 
 
 def ladder(count: int) -> Graph:

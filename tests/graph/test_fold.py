@@ -1,4 +1,6 @@
-"""Folding keeps what a replay says, whatever costs more or less, and leaves only host nodes that do something for others."""
+"""Folding keeps what a replay says, whatever costs more or less, and leaves only host nodes that do something for
+others.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ from graphlink.replay.ideal import replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import workload
-from graphlink.testing import Variation, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace
 from tests.depend.programs import built, linked_of, shape
 from tests.depend.test_host import graph_of
+from tests.simulator import Variation, random_program, run, write_kineto
 
 GPU = (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.HOST_COMM)
 
@@ -39,7 +41,13 @@ def program(seed: int) -> Graph:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kineto.json"
         random = Random(seed)
-        write_kineto(run(random_program(seed, shape(random))), path, dialect="2026", cuda_sync=random.random() < 0.7, vary=Variation())
+        write_kineto(
+            run(random_program(seed, shape(random))),
+            path,
+            dialect="2026",
+            cuda_sync=random.random() < 0.7,
+            vary=Variation(),
+        )
         return built(linked_of(path), sync="cuda").graph
 
 
@@ -47,7 +55,9 @@ def scaled(graph: Graph, kernels: float, host: int) -> I64:
     op = graph.kind == NodeKind.DEVICE_OP
     on_host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))
     cost = cost_ns(graph)
-    return np.where(op, (graph.duration_ns * kernels).astype(np.int64) + graph.start_delay_ns, np.where(on_host, cost * host, cost))
+    return np.where(
+        op, (graph.duration_ns * kernels).astype(np.int64) + graph.start_delay_ns, np.where(on_host, cost * host, cost)
+    )
 
 
 def device_times(graph: Graph, kernels: float, host: int) -> list[list[int]]:
@@ -82,7 +92,9 @@ def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
     assert folded.end_ns.max() == graph.end_ns.max()
     assert _ends(folded) == _ends(graph)
     assert _waits(folded) == _waits(graph)
-    assert _reasons_to_stay(folded) >= np.count_nonzero(np.isin(folded.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART))) * 0.5
+    assert (
+        _reasons_to_stay(folded) >= np.count_nonzero(np.isin(folded.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART))) * 0.5
+    )
     again = fold(folded)
     assert len(again.kind) == len(folded.kind)
 
@@ -185,7 +197,9 @@ def table(graph: Graph) -> list[tuple[str, int, float, float, float]]:
 
 
 def test_who_begins_a_thread_carries_what_follows_and_ends_with_it() -> None:
-    folded = fold(graph_of(build_trace(host=[Host("a", 0, 10), Host("b", 12, 30), Host("c", 30, 60), Host("d", 100, 110)])))
+    folded = fold(
+        graph_of(build_trace(host=[Host("a", 0, 10), Host("b", 12, 30), Host("c", 30, 60), Host("d", 100, 110)]))
+    )
     assert table(folded) == [("op", 0, 0, 60, 60), ("gap", -1, 60, 100, 40), ("op", 3, 100, 110, 10)]
     outer = fold(graph_of(build_trace(host=[Host("outer", 0, 100), Host("b", 12, 30)])))
     assert table(outer) == [("op", 0, 0, 100, 100)]
@@ -209,16 +223,24 @@ def test_who_hands_over_stays_and_so_does_who_is_released() -> None:
     assert ops == [0, 2, 3, 5]
     thread = folded.edge_kind == EdgeKind.THREAD
     target = np.repeat(np.arange(len(folded.kind)), np.diff(folded.first))
-    pairs = {(int(folded.row[s]), int(folded.row[t])) for s, t in zip(folded.source[thread], target[thread], strict=True)}
+    pairs = {
+        (int(folded.row[s]), int(folded.row[t])) for s, t in zip(folded.source[thread], target[thread], strict=True)
+    }
     assert {(0, 5), (2, NOWHERE)} <= pairs, "to the backward op, and to the gap in which the thread wakes"
 
 
 @pytest.mark.parametrize("again", [True, False])
 def test_what_launches_behind_a_wait_and_what_the_wait_releases_stay_parts(again: bool) -> None:
-    """copy waits until 80, view runs, and copy launches again: its caller is before the wait, so the part that launches stays."""
+    """copy waits until 80, view runs, and copy launches again: its caller is before the wait, so the part that launches
+    stays.
+    """
     trace = build_trace(
         host=[Host("copy", 0, 200), Host("view", 92, 96), Host("view", 97, 99), Host("next", 200, 220)],
-        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", 20, 90, 2), Call("cudaLaunchKernel", 140, 150, 3)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 10, 1),
+            Call("cudaStreamSynchronize", 20, 90, 2),
+            Call("cudaLaunchKernel", 140, 150, 3),
+        ],
         device=[Device("k", 15, 80, 1), *([Device("l", 155, 180, 3)] if again else [])],
         syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
     )
@@ -268,17 +290,29 @@ def gloo(random: Random) -> Linked:
     for _ in range(12):
         long = random.choice([40, 200, 10_000])
         rows.append(Host("op", at, at + long))
-        rows += [Host("view", at + long * k / 4, at + long * k / 4 + random.choice([2, long / 5])) for k in range(1, random.randint(1, 4))]
+        rows += [
+            Host("view", at + long * k / 4, at + long * k / 4 + random.choice([2, long / 5]))
+            for k in range(1, random.randint(1, 4))
+        ]
         if random.random() < 0.5:
             begins = at + long * random.random()
-            rows.append(Host(random.choice(["gloo:send", "gloo:recv"]), begins, begins + random.choice([50, 30_000]), annotation=True))
+            rows.append(
+                Host(
+                    random.choice(["gloo:send", "gloo:recv"]),
+                    begins,
+                    begins + random.choice([50, 30_000]),
+                    annotation=True,
+                )
+            )
         at += long + random.choice([0, 15, 50])
     trace = build_trace(rows)
     return link(trace, None, match_hosts(trace, None))
 
 
 def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path) -> list[int]:
-    """When each communication starts on ASTRA-sim's machine, and the whole time, with all host work at ``host`` of its time."""
+    """When each communication starts on ASTRA-sim's machine, and the whole time, with all host work at ``host`` of its
+    time.
+    """
     comm = communication(linked)
     with (folder / "trace.et").open("wb") as out:
         write_et(out, written(graph.of_rank(0, 1), comm, plan(graph, comm, 0, "astra-sim"), {}), linked)

@@ -17,7 +17,11 @@ from tests.depend.test_host import graph_of
 def graph() -> Graph:
     trace = build_trace(
         host=[Host("op", 0, 100), Host("next", 110, 120), Host("other", 5, 20, tid=2)],
-        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaLaunchKernel", 11, 13, 3), Call("cudaStreamSynchronize", 20, 90, 2)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 10, 1),
+            Call("cudaLaunchKernel", 11, 13, 3),
+            Call("cudaStreamSynchronize", 20, 90, 2),
+        ],
         device=[Device("k", 15, 80, 1), Device("m", 15, 40, 3, stream=9)],
         syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
     )
@@ -45,7 +49,9 @@ def test_what_is_broken_is_found(graph: Graph) -> None:
     assert "edge that does not run forward" in rules(replace(graph, source=changed(graph.source, 0, last)))
     assert "negative duration_ns" in rules(replace(graph, duration_ns=changed(graph.duration_ns, 1, -1)))
     assert "node that starts before a lower id" in rules(replace(graph, start_ns=changed(graph.start_ns, last, 0)))
-    assert "edge from something later than its target" in rules(replace(graph, duration_ns=changed(graph.duration_ns, kernel, 10**9)))
+    assert "edge from something later than its target" in rules(
+        replace(graph, duration_ns=changed(graph.duration_ns, kernel, 10**9))
+    )
     assert "host edge between two threads" in rules(replace(graph, tid=changed(graph.tid, 1, 77)))
     assert "caller with a higher id" in rules(replace(graph, caller=changed(graph.caller, kernel, last)))
     assert any("wrong ends" in rule for rule in rules(replace(graph, edge_kind=changed(graph.edge_kind, 0, 2))))

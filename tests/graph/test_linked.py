@@ -16,7 +16,15 @@ from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, records
 
 def node(id_: int, name: str, parent: int, rf_id: int) -> dict[str, Any]:
     io_ = {"values": [], "shapes": [], "types": []}
-    attrs = [("rf_id", rf_id), ("fw_parent", 0), ("seq_id", -1), ("scope", 0), ("tid", 1), ("fw_tid", 0), ("op_schema", "")]
+    attrs = [
+        ("rf_id", rf_id),
+        ("fw_parent", 0),
+        ("seq_id", -1),
+        ("scope", 0),
+        ("tid", 1),
+        ("fw_tid", 0),
+        ("op_schema", ""),
+    ]
     return {
         "id": id_,
         "name": name,
@@ -40,7 +48,14 @@ def merged(tmp_path: Path) -> bytes:
     path = tmp_path / "et.json"
     path.write_text(
         json.dumps(
-            {"schema": "1.1.0-chakra.0.0.4", "pid": 100, "time": "2025-01-31 10:22:03", "start_ts": 5, "nodes": nodes, "finish_ts": 9}
+            {
+                "schema": "1.1.0-chakra.0.0.4",
+                "pid": 100,
+                "time": "2025-01-31 10:22:03",
+                "start_ts": 5,
+                "nodes": nodes,
+                "finish_ts": 9,
+            }
         )
     )
     et = replace(linked.et, path=str(path), nodes_json=tuple(json.dumps(n).encode() for n in nodes))

@@ -19,7 +19,10 @@ def test_nodes_and_edges_are_those_of_the_graph() -> None:
     whole = to_networkx(graph)
     assert [whole.nodes[i]["name"] for i in range(len(graph.kind))] == [graph.strings[k] for k in graph.name.tolist()]
     target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
-    edges = {(s, t): EdgeKind(k).name.lower() for s, t, k in zip(graph.source.tolist(), target.tolist(), graph.edge_kind, strict=True)}
+    edges = {
+        (s, t): EdgeKind(k).name.lower()
+        for s, t, k in zip(graph.source.tolist(), target.tolist(), graph.edge_kind, strict=True)
+    }
     assert {(a, b): data["kind"] for a, b, data in whole.edges(data=True)} == edges
     window = to_networkx(graph, range(50, 80))
     assert set(window) == set(range(50, 80))

@@ -33,10 +33,10 @@ from graphlink.link.match import match_hosts
 from graphlink.model import CommKind, Linked
 from graphlink.ranks.group_ids import assign
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import Execution, write_kineto
-from graphlink.testing.strategies import Limits, executions
 from tests.comm_ops import Op
 from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, records
+from tests.simulator import Execution, write_kineto
+from tests.simulator.strategies import Limits, executions
 
 A = pb.AttributeProto
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
@@ -110,7 +110,11 @@ def row_of(node: Any, last: dict[str, Any]) -> dict[str, Any]:
     micros = min(node.duration_micros, most)
     start = value["start_ns"] if "start_ns" in last else min(node.start_time_micros, most) * 1000
     duration = value["duration_ns"] if "duration_ns" in last else micros * 1000
-    out = {name: wrapped(v, 32) if name in INT32 else v for name, v in value.items() if name not in ("is_cpu_op", "pg_name")}
+    out = {
+        name: wrapped(v, 32) if name in INT32 else v
+        for name, v in value.items()
+        if name not in ("is_cpu_op", "pg_name")
+    }
     host = value["is_cpu_op"] != 0
     return out | {
         "id": node.id,
@@ -132,7 +136,9 @@ def wrapped(n: int, bits: int = 64) -> int:
     return (n + half) % (2 * half) - half
 
 
-def dependencies(path: Path) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]], list[tuple[int, int, bool, int]]]:
+def dependencies(
+    path: Path,
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]], list[tuple[int, int, bool, int]]]:
     """Data and control edges (target, source, kind), and faults, by one look-up an entry."""
     with chakra.open_source(path) as source:
         given_nodes = [pb.Node.FromString(m) for _, m in list(chakra.frames(source))[1:]]
@@ -178,7 +184,10 @@ def assert_as_in_messages(file: Graph, path: Path) -> None:
     assert list(zip(target[0], file.data.source.tolist(), file.data.kind.tolist(), strict=True)) == data
     assert list(zip(target[1], file.file.ctrl.source.tolist(), strict=True)) == ctrl
     assert set(file.file.ctrl.kind.tolist()) <= {UNKNOWN_DEP}
-    assert list(zip(*(getattr(file.file.faults, c).tolist() for c in ("node", "id", "data", "fault")), strict=True)) == faults
+    assert (
+        list(zip(*(getattr(file.file.faults, c).tolist() for c in ("node", "id", "data", "fault")), strict=True))
+        == faults
+    )
     ids = file.id.tolist()
     assert file.file.duplicate_ids.tolist() == [i for i, one in enumerate(ids) if one in ids[:i]]
     wanted = HAS["start_ns"] | HAS["duration_ns"]
@@ -186,7 +195,9 @@ def assert_as_in_messages(file: Graph, path: Path) -> None:
 
 
 FIELDS = {
-    **dict.fromkeys(("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"), "int64_val"),
+    **dict.fromkeys(
+        ("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"), "int64_val"
+    ),
     **dict.fromkeys(("self_ns", "wait_ns", "wake_ns", "tid", "device", "stream", "correlation"), "int64_val"),
     **dict.fromkeys(("comm_type", "comm_size"), "int64_val"),
     **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
@@ -230,7 +241,11 @@ VALUES: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 @st.composite
 def attributes(draw: Any) -> Any:
-    name = draw(st.sampled_from([*FIELDS, "involved_dim", "comm_type_recorded", "rf_id", "other", "start_ns2", "xomm_type_recorded"]))
+    name = draw(
+        st.sampled_from(
+            [*FIELDS, "involved_dim", "comm_type_recorded", "rf_id", "other", "start_ns2", "xomm_type_recorded"]
+        )
+    )
     expected = FIELDS.get(name, "int64_val")
     kind = draw(st.sampled_from([expected] * 12 + list(VALUES)))
     return A(name=name, doc_string=draw(st.sampled_from(["", "", "", "", "d"])), **VALUES[kind](draw))
@@ -262,7 +277,11 @@ def nodes(draw: Any) -> bytes:
     )
     raw: bytes = node.SerializeToString()
     # unknown fields, unpacked and repeated lists, a second name: all proper protobuf
-    extra = draw(st.sampled_from([b""] * 8 + [b"\x28\x07", b"\x22\x02\x03\x04", b"\x2a\x01\x05", b"\x12\x01z", b"\x78\x01", b"\x2a\x00"]))
+    extra = draw(
+        st.sampled_from(
+            [b""] * 8 + [b"\x28\x07", b"\x22\x02\x03\x04", b"\x2a\x01\x05", b"\x12\x01z", b"\x78\x01", b"\x2a\x00"]
+        )
+    )
     return raw + extra
 
 
@@ -276,10 +295,17 @@ def test_columns_are_those_of_the_messages(tmp_path_factory: pytest.TempPathFact
 def test_a_node_of_ours(tmp_path: Path) -> None:
     attr = [A(name="is_cpu_op", bool_val=False), A(name="start_ns", int64_val=7), A(name="end_ns", int64_val=19)]
     attr += [A(name="duration_ns", int64_val=12), A(name="start_delay_ns", int64_val=5), A(name="stream", int64_val=-1)]
-    attr += [A(name="dep_kinds", string_list=pb.StringList(values=["launch", "stream"])), A(name="pg_name", string_val="2")]
+    attr += [
+        A(name="dep_kinds", string_list=pb.StringList(values=["launch", "stream"])),
+        A(name="pg_name", string_val="2"),
+    ]
     attr += [A(name="comm_type", int64_val=CollectiveType.ALL_GATHER), A(name="comm_tag", int32_val=-4)]
-    node = pb.Node(id=9, name="k", type=NodeType.COMM_COLL, data_deps=[4, 5], ctrl_deps=[4], duration_micros=3, attr=attr)
-    host = [pb.Node(id=i, name="h", type=4, duration_micros=1, attr=[A(name="is_cpu_op", bool_val=True)]) for i in (4, 5)]
+    node = pb.Node(
+        id=9, name="k", type=NodeType.COMM_COLL, data_deps=[4, 5], ctrl_deps=[4], duration_micros=3, attr=attr
+    )
+    host = [
+        pb.Node(id=i, name="h", type=4, duration_micros=1, attr=[A(name="is_cpu_op", bool_val=True)]) for i in (4, 5)
+    ]
     file = read_et(written(tmp_path, *host, node))
     assert (file.metadata.rank, file.metadata.graphlink, file.metadata.epoch_ns) == (3, "9.9", None)
     assert file.host.tolist() == [True, True, False]
@@ -295,7 +321,9 @@ def test_a_node_of_ours(tmp_path: Path) -> None:
 
 
 def test_what_is_no_edge_is_kept_aside(tmp_path: Path) -> None:
-    file = read_et(written(tmp_path, pb.Node(id=1, data_deps=[1, 2, 2, 7, 2]), pb.Node(id=2, ctrl_deps=[8]), pb.Node(id=2)))
+    file = read_et(
+        written(tmp_path, pb.Node(id=1, data_deps=[1, 2, 2, 7, 2]), pb.Node(id=2, ctrl_deps=[8]), pb.Node(id=2))
+    )
     assert file.data.source.tolist() == [2]  # of equal ids the last
     assert file.file.duplicate_ids.tolist() == [2]
     columns = (getattr(file.file.faults, name).tolist() for name in ("node", "id", "data", "fault"))
@@ -320,7 +348,10 @@ def test_attributes_of_other_kinds_are_read_and_named(tmp_path: Path) -> None:
 
 
 def test_blocks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given_nodes = [pb.Node(id=i, name=f"n{i % 7}", data_deps=[i - 1] if i else [], attr=[A(name="tid", int64_val=i)]) for i in range(500)]
+    given_nodes = [
+        pb.Node(id=i, name=f"n{i % 7}", data_deps=[i - 1] if i else [], attr=[A(name="tid", int64_val=i)])
+        for i in range(500)
+    ]
     given_nodes[250].attr.append(A(name="tid", int32_val=3))
     path = written(tmp_path, *given_nodes)
     whole = read_et(path)
@@ -329,7 +360,10 @@ def test_blocks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "z.et"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_et(packed).data.source.tolist() == list(range(499))
-    assert [(o.node, o.kind, o.value) for o in whole.file.odd] == [(250, "twice", "250, then 3"), (250, "int32_val", "3")]
+    assert [(o.node, o.kind, o.value) for o in whole.file.odd] == [
+        (250, "twice", "250, then 3"),
+        (250, "int32_val", "3"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +416,18 @@ def assert_read_back_equal(graph: Graph, linked: Linked, folder: Path) -> None:
     back = read_et(path)
     assert back.metadata == graph.metadata
     assert [back.name_of(i) for i in range(len(back.name))] == [graph.name_of(i) for i in range(len(graph.name))]
-    for column in (*_ALIKE, "id", "target", "cost_ns", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "group"):
+    for column in (
+        *_ALIKE,
+        "id",
+        "target",
+        "cost_ns",
+        "comm_type",
+        "comm_size",
+        "comm_src",
+        "comm_dst",
+        "comm_tag",
+        "group",
+    ):
         assert getattr(back, column).tolist() == getattr(graph, column).tolist(), column
     assert back.timed and graph.timed
     assert back.file.duration_micros.tolist() == micros(graph).tolist()
@@ -395,11 +440,16 @@ _ALIKE = [f.name for f in fields(Graph) if f.name not in ("metadata", "strings",
 
 @pytest.mark.parametrize("target", ["astra-sim", "chakra"])
 def test_a_graph_with_every_kind_of_node_is_read_back_equal(tmp_path: Path, target: str) -> None:
-    ops = (Op(CommKind.SEND, "SEND", bytes=8, peer=1, tag=3, group=0), Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0))
+    ops = (
+        Op(CommKind.SEND, "SEND", bytes=8, peer=1, tag=3, group=0),
+        Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0),
+    )
     for device_op in (ALL_REDUCE, *ops):
         comm, graph = communication(device_op, host=(ALL_REDUCE,)), every_kind()
         ids = {group: 5 + k for k, group in enumerate(comm.ops.groups)}
-        assert_read_back_equal(as_written(graph.of_rank(0, 2, -7, 3), comm, plan(graph, comm, 0, target), ids), records(), tmp_path)
+        assert_read_back_equal(
+            as_written(graph.of_rank(0, 2, -7, 3), comm, plan(graph, comm, 0, target), ids), records(), tmp_path
+        )
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

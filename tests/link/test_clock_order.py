@@ -1,4 +1,6 @@
-"""What ran after what on the devices: as simulated programs did, whatever their clocks show, and that it tells of a clock that was set."""
+"""What ran after what on the devices: as simulated programs did, whatever their clocks show, and that it tells of a
+clock that was set.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from graphlink.link.clock_order import order_of
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import joined
 from graphlink.model import SyncKind
-from graphlink.testing import DeviceClock, Variation
 from tests.build import Call, Device, Sync, build_trace
 from tests.depend.programs import Pairs, case
 from tests.depend.test_truth import WITH_ROWS
+from tests.simulator import DeviceClock, Variation
 
 
-@pytest.mark.parametrize("clock", [DeviceClock(), DeviceClock(7_000, steps=((1_500_000, -12_000),))], ids=["right", "set back"])
+@pytest.mark.parametrize(
+    "clock", [DeviceClock(), DeviceClock(7_000, steps=((1_500_000, -12_000),))], ids=["right", "set back"]
+)
 def test_what_rows_name_is_true_and_most_of_what_is_true_and_near(tmp_path: Path, clock: DeviceClock) -> None:
     true = found = 0
     for seed in range(20):
@@ -37,13 +41,17 @@ def test_what_rows_name_is_true_and_most_of_what_is_true_and_near(tmp_path: Path
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
 def test_a_stream_that_waited_shows_that_the_clock_was_set_back(named: bool) -> None:
-    """Stream 9 waits for what stream 7 runs until 120 us, then its rows are 10 us early. By each launch alone the clock may be right."""
+    """Stream 9 waits for what stream 7 runs until 120 us, then its rows are 10 us early. By each launch alone the clock
+    may be right.
+    """
     calls = [Call("cudaLaunchKernel", 20 * i, 20 * i + 4, 10 + i) for i in range(-10, 0)]
     ops = [Device("k", call.end + 1, call.end + 6, call.correlation) for call in calls]
     calls += [Call("cudaLaunchKernel", 0, 4, 1), Call("cudaEventRecord", 5, 6, 2)]
     calls += [Call("cudaStreamWaitEvent", 7, 8, 3), Call("cudaLaunchKernel", 10, 14, 4)]
     ops += [Device("a", 5, 120, 1), Device("b", 112, 120, 4, stream=9)]
-    wait = Sync(SyncKind.STREAM_WAIT, 7, 8, 3, stream=9, record=2 if named else None, record_stream=7 if named else None)
+    wait = Sync(
+        SyncKind.STREAM_WAIT, 7, 8, 3, stream=9, record=2 if named else None, record_stream=7 if named else None
+    )
     trace = build_trace(calls=calls, device=ops, syncs=[wait])
     assert np.count_nonzero(order_of(trace, joined(trace)).named) == named
     moved = on_host_clock(trace)

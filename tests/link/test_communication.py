@@ -5,7 +5,14 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from graphlink.link.commtypes import CollectiveType, collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
+from graphlink.link.commtypes import (
+    CollectiveType,
+    collective_type,
+    element_bytes,
+    kind_of,
+    size_bytes,
+    sizes_may_differ,
+)
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
@@ -21,9 +28,13 @@ def typed(trace: Trace, et: HostTrace | None = None) -> Communication:
     return communication(link(trace, et, match_hosts(trace, et)))
 
 
-def launched(comm: Comm | None, kernels: Iterable[Device] = (Device("ncclDevKernel_X", 10, 20, 1),), **about: object) -> Communication:
+def launched(
+    comm: Comm | None, kernels: Iterable[Device] = (Device("ncclDevKernel_X", 10, 20, 1),), **about: object
+) -> Communication:
     """A ``record_param_comms`` op of rank 4 with these kernels launched in it."""
-    trace = build_trace([Host("record_param_comms", 0, 9, comm=comm)], [Call("cudaLaunchKernelExC", 2, 3, 1)], kernels, rank=4, **about)
+    trace = build_trace(
+        [Host("record_param_comms", 0, 9, comm=comm)], [Call("cudaLaunchKernelExC", 2, 3, 1)], kernels, rank=4, **about
+    )
     return typed(trace)
 
 
@@ -124,7 +135,9 @@ def test_a_kernel_takes_type_size_and_group_from_the_op_that_launched_it() -> No
 
 def test_what_only_the_et_says_is_taken_from_it() -> None:
     rows = [Host("record_param_comms", 0, 9, rf_id=1), Host("x", 10, 11, rf_id=2)]
-    trace = build_trace(rows, [Call("cudaLaunchKernel", 2, 3, 1)], [Device("ncclKernel_SendRecv", 10, 20, 1)], world_size=2)
+    trace = build_trace(
+        rows, [Call("cudaLaunchKernel", 2, 3, 1)], [Device("ncclKernel_SendRecv", 10, 20, 1)], world_size=2
+    )
     call = Comm("all_to_allv", "", 96, 96, (48, 48), (48, 48), pg_name="94594108284448", elem_bytes=8)
     got = typed(trace, build_et([Node("record_param_comms", 1, comm=call), Node("x", 2)]))
     assert [(n.name, n.bytes) for n in listed(got.ops)] == [("ALL_TO_ALL", 768)]
@@ -280,9 +293,15 @@ def test_an_unnamed_call_belongs_to_the_only_group() -> None:
     assert got.ops.groups[0][1] == "13"
 
 
-def beside(name: str, op: str = "aten::x", *, annotation: bool = False, kind: DeviceKind = DeviceKind.KERNEL) -> Communication:
+def beside(
+    name: str, op: str = "aten::x", *, annotation: bool = False, kind: DeviceKind = DeviceKind.KERNEL
+) -> Communication:
     """One kernel (or copy) of 10 us, launched in one op or range without parameters."""
-    trace = build_trace([Host(op, 0, 9, annotation=annotation)], [Call("cudaLaunchKernel", 2, 3, 1)], [Device(name, 10, 20, 1, kind=kind)])
+    trace = build_trace(
+        [Host(op, 0, 9, annotation=annotation)],
+        [Call("cudaLaunchKernel", 2, 3, 1)],
+        [Device(name, 10, 20, 1, kind=kind)],
+    )
     return typed(trace)
 
 
@@ -290,7 +309,8 @@ def test_kernels_of_libraries_that_communicate_are_communication_under_their_own
     got = beside("void dpsk::ep::internode::combine<false, 8>(int4*)")
     assert [(n.kind, n.name) for n in listed(got.ops)] == [(CommKind.UNKNOWN, "dpsk::ep::internode::combine")]
     assert got.warnings == (
-        "communication without parameters or group, a COMP_NODE whose time counts as communication: 1 x dpsk::ep::internode::combine",
+        "communication without parameters or group, a COMP_NODE whose time counts as communication: 1 x "
+        "dpsk::ep::internode::combine",
     )
 
 
@@ -311,7 +331,9 @@ def test_kernels_of_libraries_that_communicate_are_communication_under_their_own
         ("void vllm::cross_device_reduce_1stage<float, 2>()", "aten::x", False, True, False),
     ],
 )
-def test_what_a_kernel_is_counts_more_than_what_is_around_it(name: str, op: str, annotation: bool, is_comm: bool, doubtful: bool) -> None:
+def test_what_a_kernel_is_counts_more_than_what_is_around_it(
+    name: str, op: str, annotation: bool, is_comm: bool, doubtful: bool
+) -> None:
     got = beside(name, op, annotation=annotation)
     assert (len(got.device_row) == 1, bool(got.doubtful)) == (is_comm, doubtful)
 
@@ -330,11 +352,16 @@ def test_kernels_that_may_be_either_stay_computation_and_are_named_with_their_ti
     ]
     got = typed(build_trace([], [], kernels))
     assert got.doubtful == {"p2p_copy": (1, 30_000), "moe_dispatch_kernel": (2, 15_000)}
-    assert got.warnings == ("may be communication, kept as computation: 1 x p2p_copy, 0.030 ms, 2 x moe_dispatch_kernel, 0.015 ms",)
+    assert got.warnings == (
+        "may be communication, kept as computation: 1 x p2p_copy, 0.030 ms, 2 x moe_dispatch_kernel, 0.015 ms",
+    )
 
 
 def test_computation_by_its_name_in_a_recorded_call_is_computation() -> None:
-    got = launched(REDUCE, [Device("void at::native::vectorized_elementwise_kernel<4>()", 5, 9, 1), Device("ncclDevKernel_X", 10, 20, 1)])
+    got = launched(
+        REDUCE,
+        [Device("void at::native::vectorized_elementwise_kernel<4>()", 5, 9, 1), Device("ncclDevKernel_X", 10, 20, 1)],
+    )
     assert (got.device_row.tolist(), listed(got.ops)[0].name) == ([1], "ALL_REDUCE")
 
 

@@ -1,4 +1,6 @@
-"""What the clocks of devices are ahead: found from launches on an idle stream and from waits, and it moves with the rows."""
+"""What the clocks of devices are ahead: found from launches on an idle stream and from waits, and it moves with the
+rows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.build import Call, Device, Sync, build_trace
 LAG = 1.0  # us from the end of a launch call to its kernel, which is what an idle stream of CUDA takes
 
 
-def launches(count: int, ahead: float = 0, first: int = 1, since: float = 0, lag: float = LAG) -> tuple[list[Call], list[Device]]:
+def launches(
+    count: int, ahead: float = 0, first: int = 1, since: float = 0, lag: float = LAG
+) -> tuple[list[Call], list[Device]]:
     """One kernel of 5 us every 20 us, each on an idle stream; its rows ``ahead`` us late."""
     starts = [since + 20 * i for i in range(count)]
     calls = [Call("cudaLaunchKernel", t, t + 4, first + i) for i, t in enumerate(starts)]
@@ -62,7 +66,9 @@ def test_the_offset_moves_with_the_rows(moved: int, lags: list[float], seed: int
         begins = max(at + 3 + lag, ops[-1].end)
         ops.append(Device("k", begins, begins + float(chance.uniform(1, 40)), i + 1))
     before = offsets_us(build_trace(calls=calls, device=ops))
-    after = offsets_us(build_trace(calls=calls, device=[op._replace(start=op.start + moved, end=op.end + moved) for op in ops]))
+    after = offsets_us(
+        build_trace(calls=calls, device=[op._replace(start=op.start + moved, end=op.end + moved) for op in ops])
+    )
     assert np.allclose(np.array(after) - before, moved, atol=0.002)
 
 
@@ -98,15 +104,23 @@ def test_what_must_hold_holds_even_where_nothing_anchors_the_clock() -> None:
 def test_what_begins_long_before_its_call_has_another_call() -> None:
     calls, ops = launches(10)
     trace = on_host_clock(
-        build_trace(calls=[*calls, Call("cudaLaunchKernel", 900, 904, 99)], device=[*ops, Device("reused", 250, 252, 99)])
+        build_trace(
+            calls=[*calls, Call("cudaLaunchKernel", 900, 904, 99)], device=[*ops, Device("reused", 250, 252, 99)]
+        )
     )
     linked = link(trace, None, match_hosts(trace, None))
     assert linked.orphans == {"starts before its launch call": 1}
 
 
 def test_a_wait_that_is_over_bounds_the_clock() -> None:
-    """No launch on an idle stream tells, but the synchronisation returned 5 us before its op ended by the device's clock."""
-    calls = [Call("cudaLaunchKernel", 0, 4, 1), Call("cudaLaunchKernel", 5, 8, 2), Call("cudaStreamSynchronize", 9, 200, 3)]
+    """No launch on an idle stream tells, but the synchronisation returned 5 us before its op ended by the device's
+    clock.
+    """
+    calls = [
+        Call("cudaLaunchKernel", 0, 4, 1),
+        Call("cudaLaunchKernel", 5, 8, 2),
+        Call("cudaStreamSynchronize", 9, 200, 3),
+    ]
     ops = [Device("a", 35, 100, 1), Device("b", 101, 205, 2)]
     trace = build_trace(calls=calls, device=ops, syncs=[Sync(SyncKind.STREAM, 9, 200, 3, stream=7)])
     clock = clock_of(trace)
@@ -117,17 +131,27 @@ def test_a_wait_that_is_over_bounds_the_clock() -> None:
 
 @pytest.mark.parametrize(("between", "bounded"), [([], True), ([Call("cudaEventRecord", 211, 212, 22)], False)])
 def test_a_synchronisation_right_behind_a_copy_to_the_host_bounds_the_clock(between: list[Call], bounded: bool) -> None:
-    """As ``item()`` does it, whatever other streams there are; what the launches say would have it end after the return."""
+    """As ``item()`` does it, whatever other streams there are; what the launches say would have it end after the
+    return.
+    """
     calls, ops = launches(10)
     copy, sync = Call("cudaMemcpyAsync", 205, 210, 20), Call("cudaStreamSynchronize", 213, 240, 21)
-    rows = [*ops, Device("k", 190, 195, 1, stream=9), Device("Memcpy DtoH (Device -> Pinned)", 246, 248, 20, kind=DeviceKind.MEMCPY)]
+    rows = [
+        *ops,
+        Device("k", 190, 195, 1, stream=9),
+        Device("Memcpy DtoH (Device -> Pinned)", 246, 248, 20, kind=DeviceKind.MEMCPY),
+    ]
     found = offsets_us(build_trace(calls=[*calls, copy, *between, sync], device=rows))
     assert (found[-1] >= 8) == bounded
 
 
 def test_a_query_and_a_copy_from_the_host_bound_nothing() -> None:
     calls, ops = launches(10)
-    calls += [Call("cudaMemcpy", 300, 310, 50), Call("cudaEventQuery", 320, 321, 51), Call("cudaEventRecord", 299, 300, 52)]
+    calls += [
+        Call("cudaMemcpy", 300, 310, 50),
+        Call("cudaEventQuery", 320, 321, 51),
+        Call("cudaEventRecord", 299, 300, 52),
+    ]
     ops.append(Device("Memcpy HtoD (Pageable -> Device)", 311, 330, 50, kind=DeviceKind.MEMCPY))
     syncs = [Sync(SyncKind.EVENT, 320, 321, 51, record=52, record_stream=7)]
     assert abs(clock_of(build_trace(calls=calls, device=ops, syncs=syncs)).offset_ns[1]) <= 250
@@ -154,7 +178,10 @@ def test_a_device_that_shows_nothing_has_the_clock_of_the_others_if_that_is_one(
 
 def test_hip_returns_sooner_before_its_kernels_begin() -> None:
     calls, ops = launches(10, lag=4.7)
-    assert abs(clock_of(build_trace(calls=[c._replace(name="hipLaunchKernel") for c in calls], device=ops)).offset_ns[0]) <= 250
+    assert (
+        abs(clock_of(build_trace(calls=[c._replace(name="hipLaunchKernel") for c in calls], device=ops)).offset_ns[0])
+        <= 250
+    )
 
 
 def test_rows_stay_sorted_and_keep_their_communication() -> None:
@@ -181,10 +208,16 @@ def price(costs: list[list[float]], path: Iterable[int]) -> float:
     return sum(row[level] for row, level in zip(costs, steps, strict=True)) + CHANGE_US * changes
 
 
-@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)))
+@given(
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)
+    )
+)
 @settings(max_examples=100, deadline=None)
 def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None:
-    assert price(costs, cheapest(np.array(costs), np.full(len(costs), CHANGE_US)).tolist()) == pytest.approx(cheapest_of_all(costs))
+    assert price(costs, cheapest(np.array(costs), np.full(len(costs), CHANGE_US)).tolist()) == pytest.approx(
+        cheapest_of_all(costs)
+    )
 
 
 def test_a_recording_without_device_rows_stays_as_it_is() -> None:

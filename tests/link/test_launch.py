@@ -37,7 +37,11 @@ def test_the_op_of_a_call_is_the_innermost_cpu_op_on_its_thread() -> None:
 
 
 def test_an_asynchronous_range_launches_nothing() -> None:
-    rows = [Host("c10d::send", 0, 10), Host("gloo:send", 5, 90, annotation=True), Host("gloo:recv", 20, 21, annotation=True)]
+    rows = [
+        Host("c10d::send", 0, 10),
+        Host("gloo:send", 5, 90, annotation=True),
+        Host("gloo:recv", 20, 21, annotation=True),
+    ]
     got = linked(build_trace(rows, [Call("cudaLaunchKernel", 6, 7, 1), Call("cudaLaunchKernel", 50, 51, 2)]))
     assert got.crossing.tolist() == [False, True, True]
     assert got.call_op.tolist() == [0, NOWHERE]
@@ -103,14 +107,26 @@ def test_rows_that_the_recording_sets_apart_enclose_nothing() -> None:
         device=[],
     )
     within = link(trace, None, match_hosts(trace, None))
-    assert (within.parent.tolist(), within.crossing.tolist(), within.call_op.tolist()) == ([-1, 0], [False, False], [1, 0])
+    assert (within.parent.tolist(), within.crossing.tolist(), within.call_op.tolist()) == (
+        [-1, 0],
+        [False, False],
+        [1, 0],
+    )
     trace = replace(trace, host=replace(trace.host, apart=np.array([True, False])))
     apart = link(trace, None, match_hosts(trace, None))
-    assert (apart.parent.tolist(), apart.crossing.tolist(), apart.call_op.tolist()) == ([-1, -1], [True, False], [1, -1])
+    assert (apart.parent.tolist(), apart.crossing.tolist(), apart.call_op.tolist()) == (
+        [-1, -1],
+        [True, False],
+        [1, -1],
+    )
 
 
 def test_launches_without_a_device_op_are_named() -> None:
-    calls = [Call("cudaLaunchKernel", 10, 12, 1), Call("cudaLaunchKernel", 20, 22, 2), Call("cudaLaunchHostFunc", 30, 31, 3)]
+    calls = [
+        Call("cudaLaunchKernel", 10, 12, 1),
+        Call("cudaLaunchKernel", 20, 22, 2),
+        Call("cudaLaunchHostFunc", 30, 31, 3),
+    ]
     trace = build_trace([Host("aten::add", 0, 100)], calls, device=[Device("k", 15, 18, 1)])
     assert launches_without_ops(trace) == {"cudaLaunchKernel": 1}
     assert any("1 launch calls have no device op (1 x cudaLaunchKernel)" in text for text in linked(trace).warnings)

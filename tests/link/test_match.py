@@ -23,7 +23,9 @@ def pairs(trace: Trace, et: HostTrace, match: HostMatch) -> dict[str, int]:
 
 def hosts(names: Iterable[str], tid: int = 1, first_order: int = 0, with_ids: bool = False) -> list[Host]:
     """Rows of 1 us, one after another; ids from 1."""
-    return [Host(name, i, i + 1, tid, order=first_order + i, rf_id=i + 1 if with_ids else 0) for i, name in enumerate(names)]
+    return [
+        Host(name, i, i + 1, tid, order=first_order + i, rf_id=i + 1 if with_ids else 0) for i, name in enumerate(names)
+    ]
 
 
 def nodes(names: Iterable[str], tid: int = 1, first_id: int = 1) -> list[Node]:
@@ -145,7 +147,9 @@ def test_names_compare_as_the_newest_writer_spells_them() -> None:
 
 
 def test_what_differs_of_the_run_is_a_warning() -> None:
-    rows = [row._replace(start=row.start + YEAR_2024_US, end=row.end + YEAR_2024_US) for row in hosts("ab", with_ids=True)]
+    rows = [
+        row._replace(start=row.start + YEAR_2024_US, end=row.end + YEAR_2024_US) for row in hosts("ab", with_ids=True)
+    ]
     trace = build_trace(rows, pid=1, process_groups=(ProcessGroup("0", size=2),))
     same = build_et(nodes("ab"), pid=1, recorded_at="2024-05-17 22:40:00", process_groups=(ProcessGroup("0", size=2),))
     assert match_hosts(trace, same).warnings == ()

@@ -15,7 +15,9 @@ def nested(rows: list[Host], slack_us: int = 0) -> dict[str, str | None]:
     table = trace.host
     parent, crossing = nest(table, np.zeros(len(table.tid), np.bool_), slack_us * 1000)
     names = [trace.strings[code] for code in table.name]
-    return {name: "*" if crossing[i] else None if parent[i] == NOWHERE else names[parent[i]] for i, name in enumerate(names)}
+    return {
+        name: "*" if crossing[i] else None if parent[i] == NOWHERE else names[parent[i]] for i, name in enumerate(names)
+    }
 
 
 def test_rows_nest_within_their_thread_only() -> None:
@@ -78,7 +80,9 @@ def host_rows(max_us: int = 12) -> st.SearchStrategy[list[Host]]:
 
 
 def plain_nest(rows: HostRows, slack_ns: int) -> tuple[list[int], list[bool]]:
-    """The rule in quadratic time: a row is taken in if it fits into all that are open; ops push annotations out that they cross."""
+    """The rule in quadratic time: a row is taken in if it fits into all that are open; ops push annotations out that
+    they cross.
+    """
     open_rows: dict[int, list[int]] = {}
     crossing = [False] * len(rows.tid)
     around: list[list[int]] = []
@@ -110,7 +114,9 @@ def test_the_sweep_equals_the_plain_rule(rows: list[Host], slack_ns: int) -> Non
 
 
 @given(host_rows(), st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 13)), max_size=6))
-def test_the_innermost_row_around_a_time_is_the_one_that_a_scan_finds(rows: list[Host], asks: list[tuple[int, int]]) -> None:
+def test_the_innermost_row_around_a_time_is_the_one_that_a_scan_finds(
+    rows: list[Host], asks: list[tuple[int, int]]
+) -> None:
     table = build_trace(rows).host
     parent, crossing = nest(table, np.zeros(len(rows), np.bool_), 0)
     tid, at_ns = (np.array([a[k] for a in asks], np.int64) for k in (0, 1))
@@ -121,6 +127,9 @@ def test_the_innermost_row_around_a_time_is_the_one_that_a_scan_finds(rows: list
         inside = [
             i
             for i in range(len(rows))
-            if table.tid[i] == tid[k] and not crossing[i] and not table.annotation[i] and table.start_ns[i] <= at_ns[k] < table.end_ns[i]
+            if table.tid[i] == tid[k]
+            and not crossing[i]
+            and not table.annotation[i]
+            and table.start_ns[i] <= at_ns[k] < table.end_ns[i]
         ]
         assert found[k] == max(inside, default=NOWHERE)

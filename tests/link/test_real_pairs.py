@@ -40,7 +40,9 @@ def linked(kineto: str, et: str | None = None) -> Linked:
         ("simple-add-a100/kineto_0", "simple-add-a100/et_0", "order", 36, 0),
         pytest.param("partial-et/kineto_0", "partial-et/et_0", "order", 1310, 38196, marks=long),
         *(
-            pytest.param(f"pipelining-cpu/{run}/kineto_{r}", f"pipelining-cpu/{run}/et_{r}", "rf_id", None, 0, marks=long)
+            pytest.param(
+                f"pipelining-cpu/{run}/kineto_{r}", f"pipelining-cpu/{run}/et_{r}", "rf_id", None, 0, marks=long
+            )
             for run in ("1f1b", "interleaved-zb")
             for r in range(4)
         ),

@@ -54,7 +54,11 @@ def test_a_step_keeps_what_starts_in_it_and_what_it_launched() -> None:
     assert (len(t.syncs.kind), len(t.flows.fwd_ns)) == (1, 1)
     assert [(r, t.strings[t.host.name[r]]) for r in t.host.comm.row.tolist()] == [(1, "aten::b")]
     assert t.device.comm.row.tolist() == [0]
-    assert [et.strings[et.name[k]] if k >= 0 else None for k in part.match.et.tolist()] == ["ProfilerStep#5", "aten::b", None]
+    assert [et.strings[et.name[k]] if k >= 0 else None for k in part.match.et.tolist()] == [
+        "ProfilerStep#5",
+        "aten::b",
+        None,
+    ]
     assert part.match.only_kineto == {"backward": 1}
     assert t.left_out == {"host rows of other steps": 4, "calls of other steps": 2, "device ops of other steps": 2}
 
@@ -79,7 +83,9 @@ def test_a_recording_without_marks() -> None:
         cut(whole, match_hosts(whole, None), Steps(1, 1))
 
 
-@pytest.mark.parametrize(("text", "steps"), [("all", None), ("3", Steps(3, 3)), ("2-5", Steps(2, 5)), ("7-7", Steps(7, 7))])
+@pytest.mark.parametrize(
+    ("text", "steps"), [("all", None), ("3", Steps(3, 3)), ("2-5", Steps(2, 5)), ("7-7", Steps(7, 7))]
+)
 def test_how_steps_are_written(text: str, steps: Steps | None) -> None:
     assert parse_steps(text) == steps
 

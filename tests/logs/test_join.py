@@ -1,4 +1,6 @@
-"""Logs joined with the recording: nvidia-smi by time, where one zone alone fits, Megatron by the numbers of iterations."""
+"""Logs joined with the recording: nvidia-smi by time, where one zone alone fits, Megatron by the numbers of
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ BEGAN = 1_706_696_523 * S  # 2024-01-31 10:22:03 UTC
 HEAD = "timestamp, index, utilization.gpu [%], memory.used [MiB]\n"
 
 
-def log_of(path: Path, zone_minutes: int, before_s: int = 60, after_s: int = 600, form: str = "%Y/%m/%d %H:%M:%S.250") -> Path:
+def log_of(
+    path: Path, zone_minutes: int, before_s: int = 60, after_s: int = 600, form: str = "%Y/%m/%d %H:%M:%S.250"
+) -> Path:
     """Two GPUs, a sample a second: GPU 0 is busy for 20 s from BEGAN, GPU 1 half as much."""
     lines = []
     for second in range(-before_s, after_s):
@@ -71,7 +75,8 @@ def test_a_window_between_two_samples_has_none(tmp_path: Path) -> None:
     assert log.in_recording is not UNSET and log.in_recording.gpus == []
     (text,) = [part for part in lines(log) if "no sample" in part]
     assert text == (
-        "  no sample lies in the recorded 60.000 ms (local time is UTC+00:00, the only zone in which the log covers the recording)"
+        "  no sample lies in the recorded 60.000 ms (local time is UTC+00:00, the only zone in which the log covers "
+        "the recording)"
     )
 
 
@@ -118,7 +123,12 @@ def test_the_zone_of_an_execution_trace(zone: int, late_s: int) -> None:
 
 
 def test_what_a_zone_is_called() -> None:
-    assert [zone_name(minutes) for minutes in (0, 330, -210, 840)] == ["UTC+00:00", "UTC+05:30", "UTC-03:30", "UTC+14:00"]
+    assert [zone_name(minutes) for minutes in (0, 330, -210, 840)] == [
+        "UTC+00:00",
+        "UTC+05:30",
+        "UTC-03:30",
+        "UTC+14:00",
+    ]
     first, last = Moment(BEGAN, zoned=False), Moment(BEGAN + 60 * S, zoned=False)
     assert zones(first, last, Window(BEGAN, BEGAN + 30 * S), 0) == [0]
 
@@ -138,7 +148,10 @@ def test_what_a_zone_is_called() -> None:
     ],
 )
 def test_steps_are_matched_by_number(
-    recorded: dict[int, list[int]], numbers: list[int], ms: list[float], told: tuple[int, int, float, float | None] | None
+    recorded: dict[int, list[int]],
+    numbers: list[int],
+    ms: list[float],
+    told: tuple[int, int, float, float | None] | None,
 ) -> None:
     steps_ns = {number: [one * 1_000_000 for one in took] for number, took in recorded.items()}
     found = matched(steps_ns, numbers, ms)

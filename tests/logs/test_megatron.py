@@ -22,7 +22,9 @@ def test_it_is_read_or_refused_with_a_reason(variant: Variant, tmp_path: Path) -
         assert "elapsed time per iteration" in refused.value.text()
         return
     (log,) = read_megatron([path])
-    memory = [(m.rank, m.lines, m.allocated_mib, m.max_allocated_mib, m.reserved_mib, m.max_reserved_mib) for m in log.memory]
+    memory = [
+        (m.rank, m.lines, m.allocated_mib, m.max_allocated_mib, m.reserved_mib, m.max_reserved_mib) for m in log.memory
+    ]
     has = dict(variant.has)
     assert memory == has.pop("ranks", [])
     assert {name: getattr(log, name) for name in has} == has

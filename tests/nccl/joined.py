@@ -16,9 +16,9 @@ from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import ClusterRun
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile, TrueFile
+from tests.simulator import ClusterRun
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile, TrueFile
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Joined:
 
     def wrong(self) -> list[tuple[int, int]]:
         found = []
-        for op, dump, call in zip(self.joined.op.tolist(), self.joined.dump.tolist(), self.joined.call.tolist(), strict=True):
+        for op, dump, call in zip(
+            self.joined.op.tolist(), self.joined.dump.tolist(), self.joined.call.tolist(), strict=True
+        ):
             true = self.files[dump].calls[call]
             if true.rank != self.rank or true.kernel != self.correlation(op):
                 found.append((dump, call))
@@ -59,7 +61,9 @@ class Joined:
         assert len(set(zip(self.joined.dump.tolist(), self.joined.call.tolist(), strict=True))) == len(self.joined.op)
 
 
-def join_run(run: ClusterRun, folder: Path, profile: NcclProfile, *, ranks: Sequence[int] = (), seq: bool = True) -> list[Joined]:
+def join_run(
+    run: ClusterRun, folder: Path, profile: NcclProfile, *, ranks: Sequence[int] = (), seq: bool = True
+) -> list[Joined]:
     """Of some ranks, or all, each beside the files that hold its calls."""
     run.write(folder / "kineto", seq=seq)
     files = write_nccl(run, folder / "nccl", profile)

@@ -37,7 +37,9 @@ def joined(made: tuple[float, ...], folder: Path, elements: int = 256) -> SideFi
         for k, at in enumerate(made)
     ]  # fmt: skip
     file = folder / "flight_recorder_0.json"
-    file.write_text(json.dumps({"version": "2.10", "pg_config": {"0": {"0": {"desc": "", "ranks": [0, 1]}}}, "entries": entries}))
+    file.write_text(
+        json.dumps({"version": "2.10", "pg_config": {"0": {"0": {"desc": "", "ranks": [0, 1]}}}, "entries": entries})
+    )
     return join(linked, communication(linked), (read_dump(file),), 0)
 
 

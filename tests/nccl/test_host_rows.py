@@ -35,7 +35,8 @@ def test_entries_meet_the_rows_that_they_are(rank: int, tmp_path: Path) -> None:
         arrow = "->" if function == "send" else "<-"
         entries.append({
             "record_id": k, "pg_id": 0, "process_group": ("0", "default_pg"), "is_p2p": True, "p2p_seq_id": 100 + k,
-            "profiling_name": f"gloo:{function} {rank}{arrow}{peer}", "time_created_ns": start_ns - 9_000 - 1_000 * (k % 3),
+            "profiling_name": f"gloo:{function} "
+                              f"{rank}{arrow}{peer}", "time_created_ns": start_ns - 9_000 - 1_000 * (k % 3),
             "input_sizes": [[int(side.count[k])]], "input_dtypes": ["Float"], "output_sizes": [[int(side.count[k])]],
             "output_dtypes": ["Float"], "state": "completed",
         })  # fmt: skip

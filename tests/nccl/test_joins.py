@@ -10,9 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphlink.link.communication import communication
-from graphlink.testing import ClusterRun, ClusterTraining, Differs, Dropped, EarlyEnd, Fault, LateStart, OtherOrder, cluster_run
-from graphlink.testing.nccl_records import KINDS, NcclProfile
 from tests.nccl.joined import Joined, join_run
+from tests.simulator import (
+    ClusterRun,
+    ClusterTraining,
+    Differs,
+    Dropped,
+    EarlyEnd,
+    Fault,
+    LateStart,
+    OtherOrder,
+    cluster_run,
+)
+from tests.simulator.nccl_records import KINDS, NcclProfile
 
 TRAINING = ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, host_jitter_ns=20_000, seed=1)
 FAULTS = {
@@ -42,7 +52,9 @@ def _check(found: list[Joined]) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", TIMED)
-def test_calls_with_times_or_numbers_all_meet_their_kernels(run: ClusterRun, kind: str, fault: str, tmp_path: Path) -> None:
+def test_calls_with_times_or_numbers_all_meet_their_kernels(
+    run: ClusterRun, kind: str, fault: str, tmp_path: Path
+) -> None:
     found = join_run(run, tmp_path, NcclProfile(kind=kind, **FAULTS[fault]), ranks=(0, 5))
     _check(found)
     for one in found:
@@ -50,7 +62,9 @@ def test_calls_with_times_or_numbers_all_meet_their_kernels(run: ClusterRun, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_calls_of_another_rank_of_the_process_are_not_taken_for_ones_own(run: ClusterRun, kind: str, tmp_path: Path) -> None:
+def test_calls_of_another_rank_of_the_process_are_not_taken_for_ones_own(
+    run: ClusterRun, kind: str, tmp_path: Path
+) -> None:
     found = join_run(run, tmp_path, NcclProfile(kind=kind, ranks_a_process=2), ranks=(0, 5))
     _check(found)
     for one in found:
@@ -115,7 +129,9 @@ def test_steps_that_are_all_alike_are_told_apart_by_numbers_from_the_first_call_
 
 
 def test_one_step_of_another_time_is_not_taken_for_the_recorded_one(tmp_path: Path) -> None:
-    two = cluster_run(ClusterTraining(data=2, tensor=2, steps=2, layers=3), [EarlyEnd(rank, share=0.5) for rank in range(4)])
+    two = cluster_run(
+        ClusterTraining(data=2, tensor=2, steps=2, layers=3), [EarlyEnd(rank, share=0.5) for rank in range(4)]
+    )
     for one in join_run(two, tmp_path, NcclProfile(began=0.52), seq=False):
         _check([one])
         assert not len(one.joined.op)
@@ -129,7 +145,11 @@ def test_the_first_call_that_is_something_else_in_the_trace_is_shown(kind: str, 
     (line,) = [group for group in one.joined.groups if group.mismatch]
     assert line.calls_left == {"differs": 1}
     assert line.ranks == tuple(range(8))
-    assert line.mismatch is not None and "allreduce of 1 Float" in line.mismatch and "allreduce of 2 Float" in line.mismatch
+    assert (
+        line.mismatch is not None
+        and "allreduce of 1 Float" in line.mismatch
+        and "allreduce of 2 Float" in line.mismatch
+    )
 
 
 def test_calls_that_share_a_kernel_are_named(tmp_path: Path) -> None:
@@ -146,7 +166,10 @@ def test_calls_that_share_a_kernel_are_named(tmp_path: Path) -> None:
 def test_files_of_several_kinds_meet_one_op_each(run: ClusterRun, tmp_path: Path) -> None:
     from graphlink.nccl.join import join
 
-    kinds = [join_run(run, tmp_path / kind, NcclProfile(kind=kind), ranks=(3,))[0] for kind in ("plugin", "flight-json", "proxy")]
+    kinds = [
+        join_run(run, tmp_path / kind, NcclProfile(kind=kind), ranks=(3,))[0]
+        for kind in ("plugin", "flight-json", "proxy")
+    ]
     dumps = tuple(dump for one in kinds for dump in one.dumps)
     files = tuple(file for one in kinds for file in one.files)
     linked = kinds[0].linked
@@ -222,7 +245,11 @@ faults: st.SearchStrategy[list[Fault]] = st.lists(
 @settings(max_examples=settings().max_examples // 4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(training=trainings, profile=profiles, faulty=faults, seq=st.booleans())
 def test_no_call_ever_meets_another_kernel(
-    training: ClusterTraining, profile: NcclProfile, faulty: list[Fault], seq: bool, tmp_path_factory: pytest.TempPathFactory
+    training: ClusterTraining,
+    profile: NcclProfile,
+    faulty: list[Fault],
+    seq: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     run = cluster_run(training, faulty)
     _check(join_run(run, tmp_path_factory.mktemp("run"), profile, ranks=(0, training.world - 1), seq=seq))

@@ -16,10 +16,10 @@ from graphlink.nccl.noted import details
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile
 from tests.nccl.joined import join_run
+from tests.simulator import ClusterRun, ClusterTraining, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile
 
 TRAINING = ClusterTraining(data=2, tensor=2, pipeline=2, steps=6, host_jitter_ns=20_000, seed=6)
 
@@ -55,7 +55,9 @@ def test_a_file_that_does_not_tell_leaves_details_open(run: ClusterRun, tmp_path
 
 @pytest.mark.parametrize("offset_ns", [0, 250_000_000])
 def test_clocks_are_those_of_the_simulation(offset_ns: int, tmp_path: Path) -> None:
-    run = cluster_run(ClusterTraining(data=2, tensor=2, steps=6, host_jitter_ns=20_000, host_clock_offset_ns=offset_ns, seed=7))
+    run = cluster_run(
+        ClusterTraining(data=2, tensor=2, steps=6, host_jitter_ns=20_000, host_clock_offset_ns=offset_ns, seed=7)
+    )
     for one in join_run(run, tmp_path, NcclProfile(kernel_channels=True)):
         for clock, file in zip(one.joined.clocks, one.files, strict=True):
             assert clock.offset_ns is not None and clock.gpu_offset_ns is not None
@@ -84,7 +86,9 @@ def _without_members(path: Path) -> Linked:
     return link(trace, None, match_hosts(trace, None))
 
 
-def _read(run: ClusterRun, folder: Path, kind: str, rank: int) -> tuple[Linked, tuple[Dump, ...], dict[str, tuple[int, ...]]]:
+def _read(
+    run: ClusterRun, folder: Path, kind: str, rank: int
+) -> tuple[Linked, tuple[Dump, ...], dict[str, tuple[int, ...]]]:
     run.write(folder / "kineto")
     files = write_nccl(run, folder / "nccl", NcclProfile(kind=kind))
     members: dict[str, set[int]] = {}
@@ -98,7 +102,9 @@ def _read(run: ClusterRun, folder: Path, kind: str, rank: int) -> tuple[Linked, 
 
 @pytest.mark.parametrize("kind", ["plugin", "inspector-verbose", "flight-json"])
 @pytest.mark.parametrize("rank", [0, 5])
-def test_members_that_the_trace_lacks_are_told_by_side_files(run: ClusterRun, kind: str, rank: int, tmp_path: Path) -> None:
+def test_members_that_the_trace_lacks_are_told_by_side_files(
+    run: ClusterRun, kind: str, rank: int, tmp_path: Path
+) -> None:
     linked, dumps, members = _read(run, tmp_path, kind, rank)
     before = communication(linked)
     known = known_groups(linked, dumps, members)
@@ -109,12 +115,16 @@ def test_members_that_the_trace_lacks_are_told_by_side_files(run: ClusterRun, ki
     assert (before.ops.kind == CommKind.UNKNOWN).any()
     assert not (after.ops.kind == CommKind.UNKNOWN).any()
     columns = run.ranks[rank]
-    assert [after.ops.groups[g][0] for g in after.ops.group.tolist()] == [columns.groups[g][0] for g in columns.group.tolist()]
+    assert [after.ops.groups[g][0] for g in after.ops.group.tolist()] == [
+        columns.groups[g][0] for g in columns.group.tolist()
+    ]
 
 
 def test_what_the_trace_says_of_members_holds(run: ClusterRun, tmp_path: Path) -> None:
     run.write(tmp_path)
     trace = read_kineto(tmp_path / "kineto_0.json")
     linked = link(trace, None, match_hosts(trace, None))
-    other = tuple(group.__class__(name=group.name, size=8, ranks=(7, 6, 5, 4, 3, 2, 1, 0)) for group in trace.process_groups)
+    other = tuple(
+        group.__class__(name=group.name, size=8, ranks=(7, 6, 5, 4, 3, 2, 1, 0)) for group in trace.process_groups
+    )
     assert communication(linked, other).ops.groups == communication(linked).ops.groups

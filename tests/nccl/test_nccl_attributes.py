@@ -43,8 +43,15 @@ def attributes(files: SideFiles) -> dict[int, dict[str, Any]]:
 
 
 def test_a_matched_kernel_and_a_host_row_have_what_is_recorded_of_them() -> None:
-    proxies = [Proxy(0, 0, True, bytes=100), Proxy(0, 1, True, bytes=28), Proxy(0, 0, False, bytes=999), Proxy(1, 0, True, bytes=5)]
-    found = attributes(side_files([dump([RING, {"communicator": 0}], proxies=proxies)], OPS, [(0, 0, 1), (1, 0, 0)], SPLIT))
+    proxies = [
+        Proxy(0, 0, True, bytes=100),
+        Proxy(0, 1, True, bytes=28),
+        Proxy(0, 0, False, bytes=999),
+        Proxy(1, 0, True, bytes=5),
+    ]
+    found = attributes(
+        side_files([dump([RING, {"communicator": 0}], proxies=proxies)], OPS, [(0, 0, 1), (1, 0, 0)], SPLIT)
+    )
     assert found == {
         GLOO: {"nccl_wire_bytes": 5, "nccl_comm": "12715772615376301750"},
         KERNEL: {
@@ -64,7 +71,9 @@ def test_a_matched_kernel_and_a_host_row_have_what_is_recorded_of_them() -> None
 
 def test_of_several_files_that_know_a_call_nccls_own_comes_first() -> None:
     recorder = dump(
-        [{"seq": 3, "communicator": 0, "algorithm": ""}], kind=DumpKind.FLIGHT_RECORDER, communicators=[Communicator("0", ranks=(0, 1))]
+        [{"seq": 3, "communicator": 0, "algorithm": ""}],
+        kind=DumpKind.FLIGHT_RECORDER,
+        communicators=[Communicator("0", ranks=(0, 1))],
     )
     inspector = dump([{"seq": 5, "protocol": "Simple"}], kind=DumpKind.INSPECTOR)
     plugin = dump([{"channels": 4, "communicator": 0}])

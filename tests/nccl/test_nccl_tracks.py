@@ -132,7 +132,10 @@ def test_calls_of_other_ranks_of_a_process_are_not_shown_and_unmatched_ones_of_t
 
 def test_on_the_clock_of_the_run_they_move_with_the_rank() -> None:
     files = side_files(
-        [dump([CALL], [{"call": 0, "channel": 0, "start_ns": at(100), "end_ns": at(140)}])], OPS, [(0, 0, 0)], clocks=[OFFSET]
+        [dump([CALL], [{"call": 0, "channel": 0, "start_ns": at(100), "end_ns": at(140)}])],
+        OPS,
+        [(0, 0, 0)],
+        clocks=[OFFSET],
     )
     clock = AlignedClock(rank=0, offset_ns=7_000, drift=0.0, from_ns=EPOCH_NS, residual_ns=0, shares=0, known=True)
     moved = replace(made(files), joined=Joined({}, 1, clock))

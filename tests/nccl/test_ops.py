@@ -13,7 +13,7 @@ from graphlink.model import NOWHERE
 from graphlink.nccl.ops import function_of, function_of_kernel, op_side
 from graphlink.read.columns import Strings
 from graphlink.read.kineto import read_kineto
-from graphlink.testing import EPOCH_NS, ClusterTraining, cluster_run
+from tests.simulator import EPOCH_NS, ClusterTraining, cluster_run
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,10 @@ def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_
         words = list(codes)
         order = [int(c) for c in trace.device.correlation[ops.row]]
         recording = run.recordings[rank]
-        rows = {correlation: (run.ops[rank][i], kernel.call) for i, (correlation, kernel) in recording.communication().items()}
+        rows = {
+            correlation: (run.ops[rank][i], kernel.call)
+            for i, (correlation, kernel) in recording.communication().items()
+        }
         assert ops.start_ns.tolist() == sorted(columns.start_ns.tolist())
         assert sorted(order) == sorted(rows)
         for i, correlation in enumerate(order):
@@ -73,5 +76,9 @@ def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_
             assert side.issued_ns[i] == EPOCH_NS + recording.execution.calls[call].start_ns
             assert (
                 words[side.function[i]]
-                == {0: {0: "allreduce", 2: "allgather", 5: "broadcast", 6: "alltoall"}.get(op.type), 1: "send", 2: "recv"}[op.kind]
+                == {
+                    0: {0: "allreduce", 2: "allgather", 5: "broadcast", 6: "alltoall"}.get(op.type),
+                    1: "send",
+                    2: "recv",
+                }[op.kind]
             )

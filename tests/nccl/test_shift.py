@@ -44,7 +44,9 @@ def _same_parity(call: I64, op: I64) -> Bool:
 
 
 @given(times, times, st.integers(-500, 500), st.integers(1, 300))
-def test_what_meets_under_an_offset_is_nearest_to_each_other(call_ns: list[int], op_ns: list[int], offset: int, reach: int) -> None:
+def test_what_meets_under_an_offset_is_nearest_to_each_other(
+    call_ns: list[int], op_ns: list[int], offset: int, reach: int
+) -> None:
     line = _line(call_ns, op_ns)
     found = shifted(line, offset, reach, _same_parity)
     at, to = (line.call_ns + offset).tolist(), line.op_ns.tolist()
@@ -62,9 +64,13 @@ def test_what_meets_under_an_offset_is_nearest_to_each_other(call_ns: list[int],
 
 
 @given(st.lists(st.integers(1_000, 100_000), min_size=6, max_size=40), st.integers(-(10**15), 10**15), st.data())
-def test_the_offset_is_found_whatever_is_missing_on_either_side(gaps: list[int], offset: int, data: st.DataObject) -> None:
+def test_the_offset_is_found_whatever_is_missing_on_either_side(
+    gaps: list[int], offset: int, data: st.DataObject
+) -> None:
     op_ns = np.cumsum(np.array(gaps, np.int64) * 1_000)
-    kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(gaps), max_size=len(gaps)).filter(lambda kept: sum(kept) > 2)))
+    kept = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(gaps), max_size=len(gaps)).filter(lambda kept: sum(kept) > 2))
+    )
     line = _line((op_ns[kept] - offset).tolist(), op_ns.tolist())
     best = max((settled(line, one, _any) for one in candidates(line, _any).tolist()), key=lambda one: len(one.left))
     assert len(best.left) == kept.sum()

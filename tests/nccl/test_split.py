@@ -1,4 +1,6 @@
-"""How the time of ops divides over their proxies' states: exact, as a count of every ns has it, and as the simulation had it."""
+"""How the time of ops divides over their proxies' states: exact, as a count of every ns has it, and as the simulation
+had it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 
 from graphlink.nccl.read.records import State
 from graphlink.nccl.times import shares
-from graphlink.testing import ClusterTraining, cluster_run
-from graphlink.testing.nccl_records import NcclProfile, TrueStep
 from tests.nccl.joined import Joined, join_run
+from tests.simulator import ClusterTraining, cluster_run
+from tests.simulator.nccl_records import NcclProfile, TrueStep
 
 Step = tuple[int, int, int, int]  # op, state, start, end
 NAMES = {"gpu": State.GPU, "peer": State.PEER, "wire": State.WIRE, "receive": State.RECEIVE}
@@ -61,7 +63,9 @@ def test_one_state_alone_has_all_of_its_time_and_two_share() -> None:
 @pytest.fixture(scope="module", params=["plugin", "plugin-2.30", "proxy"])
 def joined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Joined:
     run = cluster_run(ClusterTraining(data=2, tensor=2, steps=6, host_jitter_ns=20_000, seed=4))
-    return join_run(run, tmp_path_factory.mktemp("run"), NcclProfile(kind=request.param, proxy_steps=True), ranks=(1,))[0]
+    return join_run(run, tmp_path_factory.mktemp("run"), NcclProfile(kind=request.param, proxy_steps=True), ranks=(1,))[
+        0
+    ]
 
 
 def test_the_parts_are_the_whole(joined: Joined) -> None:
@@ -75,7 +79,13 @@ def test_the_parts_are_the_whole(joined: Joined) -> None:
 def test_the_parts_are_those_of_the_simulation(joined: Joined) -> None:
     """Within what the offset of the dump's clock, told by launches, is off by."""
     split = joined.joined.split
-    true = dict(zip(joined.joined.op.tolist(), zip(joined.joined.dump.tolist(), joined.joined.call.tolist(), strict=True), strict=True))
+    true = dict(
+        zip(
+            joined.joined.op.tolist(),
+            zip(joined.joined.dump.tolist(), joined.joined.call.tolist(), strict=True),
+            strict=True,
+        )
+    )
     offsets = [clock.offset_ns for clock in joined.joined.clocks]
     kind = joined.dumps[0].kind.value
     for k, op in enumerate(split.op.tolist()):

@@ -9,10 +9,14 @@ LOOSE = NcclClock(offset_ns=None, residual_ns=0, gpu_offset_ns=None, inside=0, c
 
 
 def file(path: str, clock: NcclClock = TIED, kind: str = "plugin") -> NcclFile:
-    return NcclFile(path=path, kind=kind, events=1_310, calls=20, left_out={"idle": 3} if clock is TIED else {}, clock=clock)
+    return NcclFile(
+        path=path, kind=kind, events=1_310, calls=20, left_out={"idle": 3} if clock is TIED else {}, clock=clock
+    )
 
 
-def line(group: str | None, matched: int, file: int | None = 0, mismatch: str | None = None, ops: int = 10) -> NcclGroup:
+def line(
+    group: str | None, matched: int, file: int | None = 0, mismatch: str | None = None, ops: int = 10
+) -> NcclGroup:
     return NcclGroup(
         file=file,
         communicator="77" if file is not None else None,
@@ -29,7 +33,9 @@ def line(group: str | None, matched: int, file: int | None = 0, mismatch: str | 
 
 
 def times(group: str, ops: int = 1, **ns: int) -> NcclTimes:
-    return NcclTimes(group=group, ops=ops, **{**dict.fromkeys(("gpu_ns", "peer_ns", "wire_ns", "receive_ns", "other_ns"), 0), **ns})
+    return NcclTimes(
+        group=group, ops=ops, **{**dict.fromkeys(("gpu_ns", "peer_ns", "wire_ns", "receive_ns", "other_ns"), 0), **ns}
+    )
 
 
 FIRST = Nccl(
@@ -42,18 +48,26 @@ FIRST = Nccl(
     ],
     times=[times("dp", 9, peer_ns=3_000_000, wire_ns=1_500_000, other_ns=20)],
 )
-SECOND = Nccl(files=[file("c.json")], join=[line("dp", 9, mismatch="late")], times=[times("dp", 8, peer_ns=1), times("pp", gpu_ns=5)])
+SECOND = Nccl(
+    files=[file("c.json")],
+    join=[line("dp", 9, mismatch="late")],
+    times=[times("dp", 8, peer_ns=1), times("pp", gpu_ns=5)],
+)
 
 
 def test_a_rank_prints_its_files_its_join_table_and_its_times() -> None:
     assert rank_rows(FIRST) == [
         (
             "NCCL",
-            "a.json (plugin): 1,310 events, 20 calls, left out: idle 3; its clock fits to 1.2 us, 31 of 32 kernel starts in their kernel",
+            "a.json (plugin): 1,310 events, 20 calls, left out: idle 3; its clock fits to 1.2 us, 31 of 32 kernel "
+            "starts in their kernel",
         ),
         ("NCCL", "b.log (inspector): 1,310 events, 20 calls; its clock is tied to nothing"),
         ("  joined", "group dp: 10 of 10 calls, of 10 ops"),
-        ("  joined", "group dp: 8 of 10 calls (before 2), of 10 ops (after 2); first mismatch: AllReduce of 4, ALL_REDUCE of 8"),
+        (
+            "  joined",
+            "group dp: 8 of 10 calls (before 2), of 10 ops (after 2); first mismatch: AllReduce of 4, ALL_REDUCE of 8",
+        ),
         ("  joined", "communicator 77: 0 of 10 calls (before 10), of 0 ops"),
         ("  joined", "group pp: 0 of 0 calls, of 10 ops (after 10)"),
         ("  time", "group dp, 9 ops: 3.000 ms waiting for the peer, 1.500 ms on the wire, 0.000 ms none of these"),
@@ -63,7 +77,10 @@ def test_a_rank_prints_its_files_its_join_table_and_its_times() -> None:
 def test_over_ranks_lines_of_a_group_and_kind_of_file_add_up() -> None:
     found = over_ranks([(0, FIRST), (3, SECOND)])
     assert (found.ranks, found.files) == (2, 3)
-    assert [(g.kind, g.group, g.communicator, g.calls, g.ops, g.matched, g.calls_left, g.ops_left, g.mismatch) for g in found.join] == [
+    assert [
+        (g.kind, g.group, g.communicator, g.calls, g.ops, g.matched, g.calls_left, g.ops_left, g.mismatch)
+        for g in found.join
+    ] == [
         ("plugin", "dp", None, 20, 20, 19, {"before": 1}, {"after": 1}, "rank 3: late"),
         ("inspector", "dp", None, 10, 10, 8, {"before": 2}, {"after": 2}, "rank 0: AllReduce of 4, ALL_REDUCE of 8"),
         ("plugin", None, "77", 10, 0, 0, {"before": 10}, {}, None),
@@ -78,4 +95,7 @@ def test_over_ranks_lines_of_a_group_and_kind_of_file_add_up() -> None:
 
 def test_of_many_lines_the_first_are_printed_and_the_rest_counted() -> None:
     many = Nccl(files=[file("a.json")], join=[line(str(k), 10) for k in range(15)], times=[])
-    assert [text for name, text in rank_rows(many) if name != "NCCL"][-2:] == ["group 11: 10 of 10 calls, of 10 ops", "and 3 more"]
+    assert [text for name, text in rank_rows(many) if name != "NCCL"][-2:] == [
+        "group 11: 10 of 10 calls, of 10 ops",
+        "and 3 more",
+    ]

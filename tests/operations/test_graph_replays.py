@@ -1,4 +1,6 @@
-"""What ran behind graph launches, by node: with recorded ids and without, on programs whose launches are known, on recordings."""
+"""What ran behind graph launches, by node: with recorded ids and without, on programs whose launches are known, on
+recordings.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from graphlink.operations.records import GraphReplays
 from graphlink.operations.table import _graph
 from graphlink.read import read_kineto, read_nsys
 from graphlink.records import Table
-from graphlink.testing import Execution, random_program, run, write_kineto
-from graphlink.testing.nsys import NsysVariation, write_nsys
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import shape
+from tests.simulator import Execution, random_program, run, write_kineto
+from tests.simulator.nsys import NsysVariation, write_nsys
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -33,13 +35,19 @@ def linked_of(trace: Trace) -> Linked:
 
 
 def replayed(*, ids: bool) -> list[GraphReplays]:
-    """Three launches of one graph (a, b, a on two streams that change places), one of another; a kernel of its own between."""
+    """Three launches of one graph (a, b, a on two streams that change places), one of another; a kernel of its own
+    between.
+    """
     calls, device = [], []
     for k, (a, b, last) in enumerate(((10, 20, 5), (10, 20, 5), (13, 20, 8))):
         at = 100 * k
         calls.append(Call("cudaGraphLaunch_v10000" if k else "cudaGraphLaunch", at, at + 3, k + 1))
-        for turn, (name, start, us, node) in enumerate((("a", at + 5, a, 71), ("b", at + 6, b, 72), ("a", at + 40, last, 73))):
-            device.append(Device(name, start, start + us, k + 1, 7 + (turn + k) % 2, graph=3 * ids, graph_node=node * ids))
+        for turn, (name, start, us, node) in enumerate(
+            (("a", at + 5, a, 71), ("b", at + 6, b, 72), ("a", at + 40, last, 73))
+        ):
+            device.append(
+                Device(name, start, start + us, k + 1, 7 + (turn + k) % 2, graph=3 * ids, graph_node=node * ids)
+            )
     calls += [Call("cudaLaunchKernel", 300, 302, 10), Call("hipGraphLaunch", 310, 312, 11)]
     device += [Device("a", 305, 306, 10), Device("c", 320, 330, 11, graph=4 * ids, graph_node=99 * ids)]
     return of(build_trace(host=[Host("op", 0, 400)], calls=calls, device=device))
@@ -71,16 +79,32 @@ def test_nodes_over_their_replays(ids: bool) -> None:
 
 
 def test_what_shares_a_launch_that_was_not_recorded_is_of_a_graph() -> None:
-    device = [Device("a", 1, 2, 5), Device("b", 3, 4, 5), Device("alone", 5, 6, 6), Device("no id", 7, 8, 0), Device("no id", 9, 10, 0)]
+    device = [
+        Device("a", 1, 2, 5),
+        Device("b", 3, 4, 5),
+        Device("alone", 5, 6, 6),
+        Device("no id", 7, 8, 0),
+        Device("no id", 9, 10, 0),
+    ]
     (graph,) = of(build_trace(host=[Host("op", 0, 20)], calls=[], device=device))
     assert (graph.call, graph.replays, [one.name for one in graph.nodes]) == ("", 1, ["a", "b"])
     head, table = _graph(graph, whole=False)
-    assert head == "behind 1 launch of a graph, its nodes told by name and turn (launch not recorded): 0.002 ms in 2 device ops"
+    assert (
+        head
+        == "behind 1 launch of a graph, its nodes told by name and turn (launch not recorded): 0.002 ms in 2 device ops"
+    )
     assert isinstance(table, Table) and [row[-1] for row in table.rows] == ["a", "b"]
 
 
 def test_a_recording_without_graphs_has_none() -> None:
-    assert of(build_trace(host=[Host("op", 0, 20)], calls=[Call("cudaLaunchKernel", 1, 2, 5)], device=[Device("a", 3, 4, 5)])) == []
+    assert (
+        of(
+            build_trace(
+                host=[Host("op", 0, 20)], calls=[Call("cudaLaunchKernel", 1, 2, 5)], device=[Device("a", 3, 4, 5)]
+            )
+        )
+        == []
+    )
     assert of(build_trace(host=[], calls=[], device=[])) == []
 
 
@@ -99,7 +123,10 @@ def test_launches_of_random_programs(seed: int, tmp_path: Path) -> None:
         write_kineto(execution, tmp_path / f"{dialect}.json", dialect=dialect)
         found = of(read_kineto(tmp_path / f"{dialect}.json"))
         assert sum(one.device_ns for one in found) == ns
-        assert sum((Counter({node.whole_name: node.replays for node in one.nodes}) for one in found), Counter()).keys() == names.keys()
+        assert (
+            sum((Counter({node.whole_name: node.replays for node in one.nodes}) for one in found), Counter()).keys()
+            == names.keys()
+        )
         assert sum(one.device_ops for one in found) == names.total()
         if dialect == "2024":
             assert sum(one.replays for one in found) == launches

@@ -1,4 +1,6 @@
-"""Which operation each device op is of, and what operations took: programs with known answers, random ones, recordings."""
+"""Which operation each device op is of, and what operations took: programs with known answers, random ones,
+recordings.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ from graphlink.read.nsys.report import read_report
 from graphlink.records import Table
 from graphlink.replay.ideal import replay
 from graphlink.run.job import Inputs, link_rank
-from graphlink.testing import random_program, run, write_kineto
-from graphlink.testing.changes import renumbered, shuffled
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import linked_of, shape
+from tests.simulator import random_program, run, write_kineto
+from tests.simulator.changes import renumbered, shuffled
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 DEMO = Path(__file__).resolve().parents[2] / "fixtures" / "demo" / "kineto_0.json"
@@ -66,9 +68,15 @@ def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
     length_ns = device.end_ns - device.start_ns
     assert found.device_ns == sum(one.device_ns for one in rows) == int(length_ns.sum())
     assert found.device_ops == sum(one.device_ops for one in rows) == len(length_ns)
-    host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
+    host = np.isin(
+        graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
+    )
     assert found.host_ns == sum(one.host_ns for one in rows) == int(graph.self_ns[host].sum())
-    assert found.delay_ns == sum(one.delay_ns for one in rows) == int(graph.duration_ns[graph.kind == NodeKind.DEVICE_DELAY].sum())
+    assert (
+        found.delay_ns
+        == sum(one.delay_ns for one in rows)
+        == int(graph.duration_ns[graph.kind == NodeKind.DEVICE_DELAY].sum())
+    )
     assert len({tuple(one.path) for one in rows}) == len(rows), "a path is one operation"
     of_node, ops = np.array(found.of_node, np.int64), graph.kind == NodeKind.DEVICE_OP
     assert len(of_node) == len(graph.kind) and (of_node[ops] >= 0).all()
@@ -87,7 +95,9 @@ def check_sums(found: Operations, linked: Linked, graph: Graph) -> None:
         assert one.calls + one.backward_calls > 0
         assert one.path
     assert found.tensor_cores.unknown_ns == sum(kernel.ns for kernel in found.unknown)
-    assert [(one.device_ns, one.host_ns) for one in rows] == sorted(((one.device_ns, one.host_ns) for one in rows), reverse=True)
+    assert [(one.device_ns, one.host_ns) for one in rows] == sorted(
+        ((one.device_ns, one.host_ns) for one in rows), reverse=True
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -119,7 +129,9 @@ def test_neither_the_order_of_rows_nor_numbers_of_threads_streams_and_calls_matt
 
 
 def training(**recorded: Any) -> Trace:
-    """Two steps of a linear layer with its backward on a thread of its own; the launch of a copy; a graph launch; an orphan."""
+    """Two steps of a linear layer with its backward on a thread of its own; the launch of a copy; a graph launch; an
+    orphan.
+    """
     host, calls, device = [], [], []
     for step in (0, 1):
         t = 1000.0 * step
@@ -152,8 +164,12 @@ def test_a_forward_op_and_its_backward_are_one_operation_and_steps_are_no_part_o
     linear = found["forward/aten::linear/aten::addmm"]
     assert (linear.calls, linear.backward_calls, linear.device_ops, linear.kind) == (2, 2, 4, "op")
     assert (linear.device_ns, linear.backward_device_ns) == (600_000, 400_000)
-    assert (linear.host_ns, linear.backward_host_ns) == (320_000, 200_000), "its op 60 us, and all that the engine does for it 100 us"
-    assert [(kernel.name, kernel.count, kernel.ns, kernel.tensor_cores) for kernel in linear.kernels] == [(GEMM, 4, 600_000, "used")]
+    assert (linear.host_ns, linear.backward_host_ns) == (320_000, 200_000), (
+        "its op 60 us, and all that the engine does for it 100 us"
+    )
+    assert [(kernel.name, kernel.count, kernel.ns, kernel.tensor_cores) for kernel in linear.kernels] == [
+        (GEMM, 4, 600_000, "used")
+    ]
     assert linear.tensor_cores.eligible_ns == linear.tensor_cores.eligible_used_ns == 600_000
     assert "autograd" not in "".join(found)
     assert found["forward/aten::linear"].host_ns == 40_000
@@ -195,7 +211,9 @@ def test_unknown_names_are_counted_with_their_time() -> None:
         (Gpu(5, "Tesla V100", (7, 0)), "float", 600_000, 600_000),  # numbered otherwise than its rows
     ],
 )
-def test_types_and_devices_decide_what_tensor_cores_could_do(gpu: Gpu, dtype: str, eligible_ns: int, other_ns: int) -> None:
+def test_types_and_devices_decide_what_tensor_cores_could_do(
+    gpu: Gpu, dtype: str, eligible_ns: int, other_ns: int
+) -> None:
     trace = training(gpus=(gpu,))
     texts = (*trace.strings, f'["{dtype}", "{dtype}"]', "[[8, 4], [4, 2]]")
     types, shapes = (np.full(len(trace.host.tid), len(trace.strings) + k, np.int32) for k in (0, 1))
@@ -210,14 +228,17 @@ def test_types_and_devices_decide_what_tensor_cores_could_do(gpu: Gpu, dtype: st
 def test_paths_have_the_classes_of_modules_and_the_stack_of_the_launch() -> None:
     trace = training()
     frames = [
-        ("train.py(9): main", 0, 1999), ("nn.Module: Net_0", 15, 150), ("torch/nn/modules/module.py(1): _call_impl", 16, 149),
+        ("train.py(9): main", 0, 1999), ("nn.Module: Net_0", 15, 150), ("torch/nn/modules/module.py(1): "
+                                                                        "_call_impl", 16, 149),
         ("net.py(5): forward", 17, 148), ("nn.Module: Linear_3", 18, 140), ("nn.Module: Linear_7", 1018, 1140),
         ("nn.Module: Net_0", 1015, 1150),
     ]  # fmt: skip
     start, end = (np.array([row[k] * 1000 for row in frames], np.int64) + int(trace.host.start_ns[0]) for k in (1, 2))
     names = (np.arange(len(frames)) + len(trace.strings)).astype(np.int32)
     strings = (*trace.strings, *(name for name, *_ in frames))
-    found = by_path(of_trace(replace(trace, strings=strings, frames=FrameRows(np.ones(len(frames), np.int64), start, end, names))))
+    found = by_path(
+        of_trace(replace(trace, strings=strings, frames=FrameRows(np.ones(len(frames), np.int64), start, end, names)))
+    )
     linear = found["forward/Net/Linear/aten::linear/aten::addmm"]
     assert (linear.calls, linear.device_ops) == (2, 4)
     assert linear.stack == ["train.py(9): main", "net.py(5): forward"]
@@ -247,7 +268,9 @@ def test_waits_are_told_by_call_operation_and_line() -> None:
     assert [one.stack for one in of_trace(trace).waits] == [[]]
     assert of_trace(trace).waits[0].ns == 278_000
     (table,) = [
-        part for part in operations_table(OperationsReport(ranks=[top_of(found, 1)])) if isinstance(part, Table) and "call" in part.head
+        part
+        for part in operations_table(OperationsReport(ranks=[top_of(found, 1)]))
+        if isinstance(part, Table) and "call" in part.head
     ]
     assert list(table.rows) == [("0.188", "1", "cudaStreamSynchronize", "step/aten::item", "loss.py(7): value")]
 
@@ -262,8 +285,17 @@ def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:
     ]
     trace = build_trace(host=host, calls=[Call("aten::mm", 300, 310, 1)])
     start = int(trace.host.start_ns[0])
-    frames = FrameRows(np.array([1]), np.array([start + 100_000]), np.array([start + 150_000]), np.array([len(trace.strings)], np.int32))
-    linked = link(trace := replace(trace, strings=(*trace.strings, "nn.Module: Net_0"), frames=frames), None, match_hosts(trace, None))
+    frames = FrameRows(
+        np.array([1]),
+        np.array([start + 100_000]),
+        np.array([start + 150_000]),
+        np.array([len(trace.strings)], np.int32),
+    )
+    linked = link(
+        trace := replace(trace, strings=(*trace.strings, "nn.Module: Net_0"), frames=frames),
+        None,
+        match_hosts(trace, None),
+    )
     found, graph = of_linked(linked)
     check_sums(found, linked, graph)
     assert {"/".join(one.path): one.calls for one in found.operations}["Net/aten::mm"] == 2
@@ -288,7 +320,9 @@ def test_a_gain_is_what_a_replay_without_the_operation_shows() -> None:
     paths = operations.host.table.texts(operations.path)
     gains = {"/".join(one.path): one.gain_ns for one in found.operations}
     for k, path in enumerate(paths):
-        without = replay(graph, np.where(operations.of_node == k, cost - np.minimum(cost, graph.duration_ns), cost)).total_ns
+        without = replay(
+            graph, np.where(operations.of_node == k, cost - np.minimum(cost, graph.duration_ns), cost)
+        ).total_ns
         assert gains["/".join(path)] == whole - without
 
 
@@ -297,7 +331,8 @@ def test_a_rank_without_rows_has_no_operations_and_says_so() -> None:
     assert [one.path for one in found.operations] == [["aten::mm"]]
     assert found.device_ns == 0
     assert (
-        operations_table(OperationsReport(ranks=[top_of(found, 10)]))[0] == "rank 0: 0.000 ms of device time in 0 device ops; host 0.010 ms"
+        operations_table(OperationsReport(ranks=[top_of(found, 10)]))[0]
+        == "rank 0: 0.000 ms of device time in 0 device ops; host 0.010 ms"
     )
 
 
@@ -306,7 +341,9 @@ def test_the_table_names_what_it_leaves_out() -> None:
     lines = operations_table(OperationsReport(ranks=[top_of(found, 1)]))
     rest = found.device_ns - found.operations[0].device_ns
     assert f"  {len(found.operations) - 1} more operations with {rest / 1e6:,.3f} ms of device time" in lines
-    several = operations_table(OperationsReport(ranks=[top_of(msgspec.structs.replace(found, rank=rank), 1) for rank in range(4)]))
+    several = operations_table(
+        OperationsReport(ranks=[top_of(msgspec.structs.replace(found, rank=rank), 1) for rank in range(4)])
+    )
     assert isinstance(several[0], Table)
     assert [row[0] for row in several[0].rows] == ["0", "1", "2", "3"]
 
@@ -331,7 +368,12 @@ def test_a_file_reads_back_and_another_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "used_pct"),  # of the time of compute kernels
-    [("vgg13-h100/kineto_0", 39), ("rocm/mi300_owlv2_skewed", 43), ("megatron-tp2-v100/kineto_0", 0), ("inference/h100_vit", 78)],
+    [
+        ("vgg13-h100/kineto_0", 39),
+        ("rocm/mi300_owlv2_skewed", 43),
+        ("megatron-tp2-v100/kineto_0", 0),
+        ("inference/h100_vit", 78),
+    ],
 )
 def test_recordings_add_up_and_leave_no_name_unknown(name: str, used_pct: int) -> None:
     path = TRACES / f"{name}.json.gz"
@@ -344,7 +386,11 @@ def test_recordings_add_up_and_leave_no_name_unknown(name: str, used_pct: int) -
     assert (round(100 * cores.used_ns / cores.kernels_ns), cores.unknown_ns) == (used_pct, 0)
 
 
-RECORDINGS = sorted(path for path in TRACES.rglob("*") if path.name.endswith((".json.gz", ".sqlite")) and not path.name.startswith("et_"))
+RECORDINGS = sorted(
+    path
+    for path in TRACES.rglob("*")
+    if path.name.endswith((".json.gz", ".sqlite")) and not path.name.startswith("et_")
+)
 
 
 @pytest.mark.skipif(not RECORDINGS, reason="needs the public traces")

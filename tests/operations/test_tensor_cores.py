@@ -21,7 +21,8 @@ USED = (
     "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8_execute_kernel",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
     "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN",
-    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, cutlass::bfloat16_t>>(Flash_fwd_params)",
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
+    "cutlass::bfloat16_t>>(Flash_fwd_params)",
     "fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::half_t>::Params)",
     "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(int)",
     "Cijk_Alik_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_SN_1LDSB0_APM1",
@@ -31,14 +32,17 @@ USED = (
 NOT_USED = (
     "volta_sgemm_128x64_nt",
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas",
-    "void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(cutlass_80_simt_sgemm_256x128_8x4_nt_align1::Params)",
+    "void "
+    "cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(cutlass_80_simt_sgemm_256x128_8x4_nt_align1::Params)",
     "void splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>(cublasSplitKParams<float>)",
     "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 2, 2, false, false>(float)",
     "void xmma_cudnn::init_device_workspace_kernel<xmma_cudnn::implicit_gemm::fprop::Warp_specialized_params>(int)",
     "void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::ComputeOffsetsParams)",
     "SubTensorOpWithCastTensor1d",
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>>(int)",
-    "void cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cute::tuple<cute::C<64>>>>(flash::FlashAttnBwdPreprocess::Params)",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, "
+    "3>>(int)",
+    "void "
+    "cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cute::tuple<cute::C<64>>>>(flash::FlashAttnBwdPreprocess::Params)",
     "triton_poi_fused_add_cos_sin_0",
     "triton_red_fused_native_layer_norm_1",
     "void cuda::per_token_cast_to_fp8_with_channels<__nv_bfloat16, 128, false>(__nv_bfloat16 const*)",
@@ -50,13 +54,19 @@ UNKNOWN = ("triton_tem_fused_mm_3", "attn_fwd", "triton__0d1d2d3d4d5d6d", "sm90_
 
 @pytest.mark.parametrize(
     ("name", "use"),
-    [*((name, Use.USED) for name in USED), *((name, Use.NOT_USED) for name in NOT_USED), *((name, Use.UNKNOWN) for name in UNKNOWN)],
+    [
+        *((name, Use.USED) for name in USED),
+        *((name, Use.NOT_USED) for name in NOT_USED),
+        *((name, Use.UNKNOWN) for name in UNKNOWN),
+    ],
 )
 def test_the_name_of_a_kernel_tells(name: str, use: Use) -> None:
     assert use_of(name) == use
 
 
-@pytest.mark.parametrize("part", ["flash", "gemm", "xmma_", "cijk_", "igemm_", "functor", "a", "<", "1688", "x::", "fmha_cutlassf_f32_"])
+@pytest.mark.parametrize(
+    "part", ["flash", "gemm", "xmma_", "cijk_", "igemm_", "functor", "a", "<", "1688", "x::", "fmha_cutlassf_f32_"]
+)
 def test_long_names_take_no_longer_than_their_length(part: str) -> None:
     name = (part * 20_000)[:20_000]
     before = time.process_time()
@@ -78,7 +88,8 @@ def test_any_name_has_a_use_and_a_short_name(name: str) -> None:
             "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)",
             "vectorized_elementwise_kernel<CUDAFunctor_add>",
         ),
-        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64>(x::Params)", "Kernel<cutlass_80_tensorop_s1688gemm_256x64>"),
+        ("void "
+         "cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64>(x::Params)", "Kernel<cutlass_80_tensorop_s1688gemm_256x64>"),
         ("void (anonymous namespace)::softmax_warp_forward<float, float, 10>(float*)", "softmax_warp_forward"),
         ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256EEEvPT0_", "add_rmsnorm_quant_kernel"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
@@ -106,8 +117,10 @@ def test_ops_that_could_use_them(op: str, eligible: bool) -> None:
 @pytest.mark.parametrize(
     ("recorded", "dtype"),
     [
-        ('["float", "float", "Scalar"]', "float32"), ('["c10::BFloat16"]', "bfloat16"), ('["", "c10::Half"]', "float16"),
-        ('["Tensor(c10::Half)", "Tensor(float)"]', "float16"), ('["GenericList[Tensor(float),Tensor(float)]"]', "float32"),
+        ('["float", "float", '
+         '"Scalar"]', "float32"), ('["c10::BFloat16"]', "bfloat16"), ('["", "c10::Half"]', "float16"),
+        ('["Tensor(c10::Half)", '
+         '"Tensor(float)"]', "float16"), ('["GenericList[Tensor(float),Tensor(float)]"]', "float32"),
         ('["long int", "Int"]', ""), ("", ""), ("{", ""),
     ],
 )  # fmt: skip

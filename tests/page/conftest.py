@@ -15,13 +15,13 @@ from graphlink.diff.records import DiffReport
 from graphlink.page.diff_page import diff_page
 from graphlink.page.parts import Page
 from graphlink.page.render import html
-from graphlink.testing.cluster import ClusterTraining, cluster_run
-from graphlink.testing.paddle import write_paddle
 from tests.logs.megatron_variants import BLOCK, THREE
 from tests.logs.smi_variants import CSV
 from tests.paddle_runs import equal_times, one_f_one_b, simulate
 from tests.page.diffs import DIFFS
 from tests.page.hostile import hostile_rows
+from tests.simulator.cluster import ClusterTraining, cluster_run
+from tests.simulator.paddle import write_paddle
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "fixtures" / "demo"

@@ -1,4 +1,6 @@
-"""Two simulated runs compared, as pages: one with a planted change, pipelines of different microbatches, hostile names, itself."""
+"""Two simulated runs compared, as pages: one with a planted change, pipelines of different microbatches, hostile names,
+itself.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from graphlink.diff.compare import compare
 from graphlink.diff.records import DiffReport
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.testing import ClusterTraining, PipelineTraining, cluster_run, pipeline_run, run, write_kineto
 from tests.diff.planted import base, edited, launch, op, sync
 from tests.page.hostile import NAMES
+from tests.simulator import ClusterTraining, PipelineTraining, cluster_run, pipeline_run, run, write_kineto
 
 
 def _linked(folder: Path, write: Callable[[Path], object]) -> Path:
@@ -27,7 +29,9 @@ def _of(folder: Path, before: Callable[[Path], object], after: Callable[[Path], 
 def _planted(folder: Path) -> DiffReport:
     """Return hostile names of ops and kernels in B, and waits."""
     added = [action for name in NAMES for action in op(name, launch(f"kernel {name}"), sync())]
-    longer = edited(base(), lambda action, where: [action, *added] if getattr(action, "name", "") == "ProfilerStep#2" else [action])
+    longer = edited(
+        base(), lambda action, where: [action, *added] if getattr(action, "name", "") == "ProfilerStep#2" else [action]
+    )
     programs = base(), longer
     of = [lambda to, program=program: write_kineto(run(program), to / "kineto_0.json") for program in programs]
     return _of(folder, *of)
@@ -47,4 +51,9 @@ def _itself(folder: Path) -> DiffReport:
     return compare(out, out)
 
 
-DIFFS: dict[str, Callable[[Path], DiffReport]] = {"planted": _planted, "cluster": _cluster, "pipelines": _pipeline, "itself": _itself}
+DIFFS: dict[str, Callable[[Path], DiffReport]] = {
+    "planted": _planted,
+    "cluster": _cluster,
+    "pipelines": _pipeline,
+    "itself": _itself,
+}

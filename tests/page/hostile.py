@@ -19,11 +19,24 @@ def hostile_rows() -> list[dict[str, object]]:
             ts, number = at + 10 + 100 * k, 1 + step * 100 + k
             rows.append({**host, "cat": "cpu_op", "name": name, "ts": ts, "dur": 80})
             launch = {"correlation": number}
-            rows.append({**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": ts + 1, "dur": 4, "args": launch})
+            rows.append(
+                {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": ts + 1, "dur": 4, "args": launch}
+            )
             kernel = {"correlation": number, "device": 0, "stream": 7}
             rows.append(
-                {"ph": "X", "cat": "kernel", "name": f"kernel {name}", "pid": 0, "tid": 7, "ts": ts + 10, "dur": 40, "args": kernel}
+                {
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": f"kernel {name}",
+                    "pid": 0,
+                    "tid": 7,
+                    "ts": ts + 10,
+                    "dur": 40,
+                    "args": kernel,
+                }
             )
             wait = {"correlation": 1000 + number}
-            rows.append({**host, "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": ts + 6, "dur": 50, "args": wait})
+            rows.append(
+                {**host, "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": ts + 6, "dur": 50, "args": wait}
+            )
     return rows

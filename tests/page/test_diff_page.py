@@ -38,7 +38,9 @@ def test_every_figure_is_the_one_of_the_report(compared: Compare, name: str) -> 
         file, _, pointer = at.partition("#")
         there = _at(data, pointer)
         assert file == "diff"
-        assert float(value) == there if isinstance(there, int | float) and not isinstance(there, bool) else text == there, at
+        assert (
+            float(value) == there if isinstance(there, int | float) and not isinstance(there, bool) else text == there
+        ), at
 
 
 def _parts(of: Compared, section: str) -> list[Any]:
@@ -51,7 +53,10 @@ def test_the_page_answers_as_the_text_does(compared: Compare, name: str) -> None
     first = diff_table(of.report, 6)[0]
     assert isinstance(first, str) and first.startswith(of.page.title)
     lead = "".join(one if isinstance(one, str) else one.text for sentence in of.page.lead for one in sentence.words)
-    assert f"takes {words.time(of.report.verdict.before_ns)} in A and {words.time(of.report.verdict.after_ns)} in B" in lead
+    assert (
+        f"takes {words.time(of.report.verdict.before_ns)} in A and {words.time(of.report.verdict.after_ns)} in B"
+        in lead
+    )
     causes = [one for one in of.report.changes if one.tier != "effect"]
     assert not causes or f"What changed first of all: {causes[0].what}" in lead
     if of.report.fail_on is not None:
@@ -99,7 +104,9 @@ def test_operations_say_what_came(compared: Compare) -> None:
     table = next(part for part in _parts(of, "operations") if isinstance(part, Table) and part.name == "ops")
     assert len(table.rows) == min(len(of.report.operations), MOST_ROWS)
     came = [row for row in table.rows if row.cells[1].text == "B alone"]
-    assert {(row.cells[0].whole or row.cells[0].text).split("/")[-1] for row in came} >= {name for name in NAMES if "/" not in name}
+    assert {(row.cells[0].whole or row.cells[0].text).split("/")[-1] for row in came} >= {
+        name for name in NAMES if "/" not in name
+    }
     assert [row for row in table.rows if row.cells[1].text == ""]
 
 
@@ -109,7 +116,9 @@ def test_pipelines_stand_side_by_side(compared: Compare) -> None:
     rows = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
     assert rows["microbatches"] == ["4", "8"]
     found = of.report.pipeline
-    assert found is not None and rows["bubble rate"] == [f"{one:.4f}" for one in (found.bubble_rate_before, found.bubble_rate_after)]
+    assert found is not None and rows["bubble rate"] == [
+        f"{one:.4f}" for one in (found.bubble_rate_before, found.bubble_rate_after)
+    ]
 
 
 def test_the_straggler_is_named(compared: Compare) -> None:
@@ -125,9 +134,22 @@ def test_names_are_text_and_the_page_loads_nothing(compared: Compare, name: str)
     of = list(root.all())
     assert {one.tag for one in of} <= ELEMENTS
     assert [one.tag for one in of].count("script") == 1
-    assert not [key for one in of for key in one.attributes if key.startswith("on") or key in ("src", "srcset", "style")]
+    assert not [
+        key for one in of for key in one.attributes if key.startswith("on") or key in ("src", "srcset", "style")
+    ]
     assert all(one.attributes["href"].startswith("#") for one in of if "href" in one.attributes)
-    assert not set(compared(name).html) & {"\x1b", "\x07", "\x00", "\x7f", "\u0085", "\u202e", "\u202c", "\u2066", "\u2069", "\u200f"}
+    assert not set(compared(name).html) & {
+        "\x1b",
+        "\x07",
+        "\x00",
+        "\x7f",
+        "\u0085",
+        "\u202e",
+        "\u202c",
+        "\u2066",
+        "\u2069",
+        "\u200f",
+    }
     if name == "planted":
         assert all(plain(one)[:20] in root.text() for one in NAMES)
 

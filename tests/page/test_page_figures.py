@@ -1,4 +1,6 @@
-"""The page says nothing that the files of the run do not: every figure that names its place is the one that stands there."""
+"""The page says nothing that the files of the run do not: every figure that names its place is the one that stands
+there.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
     (gpu,) = rank["gpu"]
     lead = "".join(one if isinstance(one, str) else one.text for sentence in of.page.lead for one in sentence.words)
     assert f"A step takes {time(rank['iterations']['mean_ns'])}" in lead
-    assert f"idle for {100 * gpu['idle_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of {time(gpu['to_ns'] - gpu['from_ns'])}" in lead
+    assert (
+        f"idle for {100 * gpu['idle_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of "
+        f"{time(gpu['to_ns'] - gpu['from_ns'])}" in lead
+    )
     best = graphlink.open(of.folder).advice().advice[0]
     assert f"{best.what}. The run would end {best.gain_pct:.1f} % ({time(best.gain_ns or 0)}) earlier" in lead
 

@@ -19,10 +19,19 @@ from tests.page.diffs import DIFFS
 
 Show = Callable[[str], Shown]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-SHOWN = ("alone", "many", "pipeline", "hostile", "planted", "cluster")  # one page of each sort; with all its parts unfolded
+SHOWN = (
+    "alone",
+    "many",
+    "pipeline",
+    "hostile",
+    "planted",
+    "cluster",
+)  # one page of each sort; with all its parts unfolded
 READ = ("alone", "many", "pipeline", "cluster")
 UNFOLD = "for (const one of document.querySelectorAll('details')) one.open = true"
-ALIKE = "tbody tr:nth-child(n + 3), .chart rect:nth-of-type(n + 20), .proposals li:nth-child(n + 4)"  # axe takes its time
+ALIKE = (
+    "tbody tr:nth-child(n + 3), .chart rect:nth-of-type(n + 20), .proposals li:nth-child(n + 4)"  # axe takes its time
+)
 FEW = f"for (const one of document.querySelectorAll('{ALIKE}')) one.remove()"
 
 
@@ -38,8 +47,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any, shown: Show, compared: Callable[[str], Compared], tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the page of a run, or of two compared; afterwards nothing was said on the console, and nothing was requested but the page."""
+def opened(
+    browser: Any, shown: Show, compared: Callable[[str], Compared], tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
+    """Opens the page of a run, or of two compared; afterwards nothing was said on the console, and nothing was
+    requested but the page.
+    """
     told: list[str] = []
     contexts = []
 
@@ -51,7 +64,10 @@ def opened(browser: Any, shown: Show, compared: Callable[[str], Compared], tmp_p
         page = context.new_page()
         page.on("console", lambda message: told.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: told.append(f"error: {error}"))
-        page.on("request", lambda request: told.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
+        page.on(
+            "request",
+            lambda request: told.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
+        )
         page.goto(file.as_uri())
         return page
 
@@ -75,7 +91,9 @@ def test_nothing_keeps_people_from_reading(opened: Callable[..., Any], name: str
 
 def _serious(axe: Any, page: Any) -> list[str]:
     found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found if one["impact"] in ("serious", "critical")]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found if one["impact"] in ("serious", "critical")
+    ]
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -90,7 +108,8 @@ def test_a_narrow_window_scrolls_down_only(opened: Callable[..., Any], name: str
 def _cells(page: Any, table: str, column: int) -> list[str]:
     rows = f"#{table} tbody tr"
     shown: list[str] = page.evaluate(
-        "([rows, k]) => Array.from(document.querySelectorAll(rows)).filter((r) => !r.hidden).map((r) => r.cells[k].dataset.v ?? '')",
+        "([rows, k]) => Array.from(document.querySelectorAll(rows)).filter((r) => !r.hidden).map((r) => "
+        "r.cells[k].dataset.v ?? '')",
         [rows, column],
     )
     return shown

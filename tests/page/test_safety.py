@@ -92,7 +92,10 @@ def test_the_page_has_the_elements_of_its_templates_and_no_others(shown: Show, n
     assert {one.tag for one in of} <= ELEMENTS
     assert [one.tag for one in of].count("script") == 1
     assert not [key for one in of for key in one.attributes if key.startswith("on") or key == "style"]
-    assert {key for one in of for key in one.attributes if key in ("href", "src", "srcset", "action", "data")} <= {"href", "src"}
+    assert {key for one in of for key in one.attributes if key in ("href", "src", "srcset", "action", "data")} <= {
+        "href",
+        "src",
+    }
     links = [one.attributes["href"] for one in of if "href" in one.attributes]
     assert links and all(link.startswith("#") for link in links)
     assert all(one.attributes["src"].startswith("data:image/svg+xml;base64,") for one in of if "src" in one.attributes)
@@ -101,7 +104,11 @@ def test_the_page_has_the_elements_of_its_templates_and_no_others(shown: Show, n
 @pytest.mark.parametrize("name", RUNS)
 def test_the_policy_allows_this_style_and_this_script_alone(shown: Show, name: str) -> None:
     root = read(shown(name).html)
-    (policy,) = [one.attributes["content"] for one in root.all("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        one.attributes["content"]
+        for one in root.all("meta")
+        if one.attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules.pop("default-src") == "'none'"
     for tag, rule in (("style", "style-src"), ("script", "script-src")):
@@ -119,7 +126,18 @@ def test_hostile_names_are_text(shown: Show) -> None:
     text = read(of.html).text()
     for name in NAMES:
         assert plain(name) in text or plain(name)[:20] in text, name
-    assert not set(of.html) & {"\x1b", "\x07", "\x00", "\x7f", "\u0085", "\u202e", "\u202c", "\u2066", "\u2069", "\u200f"}
+    assert not set(of.html) & {
+        "\x1b",
+        "\x07",
+        "\x00",
+        "\x7f",
+        "\u0085",
+        "\u202e",
+        "\u202c",
+        "\u2066",
+        "\u2069",
+        "\u200f",
+    }
     assert "\\x1b[31mred" in of.html
     assert HEBREW in of.html
 
@@ -154,7 +172,14 @@ def test_what_has_no_look_is_drawn_as_unknown() -> None:
 def test_every_text_of_a_page_is_text(name: str) -> None:
     """Whatever part of a page a name gets into."""
     words = [name, Figure(name), Figure(name, 1, "idle", name)]
-    table = Table("t", name, [Column(name), Column(name, "number")], [Row([Cell(name, whole=name + "."), Cell(name, 1)], name)], name, name)
+    table = Table(
+        "t",
+        name,
+        [Column(name), Column(name, "number")],
+        [Row([Cell(name, whole=name + "."), Cell(name, 1)], name)],
+        name,
+        name,
+    )
     page = Page(
         title=name,
         about=name,

@@ -32,7 +32,9 @@ def parts(of: Shown, section: str) -> list[Part]:
 
 def said(of: Shown, section: str) -> str:
     sentences = [part for part in parts(of, section) if isinstance(part, Sentence)]
-    return " ".join("".join(one if isinstance(one, str) else one.text for one in sentence.words) for sentence in sentences)
+    return " ".join(
+        "".join(one if isinstance(one, str) else one.text for one in sentence.words) for sentence in sentences
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,9 @@ def test_bars_say_what_is_half_and_what_is_uncertain(shown: Show) -> None:
     (bars,) = [part for part in parts(shown("alone"), "gains") if isinstance(part, Bars)]
     notes = {one.label: one.note for one in bars.bars}
     assert notes["elementwise ops that run as kernels of their own"] == "1.77 ms, 29.5 %"  # a band of 13.1 % to 46.0 %
-    assert [note for label, note in notes.items() if "reduce_kernel" in label] == ["931 us, 15.5 % (half of its time), uncertain"]
+    assert [note for label, note in notes.items() if "reduce_kernel" in label] == [
+        "931 us, 15.5 % (half of its time), uncertain"
+    ]
     assert notes["copies that nothing hides"].endswith(", uncertain")
 
 
@@ -124,7 +128,9 @@ def test_a_pipeline_has_its_picture_its_stages_and_its_rates(shown: Show) -> Non
     assert {"pipeline", "stages-bars", "stages", "rates", "bubbles"} <= set(names)
     (image,) = read(of.html).all("img")
     assert image.attributes["src"].startswith("data:image/svg+xml;base64,")
-    assert "The pipeline stood idle for" in "".join(one if isinstance(one, str) else one.text for one in of.page.lead[0].words)
+    assert "The pipeline stood idle for" in "".join(
+        one if isinstance(one, str) else one.text for one in of.page.lead[0].words
+    )
 
 
 def test_logs_stand_in_the_recording(shown: Show) -> None:
@@ -152,7 +158,9 @@ def test_places_lead_to_slices_of_the_timeline(shown: Show) -> None:
 def places_beside_slices(folder: Path, page: Page) -> list[int]:
     """The places of a page at which nothing of the timeline begins, within what the copied query allows for."""
     tables = [part for section in page.sections for part in flat(section.parts) if isinstance(part, Table)]
-    places = sorted({cell.place for table in tables for row in table.rows for cell in row.cells if cell.place is not None})
+    places = sorted(
+        {cell.place for table in tables for row in table.rows for cell in row.cells if cell.place is not None}
+    )
     assert len(places) > 20
     (rows,) = query((folder / "timeline.perfetto-trace").read_bytes(), "select distinct ts from slice order by ts")
     starts = [int(row["ts"]) for row in rows]
@@ -196,7 +204,9 @@ def test_long_tables_end_with_where_the_rest_is(shown: Show, monkeypatch: pytest
     monkeypatch.setattr(file, "load", long)
     of = shown("alone")
     page = run_page(of.folder, summary.load(of.folder / "summary.json"))
-    (table,) = [part for section in page.sections for part in flat(section.parts) if getattr(part, "name", "") == "ops-0"]
+    (table,) = [
+        part for section in page.sections for part in flat(section.parts) if getattr(part, "name", "") == "ops-0"
+    ]
     assert isinstance(table, Table)
     assert len(table.rows) == MOST_ROWS
     assert table.more.startswith("4,700 more operations") and table.more.endswith("in ops.0.json.")
@@ -237,7 +247,9 @@ def test_small_shares_that_differ_have_shades_of_their_own() -> None:
 
 
 def test_bars_to_the_left_of_zero_begin_where_those_to_the_right_do() -> None:
-    bars = Bars("b", "t", "s", [Bar("a", [Segment("compute", -300)], "-300 ns"), Bar("b", [Segment("compute", 600)], "+600 ns")])
+    bars = Bars(
+        "b", "t", "s", [Bar("a", [Segment("compute", -300)], "-300 ns"), Bar("b", [Segment("compute", 600)], "+600 ns")]
+    )
     boxes = re.findall(r'class="k-compute" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg(bars))
     (left, wide), (right, double) = [tuple(map(float, box)) for box in boxes]
     assert abs(left + wide - right) < 0.02 and abs(double - 2 * wide) < 0.02
@@ -245,7 +257,9 @@ def test_bars_to_the_left_of_zero_begin_where_those_to_the_right_do() -> None:
 
 def test_figures_of_gpus_are_where_they_belong(shown: Show) -> None:
     of = shown("many")
-    tables = {part.name: part for name in ("gpu", "communication") for part in parts(of, name) if isinstance(part, Table)}
+    tables = {
+        part.name: part for name in ("gpu", "communication") for part in parts(of, name) if isinstance(part, Table)
+    }
     assert "hidden comm" in {column.name for column in tables["gpus"].columns}
     assert len(tables["hidden"].rows) >= 24
     assert "The GPU worked for " in said(of, "gpu")

@@ -1,11 +1,13 @@
-"""Closed forms: what a schedule loses on equal stages, and the rates by their three definitions. docs/schedules.md has the table.
+"""Closed forms: what a schedule loses on equal stages, and the rates by their three definitions. docs/schedules.md has
+the table.
 
-Times are those of one virtual stage: with v chunks a rank each is 1/v of what a rank needs for a microbatch. A bubble is what a rank
-lacks of working all the time, without the optimizer: ``m v (F + I + W)`` less than the makespan, or than the longest own window.
+Times are those of one virtual stage: with v chunks a rank each is 1/v of what a rank needs for a microbatch. A bubble
+is what a rank lacks of working all the time, without the optimizer: ``m v (F + I + W)`` less than the makespan, or than
+the longest own window.
 
-Sources: GPipe, 1F1B and interleaved Narayanan et al. 2021 (arXiv 2104.04473); ZB-H1, ZB-H2, ZB-V Qi et al. 2023 (arXiv 2401.10241) for
-the own windows; DualPipe its report (arXiv 2412.19437). The makespans of the zero-bubble schedules and their validity were found with
-``simulate`` and hold in it; a test sweeps them.
+Sources: GPipe, 1F1B and interleaved Narayanan et al. 2021 (arXiv 2104.04473); ZB-H1, ZB-H2, ZB-V Qi et al. 2023 (arXiv
+2401.10241) for the own windows; DualPipe its report (arXiv 2412.19437). The makespans of the zero-bubble schedules and
+their validity were found with ``simulate`` and hold in it; a test sweeps them.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pas
 
 
 def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_ns: int) -> int | None:
-    """Return by how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is known.
+    """Return by how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is
+    known.
 
     GPipe: always. 1F1B: from 2 stages on, microbatches a multiple of them; fitted to the simulator, not published.
     """
@@ -69,7 +72,9 @@ def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_n
 
 
 def ratio_ideal(schedule: str, stages: int, microbatches: int, chunks: int) -> float | None:
-    """Return Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other: None."""
+    """Return Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other:
+    None.
+    """
     if schedule in ("GPipe", "1F1B", "interleaved") and microbatches:
         return (stages - 1) / (chunks * microbatches)
     return None

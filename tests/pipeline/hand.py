@@ -51,9 +51,13 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
     kind, row = np.array([n.kind for n in given], np.uint8), np.array([n.row for n in given], np.int32)
     trace = records().trace
     there = np.where(
-        kind == NodeKind.HOST_CALL, len(trace.calls.name), np.where(kind < NodeKind.DEVICE_OP, len(trace.host.name), len(trace.device.name))
+        kind == NodeKind.HOST_CALL,
+        len(trace.calls.name),
+        np.where(kind < NodeKind.DEVICE_OP, len(trace.host.name), len(trace.device.name)),
     )
-    name, strings = names(trace, kind, np.minimum(row, there - 1))  # random graphs have more rows than there are records
+    name, strings = names(
+        trace, kind, np.minimum(row, there - 1)
+    )  # random graphs have more rows than there are records
     return Graph(
         metadata=Metadata("0.0.4", "test", epoch_ns),
         strings=strings,
@@ -93,12 +97,19 @@ def records() -> Linked:
             Host("aten::\u00e9 \u2603", 60, 90),
             Host("gloo:all_reduce", 20, 80, tid=2, rf_id=3),
         ],
-        calls=[Call("cudaLaunchKernel", 5, 10, 7), Call("cudaLaunchKernel", 62, 66, 8), Call("cudaDeviceSynchronize", 95, 150, 9)],
+        calls=[
+            Call("cudaLaunchKernel", 5, 10, 7),
+            Call("cudaLaunchKernel", 62, 66, 8),
+            Call("cudaDeviceSynchronize", 95, 150, 9),
+        ],
         device=[Device("gemm", 12, 50, 7), Device("ncclDevKernel_AllReduce", 100, 140, 8, stream=22)],
         path="kineto.json",
     )
     et = build_et(
-        [Node("aten::mm", 1, seq_id=-1, op_schema="aten::mm(Tensor a) -> Tensor", fw_parent=5), Node("gloo:all_reduce", 3, tid=2)]
+        [
+            Node("aten::mm", 1, seq_id=-1, op_schema="aten::mm(Tensor a) -> Tensor", fw_parent=5),
+            Node("gloo:all_reduce", 3, tid=2),
+        ]
     )
     linked = link(trace, et, match_hosts(trace, et))
     return replace(linked, crossing=np.array([False, True, False]))
@@ -112,7 +123,18 @@ def every_kind() -> Graph:
             N(k.HOST_OP, 0, 0, 30_000, 10_400, self_ns=10_400, tid=1),
             N(k.DEVICE_DELAY, 0, 10_000, 12_000, 2_000, ((0, e.LAUNCH),), caller=0, stream=7),
             N(k.HOST_PART, 0, 10_400, 30_000, 19_600, ((0, e.HOST),), caller=0, self_ns=19_600, tid=1),
-            N(k.DEVICE_OP, 0, 12_000, 50_000, 37_500, ((0, e.LAUNCH), (1, e.STREAM)), caller=0, delay=700, overlap=500, stream=7),
+            N(
+                k.DEVICE_OP,
+                0,
+                12_000,
+                50_000,
+                37_500,
+                ((0, e.LAUNCH), (1, e.STREAM)),
+                caller=0,
+                delay=700,
+                overlap=500,
+                stream=7,
+            ),
             N(k.HOST_ASYNC, 1, 20_000, 20_000, 0, tid=2),
             N(k.HOST_COMM, 1, 20_000, 80_000, 60_000, ((4, e.LAUNCH),), caller=4, device=-1, stream=-1),
             N(k.HOST_GAP, NOWHERE, 30_000, 60_000, 30_000, ((2, e.HOST),), tid=1),

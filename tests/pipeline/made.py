@@ -1,4 +1,6 @@
-"""Pipelines for tests: every generated schedule of a size, a plain simulator, and ranges as a recording would have them."""
+"""Pipelines for tests: every generated schedule of a size, a plain simulator, and ranges as a recording would have
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ COLUMNS = [field.name for field in fields(Ranges) if field.name != "rules"]
 
 
 def actions(order: Order) -> list[Action]:
-    return [(Pass(phase).name, int(stage), int(k)) for phase, stage, k in zip(order.phase, order.stage, order.microbatch, strict=True)]
+    return [
+        (Pass(phase).name, int(stage), int(k))
+        for phase, stage, k in zip(order.phase, order.stage, order.microbatch, strict=True)
+    ]
 
 
 def short(order: Order) -> str:
@@ -45,7 +50,9 @@ def possible(sizes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int, int, 
 
 
 def plain(made: Sequence[Order], times: ActionTimes) -> list[list[tuple[int, int]]]:
-    """Start and end of each action, by going round the ranks until all has run; as the definition says and no faster."""
+    """Start and end of each action, by going round the ranks until all has run; as the definition says and no
+    faster.
+    """
     end: dict[Action, int] = {}
     at, clock = [0] * len(made), [0] * len(made)
     out: list[list[tuple[int, int]]] = [[] for _ in made]

@@ -178,7 +178,10 @@ def gaps_of(boxes: Sequence[Sequence[Box]]) -> list[list[Gap]]:
             every = [b for rank in boxes for b in rank if b.step == step and b.phase != Pass.OPT]
             at, end = min(b.start_ns for b in every), max(b.end_ns for b in every)
             work = sorted((b for b in mine if b.step == step and b.phase != Pass.OPT), key=lambda b: b.start_ns)
-            cause, evidence = Cause.WARMUP, f"waits for {work[0].phase.name}{work[0].microbatch} of stage {work[0].stage - 1}"
+            cause, evidence = (
+                Cause.WARMUP,
+                f"waits for {work[0].phase.name}{work[0].microbatch} of stage {work[0].stage - 1}",
+            )
             for b in work:
                 if b.start_ns > at:
                     out[r].append(Gap(at, b.start_ns, cause, evidence, step))
@@ -207,9 +210,20 @@ def pipeline(
     for number in sorted({b.step for b in phases}):
         mine = [[b for b in rank if b.step == number and b.phase != Pass.OPT] for rank in boxes]
         start, end = min(b.start_ns for m in mine for b in m), max(b.end_ns for m in mine for b in m)
-        inside = [sum(g.end_ns - g.start_ns for g in rank if g.step == number and g.cause != Cause.OPTIMIZER_SYNC) for rank in gaps]
+        inside = [
+            sum(g.end_ns - g.start_ns for g in rank if g.step == number and g.cause != Cause.OPTIMIZER_SYNC)
+            for rank in gaps
+        ]
         own = tuple(max(b.end_ns for b in m) - min(b.start_ns for b in m) for m in mine)
-        steps.append(StepEntry(number=number, start_ns=start, end_ns=end, work_ns=tuple(end - start - idle for idle in inside), own_ns=own))
+        steps.append(
+            StepEntry(
+                number=number,
+                start_ns=start,
+                end_ns=end,
+                work_ns=tuple(end - start - idle for idle in inside),
+                own_ns=own,
+            )
+        )
     whole = sum(p * (s.end_ns - s.start_ns) for s in steps)
     work = sum(sum(s.work_ns) for s in steps)
     cost = sum(p * max(s.own_ns) for s in steps)
@@ -255,19 +269,25 @@ def pipeline(
 EQUAL = {Pass.F: 1_000_000, Pass.B: 2_000_000, Pass.I: 1_000_000, Pass.W: 1_000_000}
 
 
-def with_optimizer(boxes: Sequence[Sequence[Box]], ns: int = 1_500_000, sync_ns: int = 500_000) -> tuple[list[list[Box]], list[list[Gap]]]:
+def with_optimizer(
+    boxes: Sequence[Sequence[Box]], ns: int = 1_500_000, sync_ns: int = 500_000
+) -> tuple[list[list[Box]], list[list[Gap]]]:
     """An optimizer after a wait on every rank, behind each step; the gaps of both."""
     gaps = gaps_of(boxes)
     out = [list(mine) for mine in boxes]
     for step in sorted({b.step for mine in boxes for b in mine}):
         end = max(b.end_ns for mine in boxes for b in mine if b.step == step)
         for r in range(len(boxes)):
-            gaps[r].append(Gap(end, end + sync_ns, Cause.OPTIMIZER_SYNC, "ncclDevKernel_AllReduce of the gradient norm", step))
+            gaps[r].append(
+                Gap(end, end + sync_ns, Cause.OPTIMIZER_SYNC, "ncclDevKernel_AllReduce of the gradient norm", step)
+            )
             out[r].append(Box(Pass.OPT, NOWHERE, NOWHERE, end + sync_ns, end + sync_ns + ns, step, NOWHERE))
     return out, gaps
 
 
-def simple(p: int = 4, m: int = 8, *, steps: int = 1, transfer_ns: int = 0, chunks: int = 1, split_backward: bool = False) -> RunPipeline:
+def simple(
+    p: int = 4, m: int = 8, *, steps: int = 1, transfer_ns: int = 0, chunks: int = 1, split_backward: bool = False
+) -> RunPipeline:
     """1F1B (or interleaved) of equal stages with an optimizer."""
     orders = interleaved(p, m, chunks) if chunks > 1 else split(p, m) if split_backward else one_f_one_b(p, m)
     boxes: list[list[Box]] = [[] for _ in range(p)]

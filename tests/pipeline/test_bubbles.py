@@ -189,7 +189,9 @@ BROKEN = {
     "huge": lambda data: data.replace(b'"device_ops":3', b'"device_ops":99999999999999999999999'),
     "rank": lambda data: data.replace(b'{"rank":1,"stage":1,"step"', b'{"rank":77,"stage":1,"step"'),
     "not text": lambda data: data.replace(b"by hand", b"by \xff\xfe"),
-    "layers": lambda data: data.replace(b'"replica":0,', b'"replica":0,"layers":[{"chunk":0,"phase":0,"mean_ns":[0,0,0]}],'),
+    "layers": lambda data: data.replace(
+        b'"replica":0,', b'"replica":0,"layers":[{"chunk":0,"phase":0,"mean_ns":[0,0,0]}],'
+    ),
 }
 
 
@@ -198,7 +200,9 @@ def test_a_broken_file_is_said(how: str, tmp_path: Path) -> None:
     path, data = tmp_path / bubbles.NAME, b"".join(bubbles.blocks(simple(2, 2)))
     assert BROKEN[how](data) != data
     path.write_bytes(BROKEN[how](data))
-    with pytest.raises(InputError, match=r"is no bubbles\.json|rank 77 is none of its stages|its layers take no time") as said:
+    with pytest.raises(
+        InputError, match=r"is no bubbles\.json|rank 77 is none of its stages|its layers take no time"
+    ) as said:
         bubbles.load(path)
     assert str(path) in said.value.text()
 
@@ -213,7 +217,9 @@ def test_the_summary_prints_it() -> None:
     text = rendered(summary.pipeline_table(bubbles.summarised(simple())))
     assert text.splitlines()[0] == "pipeline, 1F1B: 4 stages, 8 microbatches, 1 chunk"
     assert "0.2727 (the schedule itself 0.2727)" in text
-    assert "36.000 ms: dependency_stall 18.000 ms (50.0 %), cooldown 12.000 ms (33.3 %), warmup 6.000 ms (16.7 %)" in text
+    assert (
+        "36.000 ms: dependency_stall 18.000 ms (50.0 %), cooldown 12.000 ms (33.3 %), warmup 6.000 ms (16.7 %)" in text
+    )
     assert "optimizer_sync 2.000 ms" in text
     unknown = rendered(summary.pipeline_table(bubbles.summarised(CASES["no schedule"]())))
     assert "schedule unknown" in unknown

@@ -32,9 +32,23 @@ def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: in
         count = len(order[rank].phase)
         step = np.repeat(np.arange(steps), count)
         start, end = (np.tile(c, steps) + step * every_ns for c in (timed.start_ns[rank], timed.end_ns[rank]))
-        phase, stage, microbatch = (np.tile(c, steps) for c in (order[rank].phase, order[rank].stage, order[rank].microbatch))
+        phase, stage, microbatch = (
+            np.tile(c, steps) for c in (order[rank].phase, order[rank].stage, order[rank].microbatch)
+        )
         zero = np.zeros(len(step), np.int64)
-        ranges = Ranges(phase, step, stage, zero, microbatch, start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",))
+        ranges = Ranges(
+            phase,
+            step,
+            stage,
+            zero,
+            microbatch,
+            start,
+            end,
+            end - start,
+            zero + 1,
+            zero.astype(np.int32),
+            ("zero-bubble",),
+        )
         work = spans.union_by(step, start, end)
         run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NONE, NO_DELAYS, True, False, {}, ())
         out.append(run)
@@ -42,7 +56,9 @@ def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: in
 
 
 def test_steps_may_overlap_in_time() -> None:
-    """ZB-H2 goes on on each rank as soon as it is done: its own windows have no bubble, and a step counts its own work alone."""
+    """ZB-H2 goes on on each rank as soon as it is done: its own windows have no bubble, and a step counts its own work
+    alone.
+    """
     found = analyse(runs("ZB-H2", 4, 8, 3, 24 * MS))
     assert found is not None
     assert found.schedule == "ZB-H2"
@@ -69,7 +85,9 @@ def test_a_short_gap_that_nothing_explains_is_from_one_kernel_to_the_next() -> N
     work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
     start, end = ranges.end_ns[1:3], ranges.start_ns[2:]
     other = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("", "cudaLaunchKernel came late"))
-    unexplained = Delays(start, end, np.full(2, Cause.UNKNOWN, np.uint8), np.full(2, -1, np.int32), np.zeros(2, np.int32), ("",))
+    unexplained = Delays(
+        start, end, np.full(2, Cause.UNKNOWN, np.uint8), np.full(2, -1, np.int32), np.zeros(2, np.int32), ("",)
+    )
     delays = joined(other, unexplained)
     assert (delays.texts[0], delays.evidence.tolist()) == ("", [0, 0])
     found = analyse([replace(run, ranges=ranges, work=work, delays=delays, sees_causes=True)])

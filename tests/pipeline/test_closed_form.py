@@ -16,7 +16,9 @@ from tests.pipeline.made import even_times, possible
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 5, 6, 8) for m in (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 24)))
 DURATION = st.integers(1, 60)
-PASSES = st.one_of(st.builds(PassTimes, DURATION, DURATION, DURATION), st.builds(lambda each: PassTimes(each, each, each), DURATION))
+PASSES = st.one_of(
+    st.builds(PassTimes, DURATION, DURATION, DURATION), st.builds(lambda each: PassTimes(each, each, each), DURATION)
+)
 
 
 def played(schedule: str, p: int, m: int, v: int, each: PassTimes, transfer_ns: int = 0) -> Timed:
@@ -38,7 +40,9 @@ def test_a_form_is_what_the_simulator_gives(case: tuple[str, int, int, int], eac
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([case for case in CASES if case[0] in ("GPipe", "1F1B")]), PASSES, st.integers(0, 200))
-def test_a_transfer_lengthens_a_step_as_the_form_says(case: tuple[str, int, int, int], each: PassTimes, transfer_ns: int) -> None:
+def test_a_transfer_lengthens_a_step_as_the_form_says(
+    case: tuple[str, int, int, int], each: PassTimes, transfer_ns: int
+) -> None:
     schedule, p, m, _ = case
     growth = played(*case, each, transfer_ns).makespan_ns - played(*case, each).makespan_ns
     assert transfer_growth_ns(schedule, p, m, transfer_ns) in (None, growth)
@@ -46,7 +50,9 @@ def test_a_transfer_lengthens_a_step_as_the_form_says(case: tuple[str, int, int,
 
 def test_forms_exist_where_they_are_said_to() -> None:
     even, wide = PassTimes(3, 3, 3), PassTimes(4, 5, 2)
-    assert {schedule for schedule in SCHEDULES if bubble(schedule, 4, 8, 2, even).makespan_ns is not None} == set(SCHEDULES)
+    assert {schedule for schedule in SCHEDULES if bubble(schedule, 4, 8, 2, even).makespan_ns is not None} == set(
+        SCHEDULES
+    )
     assert {schedule for schedule in SCHEDULES if bubble(schedule, 4, 8, 2, even).own_ns is not None} == set(SCHEDULES)
     assert {schedule for schedule in SCHEDULES if bubble(schedule, 4, 8, 2, wide) == NO_FORM} == {"ZB-V", "DualPipe"}
     assert {schedule for schedule in SCHEDULES if bubble(schedule, 4, 3, 2, even) == NO_FORM} == {
@@ -80,10 +86,18 @@ def test_forms_give_the_table(p: int, m: int, makespans: tuple[float, ...]) -> N
 def test_rates_by_name() -> None:
     timed = played("ZB-H2", 4, 8, 1, PassTimes(5, 5, 5))
     found = rates([timed.makespan_ns], [timed.work_ns], [timed.own_ns], UNSET)
-    assert (round(found.bubble_rate_makespan or 0, 4), found.bubble_rate_zb, found.bubble_ratio_ideal) == (0.1111, 0, UNSET)
+    assert (round(found.bubble_rate_makespan or 0, 4), found.bubble_rate_zb, found.bubble_ratio_ideal) == (
+        0.1111,
+        0,
+        UNSET,
+    )
     timed = played("1F1B", 4, 8, 1, PassTimes(5, 5, 5))
     found = rates([timed.makespan_ns], [timed.work_ns], [timed.own_ns], ratio_ideal("1F1B", 4, 8, 1))
-    assert (round(found.bubble_rate_makespan or 0, 4), round(found.bubble_rate_zb or 0, 4), found.bubble_ratio_ideal) == (
+    assert (
+        round(found.bubble_rate_makespan or 0, 4),
+        round(found.bubble_rate_zb or 0, 4),
+        found.bubble_ratio_ideal,
+    ) == (
         0.2727,
         0.2727,
         0.375,
@@ -98,4 +112,8 @@ def test_rates_over_steps_weigh_by_time() -> None:
 
 def test_megatrons_ratio_is_of_megatrons_schedules_only() -> None:
     assert ratio_ideal("interleaved", 4, 8, 2) == 0.1875
-    assert {schedule for schedule in SCHEDULES if ratio_ideal(schedule, 4, 8, 1) is not None} == {"GPipe", "1F1B", "interleaved"}
+    assert {schedule for schedule in SCHEDULES if ratio_ideal(schedule, 4, 8, 1) is not None} == {
+        "GPipe",
+        "1F1B",
+        "interleaved",
+    }

@@ -8,7 +8,10 @@ import pytest
 from graphlink.pipeline.cut import ByPhase, cut, shares, told
 from graphlink.pipeline.records import Pass
 
-EMBEDDED: ByPhase = {Pass.F: (2, 10, 10, 0), Pass.B: (0, 10, 30, 0)}  # an embedding; the first layer has no input gradient
+EMBEDDED: ByPhase = {
+    Pass.F: (2, 10, 10, 0),
+    Pass.B: (0, 10, 30, 0),
+}  # an embedding; the first layer has no input gradient
 LOSS: ByPhase = {Pass.F: (0, 10, 10, 5), Pass.B: (0, 30, 30, 15)}
 
 

@@ -1,4 +1,6 @@
-"""What recorded actions took, first ones and others, and what lies between them, found in steps that were made of known ones."""
+"""What recorded actions took, first ones and others, and what lies between them, found in steps that were made of known
+ones.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ GAPS = {Pass.F: (4, 9), Pass.B: (2, 15)}  # after an action whose result stays, 
 
 
 def true_step(made: Sequence[Order]) -> Timed:
-    """A step whose first backward on each rank takes three quarters, and whose ranks send and post receives between two actions."""
+    """A step whose first backward on each rank takes three quarters, and whose ranks send and post receives between two
+    actions.
+    """
     each: list[I64] = []
     gaps: list[I64] = []
     last = len(made) - 1
@@ -31,16 +35,24 @@ def true_step(made: Sequence[Order]) -> Timed:
         took[np.argmax(order.phase == Pass.B)] //= 4
         sends = np.where(order.phase == Pass.F, rank < last, rank > 0)
         each.append(took)
-        gaps.append(np.array([GAPS[Pass(phase)][sent] for phase, sent in zip(order.phase, sends.astype(int), strict=True)]))
+        gaps.append(
+            np.array([GAPS[Pass(phase)][sent] for phase, sent in zip(order.phase, sends.astype(int), strict=True)])
+        )
     return simulate(made, TIMES, each, gaps)
 
 
 ALL = (("1F1B", 4), ("1F1B", 16), ("GPipe", 8))
 
 
-@pytest.mark.parametrize(("was", "had", "others"), [("1F1B", 8, ALL), ("1F1B", 4, ALL), ("GPipe", 6, (("GPipe", 3), ("GPipe", 12)))])
-def test_other_schedules_and_microbatches_are_predicted_to_the_ns(was: str, had: int, others: Sequence[tuple[str, int]]) -> None:
-    """The first backward is faster, so more microbatches take longer in proportion; and an action costs its rank more than it takes."""
+@pytest.mark.parametrize(
+    ("was", "had", "others"), [("1F1B", 8, ALL), ("1F1B", 4, ALL), ("GPipe", 6, (("GPipe", 3), ("GPipe", 12)))]
+)
+def test_other_schedules_and_microbatches_are_predicted_to_the_ns(
+    was: str, had: int, others: Sequence[tuple[str, int]]
+) -> None:
+    """The first backward is faster, so more microbatches take longer in proportion; and an action costs its rank more
+    than it takes.
+    """
     made = orders(was, 2, had)
     ranges = recorded(made, true_step(made))
     measured = measure(ranges, recognise(ranges))

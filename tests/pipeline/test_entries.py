@@ -20,7 +20,9 @@ def test_ranges_that_cross_others_are_told() -> None:
         ("PP:0F1", 3000, 4000), ("PP:0F1", 3000, 4000), ("PP:0B1", 4000, 5000),
     )]  # fmt: skip
     said = (
-        "pipeline ranges that cross others of their thread are left out: 2, the first is PP:0F0, 0.500 ms after the first row of the host"
+        "pipeline ranges that cross others of their thread are left out: 2, the first is PP:0F0, 0.500 ms after "
+        "the "
+        "first row of the host"
     )
     assert [text for text in found(*rows)[1] if "cross" in text] == [said]
     assert [text for text in found(rows[0], *rows[5:])[1] if "cross" in text] == []

@@ -18,8 +18,8 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline.paddle.logs import JobLog, read_paddle
 from graphlink.pipeline.paddle.runs import LOWER_BOUND, stage_runs
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate, v_shaped, zb_h1
+from tests.simulator.paddle import EPOCH_NS, Job, Variation, write_paddle
 
 Row = tuple[str, int, int, int, int, int, int]  # phase, step, stage, chunk, microbatch, start, end
 PHASES = {"forward": "F", "backward": "B", "backward_b": "I", "backward_w": "W", "optimizer": "OPT"}
@@ -55,7 +55,9 @@ def rows(run: StageRun) -> list[Row]:
     return list(zip([Pass(p).name for p in r.phase.tolist()], *columns, strict=True))
 
 
-def truth(jobs: Sequence[Sequence[Job]], first_step: int = 0, turned: bool = False, stages: int | None = None) -> list[list[Row]]:
+def truth(
+    jobs: Sequence[Sequence[Job]], first_step: int = 0, turned: bool = False, stages: int | None = None
+) -> list[list[Row]]:
     """What each worker's ranges are, workers being in stage order (copies of a stage next to each other)."""
     p = stages or len(jobs)
     out = []
@@ -96,7 +98,9 @@ def uneven(r: int, op: Op) -> int:
 @pytest.mark.parametrize("transfer_ns", [0, 130_000])
 @pytest.mark.parametrize("duration", [equal_times(), uneven], ids=["equal", "uneven"])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_range_of_every_schedule(tmp_path: Path, name: str, duration: Callable[[int, Op], int], transfer_ns: int) -> None:
+def test_every_range_of_every_schedule(
+    tmp_path: Path, name: str, duration: Callable[[int, Op], int], transfer_ns: int
+) -> None:
     jobs = simulate(SCHEDULES[name], duration, transfer_ns=transfer_ns, steps=2)
     runs = runs_of(jobs, tmp_path, Variation(other_lines=2, number="type", first_step=7, stop_step=9))
     assert [rows(run) for run in runs.runs] == truth(jobs, first_step=7)
@@ -108,7 +112,12 @@ def test_every_range_of_every_schedule(tmp_path: Path, name: str, duration: Call
         assert (run.work.start_ns[1:] > run.work.end_ns[:-1]).all()
         assert run.ranges.busy_ns.tolist() == (run.ranges.end_ns - run.ranges.start_ns).tolist()
         assert {run.ranges.rules[i] for i in run.ranges.rule.tolist()} == {"paddle"}
-        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.delays.start_ns)) == (True, False, 0, 0)
+        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.delays.start_ns)) == (
+            True,
+            False,
+            0,
+            0,
+        )
 
 
 def test_the_second_chunk_of_a_v_runs_from_the_last_rank_to_the_first(tmp_path: Path) -> None:
@@ -123,19 +132,27 @@ def test_microbatches_are_numbered_by_order_where_lines_have_none(tmp_path: Path
     jobs = simulate(orders, uneven, steps=2)
     runs = runs_of(jobs, tmp_path, Variation(microbatch_field=False, number="job"))
     assert [rows(run) for run in runs.runs] == truth(jobs)
-    assert {run.ranges.rules[i] for run in runs.runs for i in run.ranges.rule.tolist()} == {"inferred: microbatch by order"}
+    assert {run.ranges.rules[i] for run in runs.runs for i in run.ranges.rule.tolist()} == {
+        "inferred: microbatch by order"
+    }
 
 
 @pytest.mark.parametrize("orders", [interleaved(4, 8, 2), interleaved(2, 4, 3)], ids=["2 chunks", "3 chunks"])
-def test_chunks_without_numbers_are_told_by_occurrence_and_backwards_in_reverse(tmp_path: Path, orders: list[list[Op]]) -> None:
+def test_chunks_without_numbers_are_told_by_occurrence_and_backwards_in_reverse(
+    tmp_path: Path, orders: list[list[Op]]
+) -> None:
     typed, plain = (simulate(orders, uneven, steps=2, typed_chunks=typed) for typed in (True, False))
     runs = runs_of(plain, tmp_path)
     assert [rows(run) for run in runs.runs] == truth(typed)
-    assert {run.ranges.rules[i] for run in runs.runs for i in run.ranges.rule.tolist()} == {"paddle, chunk by occurrence"}
+    assert {run.ranges.rules[i] for run in runs.runs for i in run.ranges.rule.tolist()} == {
+        "paddle, chunk by occurrence"
+    }
 
 
 def test_the_parts_of_an_overlapped_forward_and_backward_are_one_range(tmp_path: Path) -> None:
-    """``forward(chunk0)``, ``forward(chunk1)`` are halves of a forward that 1F1B lays between those of a backward: no model chunks."""
+    """``forward(chunk0)``, ``forward(chunk1)`` are halves of a forward that 1F1B lays between those of a backward: no
+    model chunks.
+    """
     jobs = [
         Job("forward", 0, 0, 100),
         *(Job(f"{kind}(chunk{k})", mb, 100 + at, 190 + at) for at, (kind, mb, k) in zip(
@@ -177,14 +194,21 @@ def test_steps_begin_with_lr_where_no_optimizer_is_logged(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize("orders", [one_f_one_b(4, 8), gpipe(3, 3), interleaved(2, 4, 2)], ids=["1f1b", "gpipe", "interleaved"])
-def test_without_marks_steps_are_cut_at_gaps_and_this_is_said(tmp_path: Path, orders: list[list[Op]], header: bool) -> None:
+@pytest.mark.parametrize(
+    "orders", [one_f_one_b(4, 8), gpipe(3, 3), interleaved(2, 4, 2)], ids=["1f1b", "gpipe", "interleaved"]
+)
+def test_without_marks_steps_are_cut_at_gaps_and_this_is_said(
+    tmp_path: Path, orders: list[list[Op]], header: bool
+) -> None:
     jobs = simulate(orders, equal_times(), steps=3, optimizer=False)
     runs = runs_of(jobs, tmp_path, Variation(first_step=4, stop_step=7) if header else None)
     assert [rows(run) for run in runs.runs] == [
-        [(*row[:1], (4 if header else 0) + i * 3 // len(mine), *row[2:]) for i, row in enumerate(mine)] for mine in truth(jobs)
+        [(*row[:1], (4 if header else 0) + i * 3 // len(mine), *row[2:]) for i, row in enumerate(mine)]
+        for mine in truth(jobs)
     ]
-    assert "the logs hold neither optimizer nor lr jobs: steps are cut at the longest idle gaps" in runs.runs[0].warnings
+    assert (
+        "the logs hold neither optimizer nor lr jobs: steps are cut at the longest idle gaps" in runs.runs[0].warnings
+    )
 
 
 def test_one_step_without_marks_is_one_step(tmp_path: Path) -> None:
@@ -196,7 +220,9 @@ def test_one_step_without_marks_is_one_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("microbatch_field", [True, False])
 @pytest.mark.parametrize("worker", [0, 1, 2])
-def test_a_lost_optimizer_line_is_made_good_at_the_longest_gap(tmp_path: Path, worker: int, microbatch_field: bool) -> None:
+def test_a_lost_optimizer_line_is_made_good_at_the_longest_gap(
+    tmp_path: Path, worker: int, microbatch_field: bool
+) -> None:
     jobs = simulate(one_f_one_b(3, 4), equal_times(), steps=3)
     at = next(i for i, job in enumerate(jobs[worker]) if job.type == "optimizer")
     runs = runs_of(jobs, tmp_path, Variation(lost=frozenset({(worker, at)}), microbatch_field=microbatch_field))
@@ -256,7 +282,9 @@ def test_numbers_of_microbatches_with_holes_are_told(tmp_path: Path) -> None:
     jobs = simulate(gpipe(2, 2), equal_times())
     runs = runs_of([[replace(job, microbatch=10 * job.microbatch) for job in mine] for mine in jobs], tmp_path)
     assert rows(runs.runs[1]) == truth(jobs)[1]
-    assert [text for run in runs.runs for text in run.warnings] == ["the microbatches of the logs are 0, 10: numbered from 0"]
+    assert [text for run in runs.runs for text in run.warnings] == [
+        "the microbatches of the logs are 0, 10: numbered from 0"
+    ]
 
 
 def test_a_run_written_behind_another_is_told(tmp_path: Path) -> None:
@@ -278,24 +306,36 @@ def test_stages_are_found_whatever_the_order_of_the_workers(tmp_path: Path, name
         assert [rows(run) for run in runs.runs] == [truth(jobs)[stage] for stage in order]
 
 
-@pytest.mark.parametrize("late_ns", [0, 137 * US, 3 * MS], ids=["in step", "a little apart", "a forward and more apart"])
+@pytest.mark.parametrize(
+    "late_ns", [0, 137 * US, 3 * MS], ids=["in step", "a little apart", "a forward and more apart"]
+)
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1"])
-def test_workers_that_share_a_stage_are_told_by_how_long_microbatches_are_away(tmp_path: Path, name: str, late_ns: int) -> None:
+def test_workers_that_share_a_stage_are_told_by_how_long_microbatches_are_away(
+    tmp_path: Path, name: str, late_ns: int
+) -> None:
     jobs = copies(simulate(SCHEDULES[name], uneven, transfer_ns=100 * US), 3, lambda _, k: k * late_ns)
     runs = runs_of(jobs, tmp_path)
     assert runs.pipelines == [[*range(k, 12, 3)] for k in range(3)]
     assert [rows(run) for run in runs.runs] == truth(jobs, stages=4)
-    assert runs.warnings == [LOWER_BOUND, "3 pipelines of 4 stages run side by side: ranks 0, 3, 6, 9; 1, 4, 7, 10; 2, 5, 8, 11"]
+    assert runs.warnings == [
+        LOWER_BOUND,
+        "3 pipelines of 4 stages run side by side: ranks 0, 3, 6, 9; 1, 4, 7, 10; 2, 5, 8, 11",
+    ]
 
 
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
-def test_workers_that_share_a_stage_are_told_though_every_job_takes_up_to_a_third_longer_or_less(name: str, stride: int, seed: int) -> None:
+def test_workers_that_share_a_stage_are_told_though_every_job_takes_up_to_a_third_longer_or_less(
+    name: str, stride: int, seed: int
+) -> None:
     rng = random.Random(seed)
     weight = [rng.choice((0.5, 1, 2, 4)) for _ in range(4)]
-    copy = [simulate(SCHEDULES[name], lambda r, op: int(equal_times()(r, op) * weight[r] * rng.uniform(0.67, 1.33))) for _ in range(3)]
+    copy = [
+        simulate(SCHEDULES[name], lambda r, op: int(equal_times()(r, op) * weight[r] * rng.uniform(0.67, 1.33)))
+        for _ in range(3)
+    ]
     place = [(rank // stride % 4, rank // (4 * stride) * stride + rank % stride) for rank in range(12)]
     runs = PaddleRuns(*stage_runs([of_jobs(copy[k][stage], rank, 0) for rank, (stage, k) in enumerate(place)]))
     assert sorted(runs.pipelines) == sorted([place.index((stage, k)) for stage in range(4)] for k in range(3))
@@ -308,12 +348,17 @@ def test_data_parallelism_alone_is_one_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("missing", "whole", "left"), [(5, (0, 2, 4, 6), "1, 3, 7"), (4, (1, 3, 5, 7), "0, 2, 6")])
-def test_a_missing_worker_takes_its_pipeline_away_and_no_other(tmp_path: Path, missing: int, whole: tuple[int, ...], left: str) -> None:
+def test_a_missing_worker_takes_its_pipeline_away_and_no_other(
+    tmp_path: Path, missing: int, whole: tuple[int, ...], left: str
+) -> None:
     jobs = copies(simulate(one_f_one_b(4, 8), uneven), 2)
     runs = runs_of([[] if w == missing else mine for w, mine in enumerate(jobs)], tmp_path)
     assert runs.pipelines == [[*whole]]
     assert [rows(run) for run in runs.runs] == truth([jobs[w] for w in whole])
-    assert f"stages have unequal numbers of workers (2, 2, 1, 2): ranks {left} are in no whole pipeline and are left out" in runs.warnings
+    assert (
+        f"stages have unequal numbers of workers (2, 2, 1, 2): ranks {left} are in no whole pipeline and are left out"
+        in runs.warnings
+    )
     assert f"ranks {missing} ran no forward or backward and are left out" in runs.warnings
     assert any(f"workerlog.{missing}: holds no job" in warning for warning in runs.warnings)
 
@@ -322,15 +367,22 @@ def test_workers_in_no_mesh_are_told_apart_by_likeness_and_this_is_said(tmp_path
     jobs = [*copies(simulate(one_f_one_b(3, 6), uneven), 2), simulate(one_f_one_b(3, 6), uneven)[1]]
     runs = runs_of(jobs, tmp_path)
     assert runs.pipelines == [[0, 2, 4], [1, 3, 5]]
-    assert "stages are told by how long microbatches are away alone: which workers share one is a guess" in runs.warnings
-    assert "stages have unequal numbers of workers (2, 3, 2): ranks 6 are in no whole pipeline and are left out" in runs.warnings
+    assert (
+        "stages are told by how long microbatches are away alone: which workers share one is a guess" in runs.warnings
+    )
+    assert (
+        "stages have unequal numbers of workers (2, 3, 2): ranks 6 are in no whole pipeline and are left out"
+        in runs.warnings
+    )
 
 
 def test_logs_of_forwards_alone_are_ordered_by_their_start(tmp_path: Path) -> None:
     jobs = [[j for j in mine if j.type == "forward"] for mine in simulate(gpipe(4, 6), uneven)]
     runs = runs_of(jobs, tmp_path)
     assert runs.pipelines == [[0, 1, 2, 3]]
-    assert [[row[:1] + row[2:] for row in rows(run)] for run in runs.runs] == [[row[:1] + row[2:] for row in mine] for mine in truth(jobs)]
+    assert [[row[:1] + row[2:] for row in rows(run)] for run in runs.runs] == [
+        [row[:1] + row[2:] for row in mine] for mine in truth(jobs)
+    ]
     assert any("ordered by the start of their first forward" in warning for warning in runs.warnings)
     assert all(any("holds no backward job" in warning for warning in run.warnings) for run in runs.runs)
 
@@ -350,14 +402,18 @@ def test_waits_inside_jobs_are_told_and_change_no_order(tmp_path: Path) -> None:
     """A forward whose first op needs no input starts its job at once, and waits in it."""
     jobs = simulate(one_f_one_b(4, 8), equal_times(), transfer_ns=50 * US)
     early = [
-        [Job(j.type, j.microbatch, mine[i - 1].end_ns if i else 0, j.end_ns) if j.type == "forward" else j for i, j in enumerate(mine)]
+        [
+            Job(j.type, j.microbatch, mine[i - 1].end_ns if i else 0, j.end_ns) if j.type == "forward" else j
+            for i, j in enumerate(mine)
+        ]
         for mine in jobs
     ]
     runs = runs_of(early, tmp_path)
     assert runs.pipelines == [[0, 1, 2, 3]]
     (told,) = [w for w in runs.warnings if "forwards began before" in w]
     assert re.match(
-        r"\d+ of 24 forwards began before the same microbatch had left the stage before, by up to 3\.100 ms \(rank 3 after", told
+        r"\d+ of 24 forwards began before the same microbatch had left the stage before, by up to 3\.100 ms \(rank 3 after",
+        told,
     )
 
 
@@ -365,8 +421,12 @@ def test_waits_inside_jobs_are_told_and_change_no_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1"])
-@pytest.mark.parametrize("clock_ns", [(0, 3 * MS), (5 * MS, -3 * MS), (0, 3600 * 1000 * MS)], ids=["3 ms", "both", "an hour"])
-def test_clocks_of_two_machines_are_aligned_within_the_transfer_time(tmp_path: Path, name: str, clock_ns: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "clock_ns", [(0, 3 * MS), (5 * MS, -3 * MS), (0, 3600 * 1000 * MS)], ids=["3 ms", "both", "an hour"]
+)
+def test_clocks_of_two_machines_are_aligned_within_the_transfer_time(
+    tmp_path: Path, name: str, clock_ns: tuple[int, int]
+) -> None:
     transfer_ns = 40 * US
     jobs = simulate(SCHEDULES[name], equal_times(), transfer_ns=transfer_ns, steps=2)
     runs = runs_of(jobs, tmp_path, Variation(machines=2, clock_ns=clock_ns))
@@ -374,7 +434,10 @@ def test_clocks_of_two_machines_are_aligned_within_the_transfer_time(tmp_path: P
     expected = [[(*row[:5], row[5] + clock_ns[0], row[6] + clock_ns[0]) for row in mine] for mine in truth(jobs)]
     assert [rows(run) for run in runs.runs] == expected
     shift = (clock_ns[0] - clock_ns[1]) / MS
-    assert runs.warnings == [LOWER_BOUND, f"clocks are shifted onto that of machine0: machine1 {shift:+.3f} ms (within 0.040 ms)"]
+    assert runs.warnings == [
+        LOWER_BOUND,
+        f"clocks are shifted onto that of machine0: machine1 {shift:+.3f} ms (within 0.040 ms)",
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -383,7 +446,9 @@ def test_clocks_of_two_machines_are_aligned_within_the_transfer_time(tmp_path: P
     st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]),
     st.integers(0, 200 * US),
 )
-def test_the_true_shift_of_any_clocks_lies_within_the_uncertainty(clock_ns: list[int], name: str, transfer_ns: int) -> None:
+def test_the_true_shift_of_any_clocks_lies_within_the_uncertainty(
+    clock_ns: list[int], name: str, transfer_ns: int
+) -> None:
     jobs = simulate(SCHEDULES[name], uneven, transfer_ns=transfer_ns, steps=2)
     runs = PaddleRuns(*stage_runs([of_jobs(mine, w, w, clock_ns[w]) for w, mine in enumerate(jobs)]))
     assert runs.pipelines == [[0, 1, 2, 3]]
@@ -407,7 +472,9 @@ def test_clocks_of_machines_between_which_nothing_passed_are_left_alone(tmp_path
     runs = runs_of([*jobs, *jobs], tmp_path, Variation(machines=2, clock_ns=(0, 3 * MS)))
     assert runs.pipelines == [[0, 1], [2, 3]]
     assert rows(runs.runs[2])[0][5] == 3 * MS
-    assert runs.warnings[2:] == ["the clocks of machine1 are taken as they are: nothing passed between them and machine0"]
+    assert runs.warnings[2:] == [
+        "the clocks of machine1 are taken as they are: nothing passed between them and machine0"
+    ]
 
 
 def test_a_clock_bounded_on_one_side_is_moved_as_far_as_it_must(tmp_path: Path) -> None:
@@ -419,17 +486,27 @@ def test_a_clock_bounded_on_one_side_is_moved_as_far_as_it_must(tmp_path: Path) 
 
 
 def test_bounds_that_contradict_each_other_are_told(tmp_path: Path) -> None:
-    """The first forward of the second machine began 200 us too early for its input, whatever the clocks; its backward cannot move."""
+    """The first forward of the second machine began 200 us too early for its input, whatever the clocks; its backward
+    cannot move.
+    """
     jobs = simulate(one_f_one_b(2, 4), equal_times())
     first = jobs[1][0]
     jobs[1][0] = Job(first.type, first.microbatch, first.start_ns - 200 * US, first.end_ns)
     runs = runs_of(jobs, tmp_path, Variation(machines=2))
-    assert "no shift of the machines' clocks fits all jobs: some would have to start up to 0.100 ms before what they need" in runs.warnings
+    assert (
+        "no shift of the machines' clocks fits all jobs: some would have to start up to 0.100 ms before what they need"
+        in runs.warnings
+    )
     assert any(w.endswith("machine1 +0.100 ms (within 0.100 ms)") for w in runs.warnings)
-    assert any(w.startswith("1 of 4 forwards began before") and "by up to 0.100 ms (rank 1 after rank 0)" in w for w in runs.warnings)
+    assert any(
+        w.startswith("1 of 4 forwards began before") and "by up to 0.100 ms (rank 1 after rank 0)" in w
+        for w in runs.warnings
+    )
 
 
-@given(st.lists(st.integers(-100, 100), min_size=4, max_size=4), st.lists(st.integers(-30, 60), min_size=12, max_size=12))
+@given(
+    st.lists(st.integers(-100, 100), min_size=4, max_size=4), st.lists(st.integers(-30, 60), min_size=12, max_size=12)
+)
 def test_slack_is_the_least_that_lets_all_bounds_hold(shifts: list[int], extra: list[int]) -> None:
     bound = np.zeros((4, 4), np.int64)
     for (i, j), more in zip(itertools.permutations(range(4), 2), extra, strict=True):
@@ -492,7 +569,9 @@ def test_no_log_crashes_it_and_no_job_is_lost(workers: list[list[tuple[str, int,
         if rank in by_rank:
             run = by_rank[rank]
             no_phase = sum(kind in ("lr", "default", "weird") for kind, *_ in drawn)
-            assert run.ranges.busy_ns.sum() == sum(length for kind, _, _, length in drawn if kind not in ("lr", "default", "weird"))
+            assert run.ranges.busy_ns.sum() == sum(
+                length for kind, _, _, length in drawn if kind not in ("lr", "default", "weird")
+            )
             assert sum(n for reason, n in run.left_out.items() if "no phase" in reason) == no_phase
     ranks = [rank for pipeline in runs.pipelines for rank in pipeline]
     assert len(ranks) == len(set(ranks))

@@ -9,13 +9,15 @@ import pytest
 from graphlink.errors import UsageError
 from graphlink.pipeline.paddle.runs import pipeline_of
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
-from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate
+from tests.simulator.paddle import EPOCH_NS, Job, Variation, write_paddle
 
 MS = 1_000_000
 
 
-def analysed(folder: Path, jobs: Sequence[Sequence[Job]], vary: Variation | None = None, step: str = "all") -> RunPipeline:
+def analysed(
+    folder: Path, jobs: Sequence[Sequence[Job]], vary: Variation | None = None, step: str = "all"
+) -> RunPipeline:
     write_paddle(jobs, folder, vary)
     return pipeline_of(folder, step)
 
@@ -41,11 +43,20 @@ def test_the_oracles_of_the_schedules(
 ) -> None:
     """T_F = 1, T_B = 2, chunks shorter by their number; to 1 us, also with the times as Paddle's clock has them."""
     chunks = 1 + max(op.chunk for op in orders[0])
-    pipeline = analysed(tmp_path, simulate(orders, equal_times(1000 // chunks, 2000 // chunks), steps=2), Variation(as_double=as_double))
-    assert [abs(s.end_ns - s.start_ns - makespan * MS) <= (2 * US if as_double else 0) for s in pipeline.steps] == [True, True]
+    pipeline = analysed(
+        tmp_path, simulate(orders, equal_times(1000 // chunks, 2000 // chunks), steps=2), Variation(as_double=as_double)
+    )
+    assert [abs(s.end_ns - s.start_ns - makespan * MS) <= (2 * US if as_double else 0) for s in pipeline.steps] == [
+        True,
+        True,
+    ]
     assert pipeline.rates.bubble_rate_makespan == pytest.approx(rate, abs=1e-4)
     assert pipeline.rates.bubble_rate_zb == pytest.approx(rate, abs=1e-4)
-    assert (pipeline.stages, pipeline.chunks, pipeline.microbatches) == (len(orders), chunks, 1 + max(op.microbatch for op in orders[0]))
+    assert (pipeline.stages, pipeline.chunks, pipeline.microbatches) == (
+        len(orders),
+        chunks,
+        1 + max(op.microbatch for op in orders[0]),
+    )
     assert (pipeline.schedule, pipeline.theory is not None) == (schedule, True)
     for rank in range(len(orders)):
         work = sum(s.work_ns[rank] for s in pipeline.steps)
@@ -57,7 +68,9 @@ def test_the_oracles_of_the_schedules(
 def test_a_transfer_delay_is_a_dependency_stall(tmp_path: Path) -> None:
     """1F1B grows by 2 c ((p - 1) m / p + p - 2) with a delay c on each boundary."""
     p, m, c = 4, 8, 250 * US
-    without, delayed = (analysed(tmp_path / str(ns), simulate(one_f_one_b(p, m), equal_times(), transfer_ns=ns)) for ns in (0, c))
+    without, delayed = (
+        analysed(tmp_path / str(ns), simulate(one_f_one_b(p, m), equal_times(), transfer_ns=ns)) for ns in (0, c)
+    )
     growth = delayed.steps[0].end_ns - without.steps[0].end_ns
     assert growth == 2 * c * ((p - 1) * m // p + p - 2)
     causes = idle_ns(delayed)
@@ -69,7 +82,10 @@ def test_a_rank_that_stops_for_itself_is_unknown(tmp_path: Path) -> None:
     """Nothing in the logs tells why rank 0 let 300 us go by between two jobs that waited for nobody."""
     jobs = simulate(gpipe(2, 4), equal_times())
     late = 300 * US
-    jobs = [[Job(j.type, j.microbatch, *(ns + late * (ns > 2_000 * US) for ns in (j.start_ns, j.end_ns))) for j in mine] for mine in jobs]
+    jobs = [
+        [Job(j.type, j.microbatch, *(ns + late * (ns > 2_000 * US) for ns in (j.start_ns, j.end_ns))) for j in mine]
+        for mine in jobs
+    ]
     jobs[0][2] = Job("forward", 2, 2_000 * US + late, 3_000 * US + late)
     assert idle_ns(analysed(tmp_path, jobs)).get(Cause.UNKNOWN) == late
 
@@ -84,7 +100,10 @@ def test_pipelines_side_by_side_are_one_report_of_all_ranks(tmp_path: Path) -> N
 
 def test_machines_whose_clocks_differ_have_the_same_bubbles(tmp_path: Path) -> None:
     jobs = simulate(one_f_one_b(4, 8), equal_times(), transfer_ns=40 * US, steps=2)
-    one, two = (analysed(tmp_path / name, jobs, Variation(machines=2, clock_ns=clock)) for name, clock in (("a", ()), ("b", (0, 3 * MS))))
+    one, two = (
+        analysed(tmp_path / name, jobs, Variation(machines=2, clock_ns=clock))
+        for name, clock in (("a", ()), ("b", (0, 3 * MS)))
+    )
     assert idle_ns(one) == idle_ns(two)
     assert one.rates == two.rates
 

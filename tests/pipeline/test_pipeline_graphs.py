@@ -46,11 +46,17 @@ def replayed(folder: Path) -> tuple[int, list[dict[tuple[str, int, int], tuple[i
     for (low, high), graph in zip(work.bounds, files.values(), strict=True):
         names = [graph.name_of(node) for node in range(high - low)]
         here = {}
-        stage, microbatch = (read_column(folder, int(graph.metadata.rank or 0), name) for name in ("pipeline_stage", "pipeline_microbatch"))
+        stage, microbatch = (
+            read_column(folder, int(graph.metadata.rank or 0), name)
+            for name in ("pipeline_stage", "pipeline_microbatch")
+        )
         for node in range(high - low):
             if node in stage:
                 phase = {"forward": "F", "backward": "B", "input": "I", "weight": "W"}[names[node].split()[0]]
-                here[phase, stage[node], microbatch[node]] = (int(played.begin_ns[low + node]), int(played.end_ns[low + node]))
+                here[phase, stage[node], microbatch[node]] = (
+                    int(played.begin_ns[low + node]),
+                    int(played.end_ns[low + node]),
+                )
         ran.append(here)
     return int(played.end_ns.max()), ran
 
@@ -83,7 +89,9 @@ def same(folder: Path, made: tuple[Order, ...], timed: Timed) -> None:
         assert ran[rank] == dict(zip(actions(order), computed, strict=True))
 
 
-@pytest.mark.parametrize(("schedule", "p", "m", "v"), [case for case in possible([(2, 4), (3, 6), (4, 8)]) if case[3] < 3])
+@pytest.mark.parametrize(
+    ("schedule", "p", "m", "v"), [case for case in possible([(2, 4), (3, 6), (4, 8)]) if case[3] < 3]
+)
 def test_a_replay_gives_what_was_computed(tmp_path: Path, schedule: str, p: int, m: int, v: int) -> None:
     times = some_times(p * m + v, p * v)
     made = orders(schedule, p, m, v)
@@ -149,7 +157,14 @@ def test_two_ranks_by_hand(tmp_path: Path) -> None:
         "4 send gradients of stage 1 45-50 <- event:2",
         "5 end 75-75 <- sync:3 sync:4",
     ]
-    assert first.type.tolist() == [NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.COMP, NodeType.COMP]
+    assert first.type.tolist() == [
+        NodeType.COMP,
+        NodeType.COMM_SEND,
+        NodeType.COMM_RECV,
+        NodeType.COMP,
+        NodeType.COMP,
+        NodeType.COMP,
+    ]
     assert first.comm_size.tolist() == [0, 250_000, 250_000, 0, 0, 0]
     assert (first.comm_dst[1], first.comm_src[2]) == (1, 1)
     assert (first.comm_tag[1], first.comm_tag[2]) == (second.comm_tag[0], second.comm_tag[4])

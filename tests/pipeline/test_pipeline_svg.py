@@ -22,7 +22,18 @@ from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.pipeline.svg import encode, picture
 from graphlink.tables import concat, take
-from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
+from tests.pipeline.pipelines import (
+    EQUAL,
+    Box,
+    Gap,
+    gaps_of,
+    interleaved,
+    one_f_one_b,
+    pipeline,
+    played,
+    simple,
+    with_optimizer,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 INSIDE = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
@@ -124,7 +135,9 @@ def test_areas_are_times(run: tuple[RunPipeline, Drawn]) -> None:
         for row in range(len(panel.labels)):
             truth: Counter[str] = Counter()
             inside = panel.marks
-            for r, look, start, end, high in zip(inside.row, inside.look, inside.start_ns, inside.end_ns, panel.height, strict=True):
+            for r, look, start, end, high in zip(
+                inside.row, inside.look, inside.start_ns, inside.end_ns, panel.height, strict=True
+            ):
                 if look < FIRST_CAUSE:
                     truth[name_of(Pass(look))] += int(end - start) * (r == row)
                 elif r == row:
@@ -141,7 +154,9 @@ def test_boxes_and_bubbles_are_counted() -> None:
     made = simple()
     for cause in Cause:
         assert drawn.count(cause) == int(np.count_nonzero(made.idle.cause == cause))
-    assert sorted(Counter(drawn.numbers()).items()) == sorted([*((f"{p}{k}", 4) for p in "FB" for k in range(8)), ("OPT", 4)])
+    assert sorted(Counter(drawn.numbers()).items()) == sorted(
+        [*((f"{p}{k}", 4) for p in "FB" for k in range(8)), ("OPT", 4)]
+    )
 
 
 def test_rectangles_lie_where_their_times_say() -> None:
@@ -149,7 +164,9 @@ def test_rectangles_lie_where_their_times_say() -> None:
     ranges = made.runs[2].ranges
     per_pixel = (ranges.end_ns.max() - made.steps[0].start_ns) / drawn.width()
     boxes = [r for r in drawn.own(2) if (r.get("class") or "").startswith("p")]
-    for rect, start, end in zip(boxes, ranges.start_ns - made.steps[0].start_ns, ranges.end_ns - made.steps[0].start_ns, strict=True):
+    for rect, start, end in zip(
+        boxes, ranges.start_ns - made.steps[0].start_ns, ranges.end_ns - made.steps[0].start_ns, strict=True
+    ):
         assert float(rect.get("x", "")) == pytest.approx(start / per_pixel, abs=0.006)
         assert float(rect.get("x", "")) + float(rect.get("width", "")) == pytest.approx(end / per_pixel, abs=0.016)
 
@@ -179,10 +196,14 @@ def test_unknown_has_its_entry_even_where_there_is_none() -> None:
 
 def test_tooltips_tell_all() -> None:
     tips = Drawn(encode(simple(chunks=2))).tips()
-    assert any(t.startswith("F, microbatch 3, stage 5, chunk 1\nrank 1: stages 1, 5\nstarts at ") and "range: by hand" in t for t in tips)
+    assert any(
+        t.startswith("F, microbatch 3, stage 5, chunk 1\nrank 1: stages 1, 5\nstarts at ") and "range: by hand" in t
+        for t in tips
+    )
     tips = Drawn(encode(all_causes())).tips()
     assert any(
-        re.fullmatch(r"straggler_wait\nstage 0\nstarts at [\d.]+ ms, takes [\d.]+ ms\nkernel <STRAGGLER_WAIT> & co", t) for t in tips
+        re.fullmatch(r"straggler_wait\nstage 0\nstarts at [\d.]+ ms, takes [\d.]+ ms\nkernel <STRAGGLER_WAIT> & co", t)
+        for t in tips
     )
     assert any("launch_starved" in t and "inside a box" in t for t in tips)
 
@@ -233,7 +254,9 @@ def test_numbers_leave_when_boxes_get_small(p: int, m: int) -> None:
     drawn = Drawn(encode(simple(p, m)))
     numbers = drawn.numbers()
     assert bool(numbers) == (p < 64)
-    fonts = [float(g.get("font-size", "")) for row in drawn.rows for g in row if (g.get("class") or "").startswith("m x")]
+    fonts = [
+        float(g.get("font-size", "")) for row in drawn.rows for g in row if (g.get("class") or "").startswith("m x")
+    ]
     assert all(size >= 8 for size in fonts)
     rows = drawn.rows[0]
     for group in [g for g in rows if (g.get("class") or "").startswith("m x")]:
@@ -255,7 +278,9 @@ def test_the_largest_is_quick_and_small() -> None:
         areas = drawn.areas(row)
         assert areas["p0"] == pytest.approx(512 * 1_000_000 / whole * drawn.width(), rel=0.01)
         assert areas["p1"] == pytest.approx(512 * 2_000_000 / whole * drawn.width(), rel=0.01)
-    assert sum("microbatch" not in t and " x F of " in t for t in drawn.tips()) > 1000  # tooltips of what has no room of its own
+    assert (
+        sum("microbatch" not in t and " x F of " in t for t in drawn.tips()) > 1000
+    )  # tooltips of what has no room of its own
 
 
 def test_bubbles_without_number_stay_within_some_megabytes() -> None:
@@ -265,7 +290,11 @@ def test_bubbles_without_number_stay_within_some_megabytes() -> None:
     gaps = [
         [
             Gap(int(s), int(s) + 200, Cause(int(c)), "x")
-            for s, c in zip(np.sort(rng.choice(200_000, 20_000, False)) * 1000 + b[0].start_ns, rng.integers(3, 5, 20_000), strict=True)
+            for s, c in zip(
+                np.sort(rng.choice(200_000, 20_000, False)) * 1000 + b[0].start_ns,
+                rng.integers(3, 5, 20_000),
+                strict=True,
+            )
         ]
         for b in boxes
     ]
@@ -310,7 +339,11 @@ def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
     gaps = take(gaps, ~gaps.is_box)
     plain = [(r, g.start_ns - 77, g.end_ns - 77, g.cause) for r, mine in enumerate(gaps_of(by_rank)) for g in mine]
     found = zip(
-        gaps.row.tolist(), gaps.start_ns.tolist(), gaps.end_ns.tolist(), map(Cause, (gaps.look - FIRST_CAUSE).tolist()), strict=True
+        gaps.row.tolist(),
+        gaps.start_ns.tolist(),
+        gaps.end_ns.tolist(),
+        map(Cause, (gaps.look - FIRST_CAUSE).tolist()),
+        strict=True,
     )
     assert sorted(found) == sorted(plain)
 
@@ -330,7 +363,9 @@ def test_of_many_steps_three_are_drawn_and_the_rest_is_said() -> None:
 
 
 def test_ranges_of_no_step_are_said() -> None:
-    boxes = [[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30), Box(Pass.OPT, NOWHERE, NOWHERE, 40, 50, NOWHERE, NOWHERE)]]
+    boxes = [
+        [Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30), Box(Pass.OPT, NOWHERE, NOWHERE, 40, 50, NOWHERE, NOWHERE)]
+    ]
     assert "not drawn: 1 ranges of no known step" in Drawn(encode(pipeline(boxes))).text
 
 
@@ -344,7 +379,12 @@ def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
 
 
 def test_boxes_at_the_same_time_share_the_row() -> None:
-    boxes = [Box(Pass.F, 0, 0, 0, 100), Box(Pass.B, 0, 0, 50, 150), Box(Pass.F, 0, 1, 150, 250), Box(Pass.B, 0, 1, 248, 350)]
+    boxes = [
+        Box(Pass.F, 0, 0, 0, 100),
+        Box(Pass.B, 0, 0, 50, 150),
+        Box(Pass.F, 0, 1, 150, 250),
+        Box(Pass.B, 0, 1, 248, 350),
+    ]
     panel = computed("", ("a",), boxes_of(boxes))
     boxed = [(int(panel.marks.start_ns[i]), panel.top[i], panel.height[i]) for i in np.flatnonzero(panel.marks.is_box)]
     assert boxed == [(0, 0, 0.5), (50, 0.5, 0.5), (150, 0, 1), (248, 0, 1)]  # two ns in common are no reason
@@ -357,12 +397,18 @@ def test_boxes_at_the_same_time_share_the_row() -> None:
 @settings(max_examples=200, deadline=None)
 def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: list[tuple[int, int, int]]) -> None:
     made = boxes_of([Box(Pass.F, r, 0, s, s + n) for r, s, n in boxes])
-    row, start, length = (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
+    row, start, length = (
+        (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
+    )
     which = np.arange(len(row))
     free = Marks(row, FIRST_CAUSE + row, start, start + length, which, which, which, np.zeros_like(row), ())
     panel = arranged("", ("a", "b", "c"), 0, 0, concat(made, free))
     marks = panel.marks
-    found = {int(k): bool(layer == 2) for k, layer, is_box in zip(marks.microbatch, panel.layer, marks.is_box, strict=True) if not is_box}
+    found = {
+        int(k): bool(layer == 2)
+        for k, layer, is_box in zip(marks.microbatch, panel.layer, marks.is_box, strict=True)
+        if not is_box
+    }
     plain = {i: any(a == r and s <= b and b + n <= s + k for r, s, k in boxes) for i, (a, b, n) in enumerate(gaps)}
     assert found == plain
 
@@ -392,7 +438,9 @@ def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
     assert areas["p0"] == pytest.approx(half, rel=0.005)
     assert areas["p1"] == pytest.approx(half * 0.4, rel=0.005)
     assert areas[name_of(Cause.DEPENDENCY_STALL)] == pytest.approx(half * 0.6, rel=0.005)
-    shapes = re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", " ".join(p.get("d", "") for p in drawn.rows[0].findall(f"{SVG}path")))
+    shapes = re.findall(
+        r"M([\d.]+) [\d.]+h([\d.]+)v", " ".join(p.get("d", "") for p in drawn.rows[0].findall(f"{SVG}path"))
+    )
     assert max(float(wide) for _, wide in shapes) <= 2.01
     assert len({x for x, _ in shapes}) > 0.9 * drawn.width()
 
@@ -455,7 +503,11 @@ def lab(colour: str, vision: str) -> np.ndarray:
     encoded = np.array(list(bytes.fromhex(colour[1:]))) / 255
     linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
     seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
-    x, y, z = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ seen / [0.9505, 1, 1.089]
+    x, y, z = (
+        np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        @ seen
+        / [0.9505, 1, 1.089]
+    )
     f = [np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z)]
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 

@@ -36,7 +36,9 @@ def asked(given: RunPipeline) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("given", [simple(), simple(chunks=2, steps=2), simple(split_backward=True)], ids=["1F1B", "chunks", "I and W"])
+@pytest.mark.parametrize(
+    "given", [simple(), simple(chunks=2, steps=2), simple(split_backward=True)], ids=["1F1B", "chunks", "I and W"]
+)
 def test_a_slice_a_range_and_one_an_idle_interval(given: RunPipeline) -> None:
     rows = asked(given)
     assert len(rows) == sum(len(run.ranges.phase) for run in given.runs) + len(given.idle.rank)
@@ -58,7 +60,9 @@ def test_a_slice_a_range_and_one_an_idle_interval(given: RunPipeline) -> None:
         free, idle = [r for r in rows if r["row"] == f"bubbles of {label}"], given.idle
         at = np.flatnonzero(idle.rank == rank)
         assert [r["name"] for r in free] == [Cause(c).name.lower() for c in idle.cause[at]]
-        assert [(r["ts"], r["ts"] + r["dur"]) for r in free] == list(zip(idle.start_ns[at].tolist(), idle.end_ns[at].tolist(), strict=True))
+        assert [(r["ts"], r["ts"] + r["dur"]) for r in free] == list(
+            zip(idle.start_ns[at].tolist(), idle.end_ns[at].tolist(), strict=True)
+        )
         assert [r["evidence"] for r in free] == [idle.texts[k] for k in idle.evidence[at]]
         assert [r["step"] for r in free] == idle.step[at].tolist()
 

@@ -13,8 +13,8 @@ from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.run import job
-from graphlink.testing.pipeline_losses import HOWS, Loss
-from graphlink.testing.pipelines import PipelineRun, PipelineTraining, pipeline_run
+from tests.simulator.pipeline_losses import HOWS, Loss
+from tests.simulator.pipelines import PipelineRun, PipelineTraining, pipeline_run
 
 LOST_NS = 300_000
 CAUSES = [(cause, how) for cause, hows in HOWS.items() for how in hows]
@@ -22,7 +22,9 @@ CAUSES = [(cause, how) for cause, hows in HOWS.items() for how in hows]
 
 def analysed(true: PipelineRun, **written: Any) -> RunPipeline:
     with tempfile.TemporaryDirectory() as folder:
-        ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder, **written)]
+        ready = [
+            job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder, **written)
+        ]
     found = analyse([r.staged.run for r in ready])
     assert found is not None, [r.warnings for r in ready]
     return found
@@ -30,7 +32,12 @@ def analysed(true: PipelineRun, **written: Any) -> RunPipeline:
 
 def idle_of(found: RunPipeline) -> Counter[tuple[int, str]]:
     out: Counter[tuple[int, str]] = Counter()
-    rows = zip(found.idle.rank.tolist(), found.idle.cause.tolist(), (found.idle.end_ns - found.idle.start_ns).tolist(), strict=True)
+    rows = zip(
+        found.idle.rank.tolist(),
+        found.idle.cause.tolist(),
+        (found.idle.end_ns - found.idle.start_ns).tolist(),
+        strict=True,
+    )
     for rank, cause, length in rows:
         out[rank, Cause(cause).name.lower()] += length
     return out
@@ -59,7 +66,9 @@ def assert_true(true: PipelineRun, found: RunPipeline, within_ns: int = 1_000) -
             )
         )
         assert got_ranges == sorted(
-            (t.phase, t.stage, t.chunk, t.microbatch, t.busy_ns) for t in true.ranges if t.rank == rank and t.phase != "OPT"
+            (t.phase, t.stage, t.chunk, t.microbatch, t.busy_ns)
+            for t in true.ranges
+            if t.rank == rank and t.phase != "OPT"
         )
 
 
@@ -74,22 +83,28 @@ def test_a_loss_is_told_by_its_cause(cause: str, how: str, schedule: str) -> Non
     assert true.idle_ns().get(cause, 0) - without.idle_ns().get(cause, 0) >= LOST_NS
 
 
-# Without rows what a host or a stream waited for is inferred, and a wait that is short, or that several ops explain, is not.
+# Without rows what a host or a stream waited for is inferred, and a wait that is short, or that several ops explain, is
+# not.
 UNTOLD = {("profiler_artefact", "first-collective")}
 
 
 @pytest.mark.parametrize(("cause", "how"), [c for c in CAUSES if c not in UNTOLD])
 def test_a_loss_is_told_without_synchronisation_rows(cause: str, how: str) -> None:
     more: dict[str, Any] = {"optimizer_ns": 400_000, "norm_ns": 100_000} if cause == "optimizer_sync" else {}
-    true = pipeline_run(PipelineTraining("1F1B", autograd_thread=False, losses=(Loss(cause, LOST_NS, how=how),), **more))
+    true = pipeline_run(
+        PipelineTraining("1F1B", autograd_thread=False, losses=(Loss(cause, LOST_NS, how=how),), **more)
+    )
     assert_true(true, analysed(true, cuda_sync=False))
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks"), [("GPipe", 1), ("1F1B", 1), ("interleaved", 2), ("interleaved", 4), ("ZB-H1", 1), ("ZB-H2", 1)]
+    ("schedule", "chunks"),
+    [("GPipe", 1), ("1F1B", 1), ("interleaved", 2), ("interleaved", 4), ("ZB-H1", 1), ("ZB-H2", 1)],
 )
 @pytest.mark.parametrize(("transfer_ns", "visible"), [(0, False), (500_000, False), (500_000, True)])
-def test_an_undisturbed_run_loses_what_its_schedule_must(schedule: str, chunks: int, transfer_ns: int, visible: bool) -> None:
+def test_an_undisturbed_run_loses_what_its_schedule_must(
+    schedule: str, chunks: int, transfer_ns: int, visible: bool
+) -> None:
     true = pipeline_run(PipelineTraining(schedule, chunks=chunks, transfer_ns=transfer_ns, visible=visible))
     found = analysed(true)
     assert found.schedule == schedule
@@ -114,7 +129,9 @@ ORACLES = [
 
 
 @pytest.mark.parametrize(("stages", "microbatches", "schedule", "chunks", "units", "rate"), ORACLES)
-def test_the_rates_of_the_papers(stages: int, microbatches: int, schedule: str, chunks: int, units: float, rate: float) -> None:
+def test_the_rates_of_the_papers(
+    stages: int, microbatches: int, schedule: str, chunks: int, units: float, rate: float
+) -> None:
     each = 1_000_000 // chunks
     true = pipeline_run(PipelineTraining(schedule, stages, microbatches, chunks, each, each, each))
     found = analysed(true)
@@ -127,7 +144,9 @@ def test_the_rates_of_the_papers(stages: int, microbatches: int, schedule: str, 
 @pytest.mark.parametrize("names", ["zero-bubble", "gpipe", "vescale", "deepspeed", "paddle"])
 def test_every_framework_s_names(names: str) -> None:
     true = pipeline_run(
-        PipelineTraining("1F1B", names=names, transfer_ns=100_000, visible=True, steps=2, optimizer_ns=300_000, norm_ns=100_000)
+        PipelineTraining(
+            "1F1B", names=names, transfer_ns=100_000, visible=True, steps=2, optimizer_ns=300_000, norm_ns=100_000
+        )
     )
     found = analysed(true)
     assert found.schedule == "1F1B"
@@ -138,10 +157,14 @@ def test_every_framework_s_names(names: str) -> None:
 @pytest.mark.parametrize("names", ["none", "megatron"])
 @pytest.mark.parametrize("autograd_thread", [True, False])
 def test_a_run_without_names_is_inferred(names: str, autograd_thread: bool) -> None:
-    true = pipeline_run(PipelineTraining("1F1B", names=names, transfer_ns=100_000, visible=True, autograd_thread=autograd_thread))
+    true = pipeline_run(
+        PipelineTraining("1F1B", names=names, transfer_ns=100_000, visible=True, autograd_thread=autograd_thread)
+    )
     found = analysed(true)
     assert found.schedule == "1F1B"
-    assert {r.rules[k] for r in (one.ranges for one in found.runs) for k in r.rule[r.phase != Pass.OPT].tolist()} == {RULE}
+    assert {r.rules[k] for r in (one.ranges for one in found.runs) for k in r.rule[r.phase != Pass.OPT].tolist()} == {
+        RULE
+    }
     assert_true(true, found)
 
 

@@ -15,8 +15,8 @@ from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.pipeline.paddle import logs as paddle_lines
 from graphlink.pipeline.paddle.logs import JobLog, read_paddle
-from graphlink.testing.paddle import EPOCH_NS, Job, Variation, job_line, write_paddle
 from tests.paddle_runs import equal_times, gpipe, interleaved, one_f_one_b, simulate
+from tests.simulator.paddle import EPOCH_NS, Job, Variation, job_line, write_paddle
 
 JOBS = simulate(one_f_one_b(3, 4), equal_times(), transfer_ns=70_001, steps=2)
 
@@ -53,7 +53,8 @@ def test_what_was_written_is_read_whatever_stands_between(tmp_path: Path, number
 
 def test_the_line_of_the_reference(tmp_path: Path) -> None:
     line = (
-        "I1020 09:15:07.265326 22317 standalone_executor.cc:217] Profiler Info: Job (3), type = forward, micro_batch_id = 2, "
+        "I1020 09:15:07.265326 22317 standalone_executor.cc:217] Profiler Info: Job (3), type = forward, "
+        "micro_batch_id = 2, "
         "job_start_time = 1697793307213.760986, job_end_time = 1697793307254.006104\n"
     )
     log = one_line(tmp_path, line)
@@ -64,7 +65,9 @@ def test_the_line_of_the_reference(tmp_path: Path) -> None:
 def test_older_lines_have_no_microbatch(tmp_path: Path) -> None:
     write_paddle(JOBS, tmp_path, Variation(number="job", microbatch_field=False))
     log = read_paddle(tmp_path)[1]
-    assert [(kind, start, end) for kind, _, start, end in rows(log)] == [(kind, start, end) for kind, _, start, end in written(JOBS[1])]
+    assert [(kind, start, end) for kind, _, start, end in rows(log)] == [
+        (kind, start, end) for kind, _, start, end in written(JOBS[1])
+    ]
     assert set(log.microbatch.tolist()) == {NOWHERE}
 
 
@@ -116,7 +119,9 @@ def test_a_last_line_cut_anywhere_is_the_job_or_counted_but_never_another_job(tm
     for length in range(begin, len(whole) + 1):
         log = one_line(tmp_path, whole[:length])
         assert rows(log)[0] == ("forward", 0, 1_000, 2_000_000)
-        assert rows(log)[1:] == ([("backward", 0, 3_000_000, 4_123_456)] if length == len(whole) else []), whole[begin:length]
+        assert rows(log)[1:] == ([("backward", 0, 3_000_000, 4_123_456)] if length == len(whole) else []), whole[
+            begin:length
+        ]
         cut = marker <= length < len(whole)
         assert log.left_out.get("last line cut off", 0) == cut
         assert any("is cut off in its last line, 2" in w for w in log.warnings) == cut
@@ -139,7 +144,9 @@ def test_a_last_line_cut_anywhere_is_the_job_or_counted_but_never_another_job(tm
         (".000001", "000001e+12"),
     ],
 )
-def test_a_job_whose_numbers_cannot_be_read_is_an_error_with_file_and_line(tmp_path: Path, change: tuple[str, str]) -> None:
+def test_a_job_whose_numbers_cannot_be_read_is_an_error_with_file_and_line(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
     line = job_line(Job("forward", 2, 1, 1_000_001), 7)
     assert change[0] in line
     wrong = line.replace(*change)
@@ -258,7 +265,9 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=8)), min_size=1, max_size=6))
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=8)), min_size=1, max_size=6)
+)
 def test_damage_is_an_error_or_is_counted_and_adds_no_job(edits: list[tuple[int, int, bytes]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -68,7 +68,9 @@ def test_a_1f1b_run_without_any_range_is_inferred() -> None:
         for step in (2, 3):
             here = mine & (r.step == step)
             assert r.stage[here].tolist() == [rank] * 16
-            order = [f"{Pass(p).name}{m}" for p, m in zip(r.phase[here].tolist(), r.microbatch[here].tolist(), strict=True)]
+            order = [
+                f"{Pass(p).name}{m}" for p, m in zip(r.phase[here].tolist(), r.microbatch[here].tolist(), strict=True)
+            ]
             warm = 3 - rank
             expected = [f"F{k}" for k in range(warm)]
             expected += [x for k in range(8 - warm) for x in (f"F{warm + k}", f"B{k}")]
@@ -86,7 +88,9 @@ def test_of_a_pipeline_the_parts_of_theory_add_up() -> None:
     assert found.theory.bubble_rate_makespan == pytest.approx(3 / 11)
 
 
-@pytest.mark.parametrize("name", ["megatron-tp2-v100/kineto_0", "resnet-ddp2-a100/kineto_0", "vgg13-h100/kineto_0", "dlrm8-v100/kineto_0"])
+@pytest.mark.parametrize(
+    "name", ["megatron-tp2-v100/kineto_0", "resnet-ddp2-a100/kineto_0", "vgg13-h100/kineto_0", "dlrm8-v100/kineto_0"]
+)
 def test_a_run_that_is_no_pipeline_has_none(name: str) -> None:
     files = sorted(TRACES.parent.glob(f"{name}.json*"))
     staged = job.prepare(job.Inputs(kineto=files[0]), job.Options(sync="cuda")).staged

@@ -99,7 +99,9 @@ def swap(ranges: Ranges, at: int) -> Ranges:
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([case for case in ALL if case[1] >= 3 and case[2] >= 6]), st.data())
-def test_one_swapped_pair_is_unknown_with_the_nearest_and_where(case: tuple[str, int, int, int], data: st.DataObject) -> None:
+def test_one_swapped_pair_is_unknown_with_the_nearest_and_where(
+    case: tuple[str, int, int, int], data: st.DataObject
+) -> None:
     schedule, p, m, v = case
     whole = run(schedule, p, m, v)
     rank = data.draw(st.integers(0, p - 1))
@@ -113,7 +115,9 @@ def test_one_swapped_pair_is_unknown_with_the_nearest_and_where(case: tuple[str,
     found = recognise([swap(ranges, at) if k == rank else ranges for k, ranges in enumerate(whole)])
     assert (found.schedule, found.nearest, found.steps) == ("unknown", schedule, ())
     names = [f"{phase} of stage {stage}, microbatch {k}" for phase, stage, k in there]
-    assert found.difference == (f"step 0, rank {rank}, position {at} of {len(there)}: expected {names[at]}, found {names[at + 1]}")
+    assert found.difference == (
+        f"step 0, rank {rank}, position {at} of {len(there)}: expected {names[at]}, found {names[at + 1]}"
+    )
     assert (found.stages, found.chunks) == (p, v)
 
 
@@ -137,7 +141,9 @@ def test_a_stage_that_lies_elsewhere_is_a_difference() -> None:
 
 
 def test_two_directions_numbered_by_layer_are_dualpipe() -> None:
-    by_layer = [replace(ranges, stage=ranges.stage % 4, microbatch=ranges.microbatch % 4) for ranges in run("DualPipe", 4, 8, 2)]
+    by_layer = [
+        replace(ranges, stage=ranges.stage % 4, microbatch=ranges.microbatch % 4) for ranges in run("DualPipe", 4, 8, 2)
+    ]
     found = recognise(by_layer)
     assert seen(found) == ("DualPipe", 4, 8, 2)
     assert max(int(order.stage.max()) for order in found.steps[0].orders) == 7
@@ -206,7 +212,9 @@ def test_only_complete_steps_count() -> None:
     assert seen(found) == ("1F1B", 4, 8, 1)
     assert [step.step for step in found.steps] == [1]
     assert set(found.left_out) == {0, 2}
-    assert re.fullmatch(r"rank 0 has \d F, 8 B, 0 I and 0 W: not each of 8 microbatches once in 1 chunk\(s\)", found.left_out[0])
+    assert re.fullmatch(
+        r"rank 0 has \d F, 8 B, 0 I and 0 W: not each of 8 microbatches once in 1 chunk\(s\)", found.left_out[0]
+    )
     rows = found.steps[0].rows
     assert all((ranges.step[row] == 1).all() for ranges, row in zip(joined(begun, second, ended), rows, strict=True))
 
@@ -256,7 +264,9 @@ def chunk_by_chunk(p: int, m: int, v: int) -> list[Ranges]:
     for rank, order in enumerate(orders("GPipe", p, m)):
         stage = np.tile(np.arange(v) * p + rank, 2 * m)
         stage[m * v :] = stage[m * v :][::-1]
-        made.append(Order(np.repeat(order.phase, v), stage, np.repeat(order.microbatch, v), np.zeros(2 * m * v, np.bool_)))
+        made.append(
+            Order(np.repeat(order.phase, v), stage, np.repeat(order.microbatch, v), np.zeros(2 * m * v, np.bool_))
+        )
     return ran(tuple(made), v)
 
 
@@ -267,7 +277,10 @@ def test_numbers_for_which_no_schedule_exists() -> None:
     found = recognise(chunk_by_chunk(4, 11, 3))
     assert seen(found) == ("unknown", 4, 11, 3)
     assert found.nearest == ""
-    assert found.difference == "step 0: no schedule with full backwards exists for 4 ranks, 3 chunk(s) a rank and 11 microbatches"
+    assert (
+        found.difference
+        == "step 0: no schedule with full backwards exists for 4 ranks, 3 chunk(s) a rank and 11 microbatches"
+    )
 
 
 @pytest.mark.skipif(not INTERLEAVED_ZB.is_dir(), reason="needs the public traces in ../shared/traces")
@@ -280,7 +293,9 @@ def test_the_ranges_that_torch_wrote() -> None:
 def _torch_ranges(path: Path) -> Ranges:
     """Of the two steps of a file, times in ns as far as its us tell; chunks are left to be found."""
     rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    there = [(row, re.fullmatch(r"PP:(\d+)([FBIW])(\d+)", str(row.get("name")))) for row in rows if row.get("ph") == "X"]
+    there = [
+        (row, re.fullmatch(r"PP:(\d+)([FBIW])(\d+)", str(row.get("name")))) for row in rows if row.get("ph") == "X"
+    ]
     ranges = sorted((float(row["ts"]), float(row["dur"]), match.groups()) for row, match in there if match)
     count = len(ranges)
     stage, phase, microbatch = zip(*(match for _, _, match in ranges), strict=True)

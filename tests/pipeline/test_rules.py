@@ -19,7 +19,11 @@ F, B, I, W, OPT = Pass.F, Pass.B, Pass.I, Pass.W, Pass.OPT  # noqa: E741
         ("PP:2F0", "torch-pipelining", [Reading(F, stage=2, microbatch=0)]),
         ("PP:12W31", "torch-pipelining", [Reading(W, stage=12, microbatch=31)]),
         ("PP:4I7", "torch-pipelining", [Reading(I, stage=4, microbatch=7)]),
-        ("PP:(0F8;3B2)OVERLAP_F_B", "torch-pipelining", [Reading(F, stage=0, microbatch=8), Reading(B, stage=3, microbatch=2)]),
+        (
+            "PP:(0F8;3B2)OVERLAP_F_B",
+            "torch-pipelining",
+            [Reading(F, stage=0, microbatch=8), Reading(B, stage=3, microbatch=2)],
+        ),
         ("PP:3SEND_F1", "torch-pipelining", []),
         ("PP:1UNSHARD", "torch-pipelining", []),
         ("F128.10.10", "zero-bubble", [Reading(F, chunk=10, microbatch=128)]),
@@ -58,7 +62,9 @@ def test_a_name_says(name: str, rule: str, says: list[Reading]) -> None:
     assert list(read) == says
 
 
-@pytest.mark.parametrize("name", ["aten::forward_hook", "Forward 3x", "PP:F0", "layer_norm", "Backward", "F0.0", "nccl:send", "", "1F1B "])
+@pytest.mark.parametrize(
+    "name", ["aten::forward_hook", "Forward 3x", "PP:F0", "layer_norm", "Backward", "F0.0", "nccl:send", "", "1F1B "]
+)
 def test_a_name_that_is_no_range_says_nothing(name: str) -> None:
     assert name not in readings([name], (*RULES, OPTIMIZER))
 
@@ -78,7 +84,11 @@ def test_a_rule_of_the_user_goes_first_and_its_words_are_translated() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "what"),
-    [("(", "is no regular expression"), (r"F(?P<microbatch>\d+)", "has no group"), (r"(?P<phase>F)(?P<rank>\d)", "has a group 'rank'")],
+    [
+        ("(", "is no regular expression"),
+        (r"F(?P<microbatch>\d+)", "has no group"),
+        (r"(?P<phase>F)(?P<rank>\d)", "has a group 'rank'"),
+    ],
 )
 def test_a_rule_of_the_user_that_cannot_be_is_refused(pattern: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):

@@ -22,7 +22,9 @@ needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public 
 
 
 @pytest.mark.parametrize(("schedule", "p", "m", "v"), list(possible(SIZES)))
-def test_every_rank_runs_each_microbatch_once_through_its_chunks_and_nothing_waits_for_ever(schedule: str, p: int, m: int, v: int) -> None:
+def test_every_rank_runs_each_microbatch_once_through_its_chunks_and_nothing_waits_for_ever(
+    schedule: str, p: int, m: int, v: int
+) -> None:
     made = orders(schedule, p, m, v)
     directions = 2 if schedule == "DualPipe" else 1
     for rank, order in enumerate(made):
@@ -52,7 +54,9 @@ def test_interleaved_zb_is_what_torch_ran() -> None:
 
 @needs_traces
 def test_1f1b_is_what_torch_ran() -> None:
-    """No ranges there: four linear layers a stage, so four of their ops in a row are a forward, of their gradients a backward."""
+    """No ranges there: four linear layers a stage, so four of their ops in a row are a forward, of their gradients a
+    backward.
+    """
     kinds = {"aten::linear": "F", "autograd::engine::evaluate_function: AddmmBackward0": "B"}
     for rank, order in enumerate(orders("1F1B", 4, 8)):
         layers = [kinds[name] for name in _names(TRACES / "1f1b" / f"kineto_{rank}.json.gz") if name in kinds]
@@ -79,8 +83,12 @@ def test_small_orders() -> None:
     assert short(orders("ZB-H1", 2, 3)[1]) == "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2"
     assert short(orders("ZB-H2", 2, 4)[0]) == "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3"
     assert short(orders("ZB-H2", 2, 4)[1]) == "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 1W1 1W2 1W3"
-    assert short(orders("ZB-V", 2, 3, 2)[0]) == "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2"
-    assert short(orders("ZB-V", 2, 3, 2)[1]) == "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"
+    assert (
+        short(orders("ZB-V", 2, 3, 2)[0]) == "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2"
+    )
+    assert (
+        short(orders("ZB-V", 2, 3, 2)[1]) == "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2"
+    )
 
 
 def test_dualpipe_as_deepseeks_code_steps_through_it() -> None:
@@ -141,7 +149,10 @@ def test_virtual_stages() -> None:
         [8, 9, 10, 11],
     ]
     for schedule in ("ZB-V", "DualPipe"):
-        assert [[stage_of(schedule, rank, chunk, 4) for rank in range(4)] for chunk in range(2)] == [[0, 1, 2, 3], [7, 6, 5, 4]]
+        assert [[stage_of(schedule, rank, chunk, 4) for rank in range(4)] for chunk in range(2)] == [
+            [0, 1, 2, 3],
+            [7, 6, 5, 4],
+        ]
 
 
 @pytest.mark.parametrize(

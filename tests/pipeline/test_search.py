@@ -1,4 +1,6 @@
-"""Searched orders: rates as published, memory and dependencies by a plain replay, never worse than what they begin with."""
+"""Searched orders: rates as published, memory and dependencies by a plain replay, never worse than what they begin
+with.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_rates_as_low_as_published_with_a_sixth_of_the_effort(
 
 
 def check(made: Sequence[Order], m: int, limit: Sequence[float], kept: float) -> list[float]:
-    """Replay each rank: what it stores after each action, each microbatch once and in turn, F before I before W. Return the peaks."""
+    """Replay each rank: what it stores after each action, each microbatch once and in turn, F before I before W. Return
+    the peaks.
+    """
     peaks = []
     for rank, order in enumerate(made):
         stored: dict[int, float] = {}
@@ -176,7 +180,9 @@ def test_own_play_is_that_of_the_simulator() -> None:
         p, m = rng.randint(1, 6), rng.randint(1, 12)
         times = some_times(rng, p)
         memory = MemoryLimit((float(rng.randint(1, 8)),) * p, KEPT)
-        job = searching._Job(times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), m, memory)
+        job = searching._Job(
+            times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), m, memory
+        )
         for played in searching._by_policies(job):
             made = tuple(searching._order(rank, row) for rank, row in enumerate(played.rows))
             assert tuple(played.own_ns) == simulate(made, times).own_ns

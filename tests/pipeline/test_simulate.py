@@ -18,7 +18,9 @@ from tests.pipeline.made import even_times, plain, possible
 UNIT = 4000  # ns; the tables have quarters and halves of it
 
 
-def run(schedule: str, p: int, m: int, v: int = 1, c: float = 0, times: tuple[float, float, float] = (1, 1, 1)) -> Timed:
+def run(
+    schedule: str, p: int, m: int, v: int = 1, c: float = 0, times: tuple[float, float, float] = (1, 1, 1)
+) -> Timed:
     F, I, W = (round(UNIT * t / v) for t in times)  # noqa: E741
     return simulate(orders(schedule, p, m, v), even_times(p * v, F, I, W, round(UNIT * c)))
 
@@ -60,7 +62,9 @@ def test_equal_times(p: int, m: int, makespans: tuple[float, ...], rates: tuple[
         ("ZB-H2", (0, 1, 2, 3), (3, 2, 1, 0), (24, 24, 24, 24)),
     ],
 )
-def test_warmup_cooldown_and_own_windows(schedule: str, warmup: tuple[int, ...], cooldown: tuple[int, ...], own: tuple[int, ...]) -> None:
+def test_warmup_cooldown_and_own_windows(
+    schedule: str, warmup: tuple[int, ...], cooldown: tuple[int, ...], own: tuple[int, ...]
+) -> None:
     timed = run(schedule, 4, 8)
     assert [int(start[0]) for start in timed.start_ns] == [UNIT * k for k in warmup]
     assert [timed.makespan_ns - int(end[-1]) for end in timed.end_ns] == [UNIT * k for k in cooldown]

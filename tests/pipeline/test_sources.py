@@ -1,4 +1,6 @@
-"""One simulated run as Kineto traces, as an nsys export and as Paddle's logs: the same pipeline, but for what a source cannot know."""
+"""One simulated run as Kineto traces, as an nsys export and as Paddle's logs: the same pipeline, but for what a source
+cannot know.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import pytest
 
 from graphlink.cli import main
 from graphlink.pipeline.file import Bubbles
-from graphlink.testing import write_nsys
-from graphlink.testing.paddle import Job, write_paddle
-from graphlink.testing.pipelines import PipelineRun, PipelineTraining, pipeline_run
+from tests.simulator import write_nsys
+from tests.simulator.paddle import Job, write_paddle
+from tests.simulator.pipelines import PipelineRun, PipelineTraining, pipeline_run
 
 # Paddle's logs know of one kind of backward; only jobs show, so transfers are pure waits.
 RUNS = [
@@ -50,7 +52,9 @@ def told(folder: Path) -> Told:
         for r in file.ranges
         if r.phase != "OPT"
     ]
-    idle = [(i.rank, i.stage, i.start_ns - zero, i.end_ns - zero, i.cause) for i in file.idle if i.cause != "optimizer_sync"]
+    idle = [
+        (i.rank, i.stage, i.start_ns - zero, i.end_ns - zero, i.cause) for i in file.idle if i.cause != "optimizer_sync"
+    ]
     pipeline = file.pipeline
     return Told(
         (pipeline.schedule, pipeline.stages, pipeline.microbatches, pipeline.chunks),
@@ -64,13 +68,30 @@ def told(folder: Path) -> Told:
 
 def from_kineto(true: PipelineRun, tmp_path: Path) -> Told:
     true.write(tmp_path / "kineto")
-    assert main([str(tmp_path / "kineto"), "--out", str(tmp_path / "from-kineto"), "-q", "--jobs", "1", "--no-timeline"]) == 0
+    assert (
+        main([str(tmp_path / "kineto"), "--out", str(tmp_path / "from-kineto"), "-q", "--jobs", "1", "--no-timeline"])
+        == 0
+    )
     return told(tmp_path / "from-kineto")
 
 
 def from_nsys(true: PipelineRun, tmp_path: Path) -> Told:
     write_nsys(true.executions, tmp_path / "run.sqlite")
-    assert main(["--nsys", str(tmp_path / "run.sqlite"), "--out", str(tmp_path / "from-nsys"), "-q", "--jobs", "1", "--no-timeline"]) == 0
+    assert (
+        main(
+            [
+                "--nsys",
+                str(tmp_path / "run.sqlite"),
+                "--out",
+                str(tmp_path / "from-nsys"),
+                "-q",
+                "--jobs",
+                "1",
+                "--no-timeline",
+            ]
+        )
+        == 0
+    )
     return told(tmp_path / "from-nsys")
 
 
@@ -78,7 +99,9 @@ def from_paddle(true: PipelineRun, tmp_path: Path) -> Told:
     several = true.training.chunks > 1
     workers: dict[int, list[Job]] = {}
     for job in true.jobs:
-        workers.setdefault(job.worker, []).append(Job(job.type, job.microbatch, job.start_ns, job.end_ns, job.chunk if several else None))
+        workers.setdefault(job.worker, []).append(
+            Job(job.type, job.microbatch, job.start_ns, job.end_ns, job.chunk if several else None)
+        )
     write_paddle([workers[k] for k in sorted(workers)], tmp_path / "logs")
     assert main(["--paddle-logs", str(tmp_path / "logs"), "--out", str(tmp_path / "from-paddle"), "-q"]) == 0
     return told(tmp_path / "from-paddle")
@@ -86,7 +109,10 @@ def from_paddle(true: PipelineRun, tmp_path: Path) -> Told:
 
 @pytest.mark.parametrize(
     "training",
-    [training if i in (2, 3, 5, 9) else pytest.param(training, marks=pytest.mark.long) for i, training in enumerate(RUNS)],
+    [
+        training if i in (2, 3, 5, 9) else pytest.param(training, marks=pytest.mark.long)
+        for i, training in enumerate(RUNS)
+    ],
     ids=lambda t: f"{t.schedule}-{t.chunks}-{t.transfer_ns}-{t.names}",
 )
 def test_every_source_tells_the_same(training: PipelineTraining, tmp_path: Path) -> None:
@@ -112,12 +138,18 @@ def test_causes_of_every_source_are_the_true_ones(training: PipelineTraining, tm
 
 
 def test_the_files_are_the_same_but_for_what_a_source_cannot_know(tmp_path: Path) -> None:
-    true = pipeline_run(PipelineTraining("1F1B", transfer_ns=500_000, visible=True, optimizer_ns=300_000, norm_ns=100_000))
+    true = pipeline_run(
+        PipelineTraining("1F1B", transfer_ns=500_000, visible=True, optimizer_ns=300_000, norm_ns=100_000)
+    )
     from_kineto(true, tmp_path)
     from_nsys(true, tmp_path)
-    kineto, nsys = (msgspec.json.decode((tmp_path / f"from-{name}" / "bubbles.json").read_bytes()) for name in ("kineto", "nsys"))
+    kineto, nsys = (
+        msgspec.json.decode((tmp_path / f"from-{name}" / "bubbles.json").read_bytes()) for name in ("kineto", "nsys")
+    )
     for file in (kineto, nsys):  # an export without NCCL's payload does not say with whom a kernel communicated
-        file["pipeline"]["warnings"] = file["warnings"] = [w for w in file["warnings"] if "no recorded parameters" not in w]
+        file["pipeline"]["warnings"] = file["warnings"] = [
+            w for w in file["warnings"] if "no recorded parameters" not in w
+        ]
     assert {key for key in kineto if kineto[key] != nsys[key]} == set()
     from_paddle(pipeline_run(PipelineTraining("1F1B")), tmp_path)
     paddle = msgspec.json.decode((tmp_path / "from-paddle" / "bubbles.json").read_bytes())

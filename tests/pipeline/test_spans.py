@@ -53,7 +53,9 @@ def test_a_cut_tells_of_every_moment_which_interval_began_first_there(some: Inte
     whole = spans.union(*columns(some))
     pieces = spans.cut(whole, *columns(cover))
     told = {}
-    for start, end, of, by in zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), pieces.of.tolist(), pieces.by.tolist(), strict=True):
+    for start, end, of, by in zip(
+        pieces.start_ns.tolist(), pieces.end_ns.tolist(), pieces.of.tolist(), pieces.by.tolist(), strict=True
+    ):
         assert start < end
         assert whole.start_ns[of] <= start and end <= whole.end_ns[of]
         told.update(dict.fromkeys(range(start, end), by))

@@ -22,7 +22,9 @@ BACK = (60, 400, 20, 200, 20, 15)  # of the ops, the first first
 
 
 def passes(microbatches: int = 2, ops: Sequence[tuple[str, int]] = OPS, back: Sequence[int] = BACK) -> Iterator[Host]:
-    """Forwards, then backwards; each op has another inside, and after each linear's backward its gradient is stored without a number."""
+    """Forwards, then backwards; each op has another inside, and after each linear's backward its gradient is stored
+    without a number.
+    """
     at = 1000
     for k in range(microbatches):
         begin = at
@@ -84,5 +86,8 @@ def test_without_repetition_there_are_no_layers(ops: Sequence[tuple[str, int]]) 
 
 def test_forwards_with_other_ops_do_not_count() -> None:
     """The second microbatch has one more op in its first layer, so that its layers are not those of the first."""
-    rows = [row._replace(name="dropout") if row.seq_id == 12 and not row.name.startswith(ENGINE) else row for row in passes()]
+    rows = [
+        row._replace(name="dropout") if row.seq_id == 12 and not row.name.startswith(ENGINE) else row
+        for row in passes()
+    ]
     assert found(linked(iter(rows))) == found(linked(passes(1)))

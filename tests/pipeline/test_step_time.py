@@ -13,9 +13,9 @@ from msgspec import UNSET
 from graphlink.cli.schedules import offer
 from graphlink.pipeline.file import Bubbles, blocks
 from graphlink.pipeline.records import StepTime
-from graphlink.testing.pipeline_losses import Loss, Place
-from graphlink.testing.pipelines import PipelineTraining, pipeline_run
 from tests.pipeline.test_pipeline_truth import analysed
+from tests.simulator.pipeline_losses import Loss, Place
+from tests.simulator.pipelines import PipelineTraining, pipeline_run
 
 CHANGES = (
     ("1F1B", 4, "1F1B", 8),
@@ -82,7 +82,10 @@ def test_a_step_takes_what_it_takes_with_the_other_schedule(seeds: int) -> None:
             found = predicted(bubbles_of(training(seed, was, had)), schedule, microbatches).step_ns
             errors[seed, was, had, schedule, microbatches] = 100 * (found / true_ns(what) - 1)
     worst = max(errors, key=lambda case: abs(errors[case]))
-    print(f"{len(errors)} changes: median {np.median(np.abs([*errors.values()])):.2f} %, worst {errors[worst]:+.2f} % ({worst})")
+    print(
+        f"{len(errors)} changes: median {np.median(np.abs([*errors.values()])):.2f} %, worst {errors[worst]:+.2f} % "
+        f"({worst})"
+    )
     assert np.median(np.abs([*errors.values()])) <= 0.75
     assert abs(errors[worst]) <= 4
 
@@ -93,7 +96,9 @@ def test_the_parts_of_a_step_add_up_on_every_rank() -> None:
     assert step.step_ns == step.pipeline_ns + step.between_ns == step.measured_ns == true_ns(what)
     assert step.missed == 0
     assert step.doubt is UNSET
-    assert [(r.rank, r.work_ns, r.optimizer_ns) for r in step.ranks] == [(rank, 8 * 3_000_000, 400_000) for rank in range(4)]
+    assert [(r.rank, r.work_ns, r.optimizer_ns) for r in step.ranks] == [
+        (rank, 8 * 3_000_000, 400_000) for rank in range(4)
+    ]
     assert all(r.work_ns + r.optimizer_ns + r.rest_ns == step.step_ns for r in step.ranks)
 
 
@@ -107,7 +112,9 @@ def test_what_one_step_does_not_show_is_said() -> None:
 
 def test_a_run_that_the_computation_does_not_explain_is_not_predicted_without_a_word() -> None:
     lost = (Loss("host_sync", 9_000_000), Loss("host_sync", 9_000_000, places=(Place(2, "B", 5, 0, 1),)))
-    step = predicted(bubbles_of(PipelineTraining(steps=2, optimizer_ns=400_000, norm_ns=60_000, losses=lost)), "GPipe", 8)
+    step = predicted(
+        bubbles_of(PipelineTraining(steps=2, optimizer_ns=400_000, norm_ns=60_000, losses=lost)), "GPipe", 8
+    )
     assert step.missed is not UNSET
     assert step.missed > 0.1
     assert step.doubt is not UNSET

@@ -1,4 +1,6 @@
-"""The split of a measured bubble on runs that were made to lose exactly so much, and medians and transfers of what was measured."""
+"""The split of a measured bubble on runs that were made to lose exactly so much, and medians and transfers of what was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def some_times(data: st.DataObject, virtual: int) -> ActionTimes:
     some = st.integers(1, 50)
     row = st.lists(some, min_size=virtual, max_size=virtual)
     lag = st.lists(st.integers(0, 40), min_size=virtual - 1, max_size=virtual - 1)
-    return ActionTimes(*(np.array(data.draw(what), np.int64) for what in (st.lists(row, min_size=4, max_size=4), lag, lag)))
+    return ActionTimes(
+        *(np.array(data.draw(what), np.int64) for what in (st.lists(row, min_size=4, max_size=4), lag, lag))
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -78,7 +82,9 @@ def test_whatever_happens_the_parts_add_up(case: tuple[str, int, int, int], data
         steps.append(recorded(made, timed, number, 100_000 * number))
         bounds.append(step_of(timed, number, 100_000 * number))
     _, _, found = split(joined(*steps), *bounds)
-    assert found.parts_ns.measured == sum(len(one.work_ns) * (one.end_ns - one.start_ns) - sum(one.work_ns) for one in bounds)
+    assert found.parts_ns.measured == sum(
+        len(one.work_ns) * (one.end_ns - one.start_ns) - sum(one.work_ns) for one in bounds
+    )
 
 
 @pytest.mark.parametrize(("schedule", "p", "m", "v"), [case for case in CASES if case[1:3] == (4, 8)])
@@ -224,9 +230,12 @@ def measure_of(made: tuple[Order, ...], times: ActionTimes) -> Measured:
 
 def test_without_a_schedule_the_recordings_own_stages_are_measured() -> None:
     made = orders("interleaved", 2, 4, 2)
-    whole = recorded(made, simulate(made, ActionTimes(np.arange(16).reshape(4, 4), np.array([3, 3, 3]), np.array([3, 3, 3]))))
+    whole = recorded(
+        made, simulate(made, ActionTimes(np.arange(16).reshape(4, 4), np.array([3, 3, 3]), np.array([3, 3, 3])))
+    )
     swapped = replace(
-        whole[0], microbatch=np.where(whole[0].microbatch == 0, 1, np.where(whole[0].microbatch == 1, 0, whole[0].microbatch))
+        whole[0],
+        microbatch=np.where(whole[0].microbatch == 0, 1, np.where(whole[0].microbatch == 1, 0, whole[0].microbatch)),
     )
     for known in ([swapped, whole[1]], without([swapped, whole[1]], "stage")):
         recognised = recognise(known)

@@ -15,7 +15,9 @@ from graphlink.pipeline.theory import Measured, measure, what_if
 from tests.pipeline.made import even_times, possible, recorded
 
 
-def measured(schedule: str, p: int, m: int, v: int = 1, times: ActionTimes | None = None, transfer_ns: int = 0) -> Measured:
+def measured(
+    schedule: str, p: int, m: int, v: int = 1, times: ActionTimes | None = None, transfer_ns: int = 0
+) -> Measured:
     made = orders(schedule, p, m, v)
     whole = recorded(made, simulate(made, times or even_times(p * v, 120 // v, 120 // v, 120 // v, transfer_ns)))
     return measure(whole, recognise(whole))
@@ -38,7 +40,15 @@ def test_the_measured_schedule_itself_gives_the_measured_step(schedule: str, p: 
 
 def test_the_table_from_one_run() -> None:
     run = measured("ZB-H1", 4, 8)
-    makespans = {"gpipe": 33, "1f1b": 33, "interleaved": 28.5, "zb-h1": 27, "ZB-h2": 27, "zb-v": 25.5, "interleaved-zb": 25.5}
+    makespans = {
+        "gpipe": 33,
+        "1f1b": 33,
+        "interleaved": 28.5,
+        "zb-h1": 27,
+        "ZB-h2": 27,
+        "zb-v": 25.5,
+        "interleaved-zb": 25.5,
+    }
     for schedule, makespan in makespans.items():
         assert what_if(schedule, 8, run).timed.makespan_ns == makespan * 120, schedule
     assert what_if("interleaved", 8, run, chunks=4).timed.makespan_ns == 26.25 * 120
@@ -51,7 +61,10 @@ def test_the_table_from_one_run() -> None:
 
 def test_activations_are_in_shares_of_a_rank() -> None:
     run = measured("ZB-H1", 4, 8)
-    held = {schedule: what_if(schedule, 8, run).other.activations for schedule in ("1F1B", "ZB-H1", "ZB-H2", "ZB-V", "DualPipe")}
+    held = {
+        schedule: what_if(schedule, 8, run).other.activations
+        for schedule in ("1F1B", "ZB-H1", "ZB-H2", "ZB-V", "DualPipe")
+    }
     assert held == {
         "1F1B": (4, 3, 2, 1),
         "ZB-H1": (4, 4, 4, 4),

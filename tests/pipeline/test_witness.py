@@ -20,10 +20,10 @@ from graphlink.pipeline.records import NO_TIME, Cause, Delays, Pass, Ranges, Sta
 from graphlink.pipeline.stagerun import on_run_clock, stage_run
 from graphlink.ranks.records import AlignedClock
 from graphlink.run import job
-from graphlink.testing import PipelineTraining, pipeline_run
 from tests.comm_ops import Op, comm_ops
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
 from tests.pipeline.test_causes import MS
+from tests.simulator import PipelineTraining, pipeline_run
 
 WORDS = "NCCL: 2.800 ms waiting for the peer, 0.200 ms on the wire"
 STALL, EXPOSED, STRAGGLER = Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION, Cause.STRAGGLER_WAIT
@@ -42,13 +42,25 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
     start, end = MS * i64(10, 11, 15, 16), MS * i64(11, 12, 16, 17)
     zero = np.zeros(4, np.int64)
     ranges = Ranges(
-        phase, zero, zero + 1, zero, i64(0, 0, 1, 1), start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",)
+        phase,
+        zero,
+        zero + 1,
+        zero,
+        i64(0, 0, 1, 1),
+        start,
+        end,
+        end - start,
+        zero + 1,
+        zero.astype(np.int32),
+        ("zero-bubble",),
     )
     group, ordinal = (0, 0) if kind != CommKind.UNKNOWN else (NOWHERE, NOWHERE)
     peer = NOWHERE if kind == CommKind.COLLECTIVE else 0
     exchange = Op(kind, "COMM", bytes=4, group=group, peer=peer, start_ns=12 * MS, end_ns=15 * MS)
     exchanges = comm_ops([exchange], (((0, 1), "pp"),))
-    holds = Delays(MS * i64(12), MS * i64(15), np.array([cause], np.uint8), np.zeros(1, np.int32), np.zeros(1, np.int32), ("",))
+    holds = Delays(
+        MS * i64(12), MS * i64(15), np.array([cause], np.uint8), np.zeros(1, np.int32), np.zeros(1, np.int32), ("",)
+    )
     work = spans.union_by(zero, start, end)
     return StageRun(1, 0, 0, ranges, work, spans.NONE, exchanges, i64(ordinal), holds, True, True, {}, (), told)
 
@@ -71,9 +83,21 @@ def came(at_ns: int) -> Witness:
     ("kind", "before", "after"),
     [
         (CommKind.RECV, [(STALL, 3.0, ALONE)], [(STALL, 2.8, f"{ALONE}; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")]),
-        (CommKind.COLLECTIVE, [(EXPOSED, 3.0, "COMM")], [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")]),
-        (CommKind.SEND, [(EXPOSED, 3.0, "COMM")], [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")]),
-        (CommKind.UNKNOWN, [(EXPOSED, 3.0, "COMM")], [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")]),
+        (
+            CommKind.COLLECTIVE,
+            [(EXPOSED, 3.0, "COMM")],
+            [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")],
+        ),
+        (
+            CommKind.SEND,
+            [(EXPOSED, 3.0, "COMM")],
+            [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")],
+        ),
+        (
+            CommKind.UNKNOWN,
+            [(EXPOSED, 3.0, "COMM")],
+            [(STRAGGLER, 2.8, f"COMM; {WORDS}"), (EXPOSED, 0.2, f"COMM; {WORDS}")],
+        ),
     ],
 )
 def test_waiting_for_a_rank_that_was_not_recorded_is_told_from_the_transfer(
@@ -96,16 +120,25 @@ def test_where_the_host_was_late_only_the_transfer_is_communication() -> None:
 
 def test_where_all_sides_were_recorded_they_decide() -> None:
     own = run(CommKind.COLLECTIVE, came(14_800_000))
-    moved = replace(own.exchanges, start_ns=own.exchanges.start_ns + 2 * MS)  # the other comes 2 ms later: 1 ms is transfer
+    moved = replace(
+        own.exchanges, start_ns=own.exchanges.start_ns + 2 * MS
+    )  # the other comes 2 ms later: 1 ms is transfer
     other = replace(
-        run(CommKind.COLLECTIVE, None), rank=0, previous=NOWHERE, exchanges=moved, ranges=replace(own.ranges, stage=own.ranges.stage - 1)
+        run(CommKind.COLLECTIVE, None),
+        rank=0,
+        previous=NOWHERE,
+        exchanges=moved,
+        ranges=replace(own.ranges, stage=own.ranges.stage - 1),
     )
     found = analyse([other, own])
     assert found is not None
     mine = (found.idle.rank == 1) & np.isin(found.idle.cause, (STRAGGLER, EXPOSED))
     length = (found.idle.end_ns - found.idle.start_ns)[mine].tolist()
     assert dict(zip(found.idle.cause[mine].tolist(), length, strict=True)) == {STRAGGLER: 2 * MS, EXPOSED: MS}
-    assert {found.idle.texts[k] for k in found.idle.evidence[mine].tolist()} == {f"COMM: rank 0 came last; {WORDS}", f"COMM; {WORDS}"}
+    assert {found.idle.texts[k] for k in found.idle.evidence[mine].tolist()} == {
+        f"COMM: rank 0 came last; {WORDS}",
+        f"COMM; {WORDS}",
+    }
 
 
 def test_the_run_s_clock_moves_what_is_told_and_not_what_is_not() -> None:
@@ -149,7 +182,9 @@ def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_
     prepared = job.prepare(job.Inputs(kineto=path), job.Options(timeline="none"))
     of = prepared.comm.ops
     receives = np.flatnonzero(of.kind == CommKind.RECV).tolist()
-    steps = [Step(n, 0, State.RECEIVE, int(of.start_ns[k]), int(of.end_ns[k]) - TRANSFER_NS) for n, k in enumerate(receives)]
+    steps = [
+        Step(n, 0, State.RECEIVE, int(of.start_ns[k]), int(of.end_ns[k]) - TRANSFER_NS) for n, k in enumerate(receives)
+    ]
     made = dump([{}] * len(receives), proxies=[Proxy(n, 0, False) for n in range(len(receives))], steps=steps)
     split = [(k, 0, 0, 0, int(of.end_ns[k] - of.start_ns[k]), 0) for k in receives]
     files = side_files([made], of, [(k, 0, n) for n, k in enumerate(receives)], split)
@@ -159,7 +194,9 @@ def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_
         found = analyse([staged.run])
         assert found is not None
         out = dict.fromkeys((STALL, EXPOSED), 0)
-        for cause, ns in zip(found.idle.cause.tolist(), (found.idle.end_ns - found.idle.start_ns).tolist(), strict=True):
+        for cause, ns in zip(
+            found.idle.cause.tolist(), (found.idle.end_ns - found.idle.start_ns).tolist(), strict=True
+        ):
             out[Cause(cause)] = out.get(Cause(cause), 0) + ns
         return out
 

@@ -1,4 +1,6 @@
-"""Runs of several ranks whose meetings are known: a program that all ranks follow, then faults in what each of them recorded."""
+"""Runs of several ranks whose meetings are known: a program that all ranks follow, then faults in what each of them
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ class Run:
 
     def _of(self, rank: int, ops: list[Op], seq: bool) -> RankComms:
         groups: dict[GroupKey, int] = {}
-        group = [groups.setdefault((o.step.group[0], self.names.get((rank, o.step.group), o.step.group[1])), len(groups)) for o in ops]
+        group = [
+            groups.setdefault((o.step.group[0], self.names.get((rank, o.step.group), o.step.group[1])), len(groups))
+            for o in ops
+        ]
         nothing = np.zeros(0, np.int64)
         return RankComms(
             rank=rank,
@@ -92,9 +97,11 @@ class Run:
 
 
 def recorded(program: Sequence[Step], world: int, seed: int = 0, *, on_host: bool = False) -> Run:
-    """Every rank records all of its steps. Steps take turns, 0.1 to 4 ms apart; the members of one end within 2 us of each other.
+    """Every rank records all of its steps. Steps take turns, 0.1 to 4 ms apart; the members of one end within 2 us of
+    each other.
 
-    Clocks differ by up to 50 ms, and by up to 20 ppm of drift. Sequence numbers count collectives of a group and messages of a pair.
+    Clocks differ by up to 50 ms, and by up to 20 ppm of drift. Sequence numbers count collectives of a group and
+    messages of a pair.
     """
     rng = random.Random(seed)
     offset = {rank: rng.randint(-50_000_000, 50_000_000) for rank in range(world)}

@@ -67,7 +67,9 @@ def test_clocks_are_found_with_a_tenth_of_the_meetings_wrong(layout: str, seed: 
     resolution_ns=st.sampled_from([1, 1_000]),
     wrong=st.sampled_from([0.0, 0.1]),
 )
-def test_clocks_are_found(seed: int, layout: str, span_ns: int, per: int, missing: set[int], resolution_ns: int, wrong: float) -> None:
+def test_clocks_are_found(
+    seed: int, layout: str, span_ns: int, per: int, missing: set[int], resolution_ns: int, wrong: float
+) -> None:
     rng = np.random.default_rng(seed)
     world, groups, messages, _ = LAYOUTS[layout]
     missing = {r for r in missing if r < world} if world > 2 else set()
@@ -81,7 +83,9 @@ def test_clocks_are_found(seed: int, layout: str, span_ns: int, per: int, missin
 
 def test_recordings_of_different_spans_do_not_matter() -> None:
     rng = np.random.default_rng(5)
-    true = Simulated(4, training(rng, [(0, 1, 2, 3)], count=200), offs(rng, 4), began_ns={2: -3 * S}, ended_ns={1: 3 * S})
+    true = Simulated(
+        4, training(rng, [(0, 1, 2, 3)], count=200), offs(rng, 4), began_ns={2: -3 * S}, ended_ns={1: 3 * S}
+    )
     assert true.error_ns(clocks(*true.record()).clocks) <= WITHIN_NS
 
 
@@ -139,7 +143,11 @@ def test_what_nothing_ties_is_unknown_and_named() -> None:
     assert [c.known for c in found.clocks] == [False, True, True, True, False, False]
     assert (found.clocks[0].offset_ns, found.clocks[1].offset_ns, found.clocks[4].offset_ns) == (0, 0, 0)
     (warning,) = found.warnings
-    assert warning == "nothing ties the clocks of ranks 0, 4, 5 to that of rank 1: their times and those of the others do not compare"
+    assert (
+        warning
+        == "nothing ties the clocks of ranks 0, 4, 5 to that of rank 1: their times and those of the others do not "
+        "compare"
+    )
     assert true.error_ns(found.clocks[1:4]) <= WITHIN_NS
     assert true.error_ns(found.clocks[4:]) <= WITHIN_NS  # to each other they are known
 
@@ -180,7 +188,11 @@ def host_rows(rng: np.random.Generator, count: int) -> list[Meet]:
     meets = training(rng, [(0, 1, 2)], chain(3), count=count, late_ns=2 * MS, duration_ns=50 * US)
     late = [replace(m, end_ns=tuple(e + int(rng.integers(0, 3 * MS)) for e in m.end_ns), on_host=True) for m in meets]
     return [
-        replace(m, end_ns=tuple(s + 9 if r == m.sender else e for r, s, e in zip(m.ranks, m.start_ns, m.end_ns, strict=True))) for m in late
+        replace(
+            m,
+            end_ns=tuple(s + 9 if r == m.sender else e for r, s, e in zip(m.ranks, m.start_ns, m.end_ns, strict=True)),
+        )
+        for m in late
     ]
 
 
@@ -189,7 +201,9 @@ def test_host_rows_leave_clocks_alone_that_can_be_right(offset_ns: int, hosts: l
     true = Simulated(3, host_rows(np.random.default_rng(13), 50), {1: Off(offset_ns)}, dict(enumerate(hosts)))
     found = clocks(*true.record())
     assert [(c.offset_ns, c.known, c.residual_ns) for c in found.clocks] == [(0, True, 0)] * 3
-    assert len(found.warnings) == (offset_ns > 10 * MS)  # of one machine the rows are wrong, not the clocks: told, not mended
+    assert len(found.warnings) == (
+        offset_ns > 10 * MS
+    )  # of one machine the rows are wrong, not the clocks: told, not mended
 
 
 @pytest.mark.parametrize("offset_ns", [-40 * MS, 40 * MS])
@@ -202,8 +216,13 @@ def test_host_rows_shift_clocks_that_cannot_be_right_into_the_middle(offset_ns: 
     assert moved.known
     assert abs(moved.offset_ns + offset_ns) <= moved.residual_ns <= MS
     assert found.residual_ns >= moved.residual_ns
-    assert found.warnings[0].startswith("clocks are shifted so that no receive or collective on the host ends before it can: rank 2 ")
-    mapped = [np.concatenate([c.of(getattr(r, n)) for r, c in zip(ranks, found.clocks, strict=True)]) for n in ("start_ns", "end_ns")]
+    assert found.warnings[0].startswith(
+        "clocks are shifted so that no receive or collective on the host ends before it can: rank 2 "
+    )
+    mapped = [
+        np.concatenate([c.of(getattr(r, n)) for r, c in zip(ranks, found.clocks, strict=True)])
+        for n in ("start_ns", "end_ns")
+    ]
     assert rooms(ranks, meetings, *mapped).ns.min() >= 0
 
 
@@ -230,7 +249,9 @@ def test_room_is_what_a_loop_finds() -> None:
             assert found.ns[m] > 1 << 58
             continue
         if meetings.type[m] == NOWHERE:
-            sender = next(int(meetings.rank[e]) for e in mine if ranks[meetings.rank[e]].kind[meetings.op[e]] == meetings.kind[m])
+            sender = next(
+                int(meetings.rank[e]) for e in mine if ranks[meetings.rank[e]].kind[meetings.op[e]] == meetings.kind[m]
+            )
             starts = {sender: starts[sender]}
             del ends[sender]
         assert found.ns[m] == min(ends.values()) - max(starts.values())
@@ -292,7 +313,9 @@ def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:
     use = np.flatnonzero(free.reshape(-1))
     expected = np.zeros(32)
     expected[use] = np.linalg.solve(dense[np.ix_(use, use)], right.reshape(-1)[use])
-    assert np.allclose(solved(sums, right, free, ridge).reshape(-1), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    assert np.allclose(
+        solved(sums, right, free, ridge).reshape(-1), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20))
@@ -320,7 +343,9 @@ def test_ranks_of_a_real_machine_share_its_clock(folder: str, ranks: int, resolu
         Meet((everyone, "0"), everyone, tuple(one[0] - zero for one in same), tuple(one[1] - zero for one in same))
         for same in zip(*rows, strict=True)
     ]
-    found = clocks(*Simulated(ranks, meets, hosts=dict.fromkeys(everyone, "v100"), resolution_ns=resolution_ns).record())
+    found = clocks(
+        *Simulated(ranks, meets, hosts=dict.fromkeys(everyone, "v100"), resolution_ns=resolution_ns).record()
+    )
     assert {(c.offset_ns, c.drift, c.shares) for c in found.clocks} == {(0, 0.0, 0)}
     assert found.residual_ns <= 8 * US
     assert found.warnings == ()

@@ -34,10 +34,17 @@ def test_names_that_each_rank_has_alone_are_taken_by_first_use() -> None:
 
 @pytest.mark.parametrize(
     ("shorter", "places"),
-    [([[1, 1, 2], [5, 5]], ["#0", "#2"]), ([[3, 3, 3], [5]], ["#1", "#2"]), ([[1, 2], [3]], ["#0", "#1"]), ([[9], [9]], ["#0", "#1"])],
+    [
+        ([[1, 1, 2], [5, 5]], ["#0", "#2"]),
+        ([[3, 3, 3], [5]], ["#1", "#2"]),
+        ([[1, 2], [3]], ["#0", "#1"]),
+        ([[9], [9]], ["#0", "#1"]),
+    ],
 )
 def test_where_a_rank_has_fewer_names_what_was_called_tells_which(shorter: list[list[int]], places: list[str]) -> None:
-    called: dict[GroupKey, Sequence[int]] = dict(zip(named("abc"), [[1, 1, 1, 2], [3, 3, 3, 3], [5, 5, 5]], strict=True))
+    called: dict[GroupKey, Sequence[int]] = dict(
+        zip(named("abc"), [[1, 1, 1, 2], [3, 3, 3, 3], [5, 5, 5]], strict=True)
+    )
     called |= dict(zip(named("pq"), shorter, strict=True))
     found = common({0: named("abc"), 1: named("pq")}, lambda _, key: np.array(called[key], np.int64))
     assert [found[0][key][1] for key in named("abc")] == ["#0", "#1", "#2"]

@@ -28,19 +28,25 @@ LAYER = [Step(PAIR, GATHER, 4096), Step(PAIR, SCATTER, 4096)]  # as in a trainin
 
 
 def met(run: Run, found: Matching) -> set[int]:
-    """True meetings that were found. Each holds nothing but ops of one meeting, one of each recorded member, and stands in order."""
+    """True meetings that were found. Each holds nothing but ops of one meeting, one of each recorded member, and stands
+    in order.
+    """
     m, ranks = found.meetings, sorted(run.ops)
     assert len(m.of_op) == len(ranks)
     seen, starts = [], []
     for k, (low, high) in enumerate(zip(m.first[:-1].tolist(), m.first[1:].tolist(), strict=True)):
         ops = [run.ops[ranks[r]][o] for r, o in zip(m.rank[low:high].tolist(), m.op[low:high].tolist(), strict=True)]
-        assert [int(m.of_op[r][o]) for r, o in zip(m.rank[low:high].tolist(), m.op[low:high].tolist(), strict=True)] == [k] * len(ops)
+        assert [
+            int(m.of_op[r][o]) for r, o in zip(m.rank[low:high].tolist(), m.op[low:high].tolist(), strict=True)
+        ] == [k] * len(ops)
         (meeting,) = {op.meeting for op in ops}
         step = ops[0].step
         members = step.members()
         assert [ranks[r] for r in m.rank[low:high].tolist()] == sorted(set(members) & set(ranks))
         assert m.complete[k] == (set(members) <= set(ranks))
-        assert (m.kind[k], m.type[k]) == ((CommKind.COLLECTIVE, step.type) if step.ends is None else (CommKind.SEND, NOWHERE))
+        assert (m.kind[k], m.type[k]) == (
+            (CommKind.COLLECTIVE, step.type) if step.ends is None else (CommKind.SEND, NOWHERE)
+        )
         assert m.groups[m.group[k]][0] == step.group[0]
         seen.append(meeting)
         starts.append(min(op.start_ns for op in ops))
@@ -64,7 +70,9 @@ def accounted(run: Run, found: Matching) -> None:
     ops = sum(len(mine) for mine in run.ops.values())
     with_none = sum(int(np.count_nonzero(of_op == NOWHERE)) for of_op in found.meetings.of_op)
     assert len(found.meetings.op) == ops - with_none
-    lacked = [(u, ops) for rank in run.ops for u, ops in zip(of_rank(found, rank), found.lacked.get(rank, ()), strict=True)]
+    lacked = [
+        (u, ops) for rank in run.ops for u, ops in zip(of_rank(found, rank), found.lacked.get(rank, ()), strict=True)
+    ]
     assert bool(contested(found)) == bool(found.conflicts)
     ranks = sorted(run.ops)
     for u, ops_lacked in lacked:
@@ -102,7 +110,8 @@ def test_everything_meets_where_nothing_is_wrong(seq: bool) -> None:
     all_meet(run, found, len(program))
     assert found.by_sequence == (len(program) if seq else 0)
     turns = Counter(
-        (int(g), int(k), int(t)) for g, k, t in zip(found.meetings.group, found.meetings.kind, found.meetings.turn, strict=True)
+        (int(g), int(k), int(t))
+        for g, k, t in zip(found.meetings.group, found.meetings.kind, found.meetings.turn, strict=True)
     )
     assert turns[found.meetings.groups.index(PAIR), CommKind.COLLECTIVE, 3] == 1
 
@@ -112,13 +121,22 @@ def test_everything_meets_where_nothing_is_wrong(seq: bool) -> None:
     ("lost", "where", "first", "last"),
     [([0, 1], "before", 0, 1), ([18, 19], "after", 18, 19), ([7], "between", 7, 7), (range(20), "everywhere", 0, 19)],
 )
-def test_what_a_rank_did_not_record_the_others_have_alone(seq: bool, lost: list[int], where: str, first: int, last: int) -> None:
+def test_what_a_rank_did_not_record_the_others_have_alone(
+    seq: bool, lost: list[int], where: str, first: int, last: int
+) -> None:
     run = recorded(LAYER * 10, 2)
     without(run, 1, lost)
     found = matched(run, seq=seq)
     assert met(run, found) == set(range(20)) - set(lost)
     (one,) = found.unmatched
-    assert (one.rank, one.group, one.where, one.count, one.first, one.last) == (0, "group pair", where, len(lost), first, last)
+    assert (one.rank, one.group, one.where, one.count, one.first, one.last) == (
+        0,
+        "group pair",
+        where,
+        len(lost),
+        first,
+        last,
+    )
     assert one.lacking == [1]
     name = "REDUCE_SCATTER" if first % 2 else "ALL_GATHER"
     assert one.first_told == f"{name} of 4,096 bytes"
@@ -217,7 +235,9 @@ def test_groups_of_the_same_members_stay_apart_by_name() -> None:
 
 def test_groups_named_by_address_are_the_same_by_first_use() -> None:
     run = recorded([Step(PAIR, GATHER), Step(((0, 1), "other"), SCATTER)] * 3, 2)
-    run.names = {(rank, group): f"{rank}{name}" for rank in (0, 1) for group in (PAIR, ((0, 1), "other")) for name in [group[1]]}
+    run.names = {
+        (rank, group): f"{rank}{name}" for rank in (0, 1) for group in (PAIR, ((0, 1), "other")) for name in [group[1]]
+    }
     all_meet(run, matched(run), 6)
 
 
@@ -233,7 +253,12 @@ def test_groups_named_by_address_of_which_a_rank_lacks_one_are_the_same_by_what_
 
 @pytest.mark.parametrize("on_host", [False, True])
 def test_messages_match_by_pair_tag_size_and_order(on_host: bool) -> None:
-    program = [Step(WORLD, 0, 64 * k, ends=ends, tag=tag) for k in range(1, 4) for ends in ((0, 1), (1, 0), (0, 2)) for tag in (0, 5)]
+    program = [
+        Step(WORLD, 0, 64 * k, ends=ends, tag=tag)
+        for k in range(1, 4)
+        for ends in ((0, 1), (1, 0), (0, 2))
+        for tag in (0, 5)
+    ]
     run = recorded(program, 4, on_host=on_host)
     all_meet(run, matched(run), len(program))
     without(run, 1, [0])
@@ -251,7 +276,9 @@ def test_ends_that_name_different_groups_match_all_the_same() -> None:
 
 def test_numbers_that_count_the_messages_of_a_rank_are_not_trusted() -> None:
     """As PyTorch does: rank 0 sends twice before it receives, rank 1 receives and sends in turn."""
-    program = [Step(WORLD, 0, 64, ends=ends) for ends in [(0, 1), (0, 1), (1, 2), (1, 0), (0, 1), (1, 2), (1, 0), (0, 1)]]
+    program = [
+        Step(WORLD, 0, 64, ends=ends) for ends in [(0, 1), (0, 1), (1, 2), (1, 0), (0, 1), (1, 2), (1, 0), (0, 1)]
+    ]
     run = recorded(program, 4)
     run.ops = {rank: [replace(op, seq=k) for k, op in enumerate(ops)] for rank, ops in run.ops.items()}
     found = matched(run, seq=True)
@@ -364,7 +391,9 @@ def programs(draw: st.DrawFn) -> tuple[list[Step], int]:
     everyone = tuple(range(world))
     halves = [tuple(r for r in everyone if r % 2 == half) for half in (0, 1)]
     groups = [(everyone, "w"), (everyone, "v"), *((half, "h") for half in halves if len(half) > 1)]
-    collective = st.builds(Step, st.sampled_from(groups), st.sampled_from([0, GATHER, SCATTER]), st.sampled_from([1024, 4096]))
+    collective = st.builds(
+        Step, st.sampled_from(groups), st.sampled_from([0, GATHER, SCATTER]), st.sampled_from([1024, 4096])
+    )
     ends = st.permutations(everyone).map(lambda p: (p[0], p[1]))
     message = st.builds(Step, st.just(groups[0]), st.just(0), st.sampled_from([64, 256]), ends, st.integers(0, 1))
     body = draw(st.lists(st.one_of(collective, collective, message), min_size=1, max_size=5))
@@ -373,7 +402,10 @@ def programs(draw: st.DrawFn) -> tuple[list[Step], int]:
 
 
 FAULTS = st.lists(
-    st.tuples(st.sampled_from(["late", "early", "dropped", "differs", "other order", "missing"]), st.integers(0, 10**6)), max_size=3
+    st.tuples(
+        st.sampled_from(["late", "early", "dropped", "differs", "other order", "missing"]), st.integers(0, 10**6)
+    ),
+    max_size=3,
 )
 
 
@@ -432,7 +464,11 @@ def reorder(run: Run, rank: int, rng: random.Random) -> None:
 @given(st.permutations(range(9)), st.integers(0, 9))
 def test_of_pairs_that_cross_as_few_as_can_be_are_dropped(right: list[int], count: int) -> None:
     i, j = _ascending(np.arange(count), np.array(right[:count], np.int64))
-    assert (np.diff(i) > 0).all() and (np.diff(j) > 0).all() and all(right[a] == b for a, b in zip(i.tolist(), j.tolist(), strict=True))
+    assert (
+        (np.diff(i) > 0).all()
+        and (np.diff(j) > 0).all()
+        and all(right[a] == b for a, b in zip(i.tolist(), j.tolist(), strict=True))
+    )
     longest = [1] * count
     for k in range(count):
         longest[k] += max((longest[m] for m in range(k) if right[m] < right[k]), default=0)

@@ -29,8 +29,12 @@ C = CollectiveType
 PAIR = ((0, 1), "g")
 
 
-def as_recorded(ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown: frozenset[int] = frozenset()) -> AlignedClocks:
-    return AlignedClocks(tuple(AlignedClock(0, 0.0, 0, r.rank, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ())
+def as_recorded(
+    ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown: frozenset[int] = frozenset()
+) -> AlignedClocks:
+    return AlignedClocks(
+        tuple(AlignedClock(0, 0.0, 0, r.rank, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ()
+    )
 
 
 def of(meets: list[Meet], world: int = 2, **more: Any) -> Figures:
@@ -136,7 +140,9 @@ def test_times_are_what_a_loop_over_meetings_finds(seed: int, unknown: set[int],
     assert_totals(found, expected, ranks, meetings, found_clocks.residual_ns)
 
 
-def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequence[RankComms], meetings: Meetings, residual_ns: int) -> None:
+def assert_totals(
+    found: Figures, expected: list[dict[str, Any]], ranks: Sequence[RankComms], meetings: Meetings, residual_ns: int
+) -> None:
     counted = [m for m, why in zip(expected, found.apart.tolist(), strict=True) if why == Apart.NO]
     on_host: dict[int, bool] = {}  # by group, as the first op of each says
     for m, entry in zip(expected, meetings.first.tolist(), strict=False):
@@ -146,12 +152,16 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequenc
         assert [one.type for one in group.collectives] == [type_name(code) for code in types]
         for code, one in zip(types, group.collectives, strict=True):
             mine = [
-                (m, why == Apart.NO) for m, why in zip(expected, found.apart.tolist(), strict=True) if (m["group"], m["type"]) == (g, code)
+                (m, why == Apart.NO)
+                for m, why in zip(expected, found.apart.tolist(), strict=True)
+                if (m["group"], m["type"]) == (g, code)
             ]
             assert one.set_apart == sum(not counts for _, counts in mine)
             whole = {bool(meetings.complete[k]) for k, m in enumerate(expected) if (m["group"], m["type"]) == (g, code)}
             shards = len(group.ranks) if code in SHARDS else 1
-            assert_collectives(one, [m for m, counts in mine if counts], shards, measured=whole == {True} and not on_host[g])
+            assert_collectives(
+                one, [m for m, counts in mine if counts], shards, measured=whole == {True} and not on_host[g]
+            )
     both, whole = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns), len(meetings.groups)
     for whole_run in (False, True):
         totals = take(both, (both.group == whole) == whole_run)
@@ -197,7 +207,9 @@ def assert_collectives(one: Collectives, mine: list[dict[str, Any]], shards: int
     assert (one.algorithm_bytes_per_s is not None) == (one.bus_bytes_per_s is not None) == (measured and bool(mine))
     if one.algorithm_bytes_per_s is not None:
         assert one.algorithm_bytes_per_s == pytest.approx(sum(m["bytes"] for m in mine) / seconds, rel=1e-6, abs=1)
-        assert one.bus_bytes_per_s == pytest.approx(sum(m["busbw"] * m["transfer"] for m in mine) / 1e9 / seconds, rel=1e-6, abs=1)
+        assert one.bus_bytes_per_s == pytest.approx(
+            sum(m["busbw"] * m["transfer"] for m in mine) / 1e9 / seconds, rel=1e-6, abs=1
+        )
 
 
 # known truth
@@ -215,7 +227,9 @@ def test_a_message_is_transfer_from_when_both_are_there() -> None:
     sent = Meet(PAIR, (0, 1), (100 * US, 0), (130 * US, 150 * US), sender=0)
     t = of([sent]).times
     assert (t.transfer_ns[0], t.late[0], t.wait_ns.tolist()) == (50 * US, 0, [0, 100 * US])
-    eager = replace(sent, start_ns=(0, 100 * US), end_ns=(10 * US, 150 * US))  # the send has gone before the receive is there
+    eager = replace(
+        sent, start_ns=(0, 100 * US), end_ns=(10 * US, 150 * US)
+    )  # the send has gone before the receive is there
     t = of([eager]).times
     assert (t.transfer_ns[0], t.late[0], t.wait_ns.tolist()) == (50 * US, 1, [10 * US, 0])
 
@@ -242,7 +256,9 @@ def test_bandwidths_are_those_of_nccl_tests(type_: CollectiveType, algorithm: in
     four = (0, 1, 2, 3)
     found = of([Meet((four, "g"), four, (0,) * 4, (1_000_000,) * 4, bytes=8_000_000, type=type_)], 4)
     (one,) = found.groups[0].collectives
-    assert one.algorithm_bytes_per_s == pytest.approx(algorithm * 1e9)  # 8 MB (a rank's part of 32 MB for ALL_GATHER) in 1 ms
+    assert one.algorithm_bytes_per_s == pytest.approx(
+        algorithm * 1e9
+    )  # 8 MB (a rank's part of 32 MB for ALL_GATHER) in 1 ms
     assert one.bus_bytes_per_s == pytest.approx(bus * 1e9)
 
 
@@ -272,7 +288,9 @@ def test_a_first_meeting_that_is_slow_for_its_group_is_set_apart() -> None:
     assert not of([*usual(3), later], began_ns=together).apart.any()
 
 
-@pytest.mark.parametrize(("busy_us", "apart"), [((0, 4), False), ((0, 5), True), ((1, 3, 2, 6), True), ((0, 3, 0, 3), False)])
+@pytest.mark.parametrize(
+    ("busy_us", "apart"), [((0, 4), False), ((0, 5), True), ((1, 3, 2, 6), True), ((0, 3, 0, 3), False)]
+)
 def test_waiting_for_a_rank_on_which_the_profiler_works_is_set_apart(busy_us: tuple[int, ...], apart: bool) -> None:
     meets = usual(6)
     begins = meets[3].start_ns[0]
@@ -300,7 +318,9 @@ def run(seed: int, slow: dict[int, int]) -> tuple[Figures, AlignedClocks]:
     rng = np.random.default_rng(seed)
     world = int(rng.choice([2, 4, 8, 16]))
     groups = [tuple(range(world)), *((k, k + 1) for k in range(0, world, 2))]
-    true = Simulated(world, training(rng, groups, count=int(rng.choice([20, 60])), late_ns=400 * US, slow=slow), offs(rng, world))
+    true = Simulated(
+        world, training(rng, groups, count=int(rng.choice([20, 60])), late_ns=400 * US, slow=slow), offs(rng, world)
+    )
     ranks, meetings = true.record()
     found_clocks = clocks(ranks, meetings)
     return figures(ranks, meetings, found_clocks, {}), found_clocks
@@ -329,7 +349,9 @@ def test_a_straggler_is_named_with_evidence() -> None:
         late &= (found.apart == Apart.NO) & (found.times.lateness_ns > found_clocks.residual_ns)
         waited_ns = sum(of.wait_ns for group in found.groups for of in group.collectives)
         assert named.wait_share == round(found.times.waited_ns[late].sum() / waited_ns, 6)
-        assert named.evidence.startswith(f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own")
+        assert named.evidence.startswith(
+            f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own"
+        )
         stand_out = [group.straggler.rank for group in found.groups if group.straggler]
         assert 1 in stand_out
         others += sum(rank != 1 for rank in stand_out)
@@ -341,7 +363,9 @@ def test_a_rank_that_few_wait_for_but_long_is_named() -> None:
     held = range(0, 200, 20)
     for k in held:
         start = meets[k].start_ns
-        meets[k] = replace(meets[k], start_ns=(*start[:3], start[3] + 5 * MS), end_ns=tuple(e + 5 * MS for e in meets[k].end_ns))
+        meets[k] = replace(
+            meets[k], start_ns=(*start[:3], start[3] + 5 * MS), end_ns=tuple(e + 5 * MS for e in meets[k].end_ns)
+        )
     named = of(meets, 4).straggler
     assert named is not None
     assert (named.rank, named.times_late >= len(held)) == (3, True)
@@ -376,7 +400,12 @@ def outcomes(late: Sequence[int], members: int) -> Figures:
     """Meetings of ``members`` ranks, in each of which that one is late."""
     ranks = tuple(range(members))
     meets = [
-        Meet((ranks, "g"), ranks, tuple((100 * k + (20 if r == who else 0)) * US for r in ranks), ((100 * k + 60) * US,) * members)
+        Meet(
+            (ranks, "g"),
+            ranks,
+            tuple((100 * k + (20 if r == who else 0)) * US for r in ranks),
+            ((100 * k + 60) * US,) * members,
+        )
         for k, who in enumerate(late, 1)
     ]
     ranks_, meetings = Simulated(members, meets).record()

@@ -32,7 +32,9 @@ class Off:
 
 @dataclass(frozen=True)
 class Meet:
-    """One true meeting: starts and ends of each member, by rank, as ns since the run began. ``kinds`` of a message: SEND and RECV."""
+    """One true meeting: starts and ends of each member, by rank, as ns since the run began. ``kinds`` of a message:
+    SEND and RECV.
+    """
 
     group: GroupKey
     ranks: tuple[int, ...]
@@ -71,7 +73,17 @@ class Simulated:
                         kind = CommKind.SEND if r == m.sender else CommKind.RECV
                         peer = next(o for o in m.ranks if o != r)
                     rows[r].append(
-                        (number, kind, m.type if m.sender is None else NOWHERE, m.bytes, code[m.group], peer, start, end, m.on_host)
+                        (
+                            number,
+                            kind,
+                            m.type if m.sender is None else NOWHERE,
+                            m.bytes,
+                            code[m.group],
+                            peer,
+                            start,
+                            end,
+                            m.on_host,
+                        )
                     )
         ranks, columns = [], {}
         for r in here:
@@ -82,7 +94,10 @@ class Simulated:
             table, start, end = table[order], start[order], end[order]
             columns[r] = table, start
             n = len(table)
-            bounds = [self.began_ns.get(r, int(table[:, 6].min(initial=0))), self.ended_ns.get(r, int(table[:, 7].max(initial=1)))]
+            bounds = [
+                self.began_ns.get(r, int(table[:, 6].min(initial=0))),
+                self.ended_ns.get(r, int(table[:, 7].max(initial=1))),
+            ]
             over = off.own(np.array(self.overhead.get(r, []), np.int64).reshape(-1, 2))
             ranks.append(
                 RankComms(
@@ -117,10 +132,15 @@ class Simulated:
     def _rounded(self, ns: I64) -> I64:
         return ns // self.resolution_ns * self.resolution_ns
 
-    def _meetings(self, here: Sequence[int], kept: Sequence[Meet], groups: tuple[GroupKey, ...], columns: dict) -> Meetings:  # type: ignore[type-arg]
+    def _meetings(
+        self, here: Sequence[int], kept: Sequence[Meet], groups: tuple[GroupKey, ...], columns: dict
+    ) -> Meetings:  # type: ignore[type-arg]
         entries = np.concatenate(
             [
-                np.stack([columns[r][0][:, 0], np.full(len(columns[r][1]), k), np.arange(len(columns[r][1])), columns[r][1]], axis=1)
+                np.stack(
+                    [columns[r][0][:, 0], np.full(len(columns[r][1]), k), np.arange(len(columns[r][1])), columns[r][1]],
+                    axis=1,
+                )
                 for k, r in enumerate(here)
             ]
         )
@@ -165,7 +185,9 @@ class Simulated:
         for clock in clocks:
             off = self.offs.get(clock.rank, Off())
             ends = [m.end_ns[m.ranks.index(clock.rank)] for m in self.meets if clock.rank in m.ranks]
-            true = np.linspace(self.began_ns.get(clock.rank, 0), self.ended_ns.get(clock.rank, max(ends)), 50).astype(np.int64)
+            true = np.linspace(self.began_ns.get(clock.rank, 0), self.ended_ns.get(clock.rank, max(ends)), 50).astype(
+                np.int64
+            )
             own = off.own(true)
             run = own + clock.offset_ns + np.rint(clock.drift * (own - clock.from_ns)).astype(np.int64)
             worst = max(worst, int(np.abs(run - lowest.own(true)).max()))
@@ -185,7 +207,9 @@ def training(
     duration_ns: int = 200 * US,
     wrong: float = 0.0,
 ) -> list[Meet]:
-    """``count`` meetings of each group and messages both ways of each pair, spread over ``span_ns``. ``slow``: what ranks come later by."""
+    """``count`` meetings of each group and messages both ways of each pair, spread over ``span_ns``. ``slow``: what
+    ranks come later by.
+    """
     out = []
     slow = slow or {}
     everything = [(g, None) for g in groups] + [((min(p), max(p)), s) for p in messages for s in p]
@@ -203,7 +227,12 @@ def training(
     return out
 
 
-def offs(rng: np.random.Generator, ranks: int, *, offset_ns: int = 50 * MS, drift: float = 20e-6, per: int = 1) -> dict[int, Off]:
+def offs(
+    rng: np.random.Generator, ranks: int, *, offset_ns: int = 50 * MS, drift: float = 20e-6, per: int = 1
+) -> dict[int, Off]:
     """Clocks, one for every ``per`` ranks."""
-    machines = [Off(int(rng.integers(-offset_ns, offset_ns + 1)), float(rng.uniform(-drift, drift))) for _ in range(-(-ranks // per))]
+    machines = [
+        Off(int(rng.integers(-offset_ns, offset_ns + 1)), float(rng.uniform(-drift, drift)))
+        for _ in range(-(-ranks // per))
+    ]
     return {r: machines[r // per] for r in range(ranks)}

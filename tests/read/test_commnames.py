@@ -1,4 +1,6 @@
-"""Names in the form in which profilers write them: symbols of the sources that ``commnames.LIBRARIES`` names, and of public recordings."""
+"""Names in the form in which profilers write them: symbols of the sources that ``commnames.LIBRARIES`` names, and of
+public recordings.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphlink.read.commnames import LIBRARIES, Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
+from graphlink.read.commnames import (
+    LIBRARIES,
+    Meaning,
+    kernel_meaning,
+    kernel_path,
+    meanings,
+    op_meaning,
+    range_meaning,
+)
 
 BACKEND_KERNELS = """
 ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)
@@ -265,7 +275,9 @@ def test_kernels_that_may_be_either_are_doubtful(name: str) -> None:
 
 def test_every_library_of_the_table_has_a_kernel_among_the_examples_and_none_of_those_that_compute() -> None:
     for library, kernels in LIBRARIES.items():
-        found = [name for name in BACKEND_KERNELS + COMM_KERNELS if re.search(kernels, kernel_path(name), re.IGNORECASE)]
+        found = [
+            name for name in BACKEND_KERNELS + COMM_KERNELS if re.search(kernels, kernel_path(name), re.IGNORECASE)
+        ]
         assert found, library
         assert not [name for name in COMPUTE_KERNELS if re.search(kernels, kernel_path(name), re.IGNORECASE)], library
 

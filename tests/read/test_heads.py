@@ -42,7 +42,10 @@ def test_an_et_says_its_rank_by_the_groups_it_is_in(tmp_path: Path) -> None:
         ([79, ["0", "default_pg"], 1, "_allgather_base", [], [], 0, 1, 8], 1),
         ([[[1]], 79, ["0", "default_pg"], 1, "broadcast", [], [], 0, 1, 2], None),  # its root
         ([[[1]], 79, ["0", "default_pg"], 1, "send", [], [], 0, 1, 2], None),  # its peer
-        ([[[1]], 79, ["4", "tp"], 1, "allreduce", [], [], 4, 1, 2], None),  # the rank in a group that does not begin with rank 0
+        (
+            [[[1]], 79, ["4", "tp"], 1, "allreduce", [], [], 4, 1, 2],
+            None,
+        ),  # the rank in a group that does not begin with rank 0
         ([[[1]], 79, ["4", "dp"], 1, "allreduce", [], [], 0, 4, 2], None),
         ([[[1]], 79, ["0", "default_pg"], 0, "allreduce", [], [], 0, 1, 1], None),  # a job of one
         ([79, ["", ""], 1, "wait", [], [], -1, -1, 1], None),
@@ -96,7 +99,11 @@ def test_rows_that_say_nothing_spoil_no_rank(tmp_path: Path, rows: bytes) -> Non
 @pytest.mark.long
 def test_a_head_without_end_is_read_in_part(tmp_path: Path) -> None:
     path = tmp_path / "kineto_4.json"
-    path.write_bytes(b'{"deviceProperties": [' + b'{"id": 0}, ' * HEAD_BYTES + b'{}], "distributedInfo": {"rank": 3}, "traceEvents": []}')
+    path.write_bytes(
+        b'{"deviceProperties": ['
+        + b'{"id": 0}, ' * HEAD_BYTES
+        + b'{}], "distributedInfo": {"rank": 3}, "traceEvents": []}'
+    )
     path.write_bytes(gzip.compress(path.read_bytes(), 1)[:-1000])  # read to its end, it would be refused
     head = read_head(path)
     assert (head.kind, head.rank) == ("kineto", None)
@@ -106,4 +113,6 @@ def test_a_head_without_end_is_read_in_part(tmp_path: Path) -> None:
 
 def test_a_head_with_groups_of_many_ranks(tmp_path: Path) -> None:
     groups = [{"pg_name": str(k), "ranks": list(range(10_000))} for k in range(20)]
-    assert read_head(kineto(tmp_path / "x.json", {"pg_config": groups, "rank": 9_999, "world_size": 10_000})).rank == 9_999
+    assert (
+        read_head(kineto(tmp_path / "x.json", {"pg_config": groups, "rank": 9_999, "world_size": 10_000})).rank == 9_999
+    )

@@ -48,13 +48,21 @@ def test_rank_lists():
 
 def test_damaged_ranks_are_none():
     assert rank_list("[2, 0]") == (2, 0)
-    assert rank_list([0, MAX_RANKS]) == rank_list("[0, 1267650600228229401496703205376]") == rank_list([-1]) == rank_list([1, 1]) == ()
+    assert (
+        rank_list([0, MAX_RANKS])
+        == rank_list("[0, 1267650600228229401496703205376]")
+        == rank_list([-1])
+        == rank_list([1, 1])
+        == ()
+    )
     (group,) = process_groups([{"pg_name": "0", "pg_size": 1 << 40, "ranks": [0, 1 << 40]}])
     assert (group.size, group.ranks) == (None, None)
 
 
 def test_process_groups_from_either_spelling():
-    (kineto,) = process_groups([{"pg_name": "13", "pg_desc": "dp", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": [0, 1]}])
+    (kineto,) = process_groups(
+        [{"pg_name": "13", "pg_desc": "dp", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": [0, 1]}]
+    )
     assert (kineto.name, kineto.desc, kineto.size, kineto.ranks) == ("13", "dp", 2, (0, 1))
     (world,) = process_groups('[{"pg_name": 0, "ranks": [], "group_size": 4}, 7, {"pg_desc": "nameless"}]')
     assert (world.name, world.size, world.ranks) == ("0", 4, None)

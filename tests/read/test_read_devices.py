@@ -15,7 +15,14 @@ def row(cat, name, ts, dur, *, pid=10, tid=11, **args):
 
 
 def label(pid, text, key="process_labels"):
-    return {"ph": "M", "name": key, "pid": pid, "tid": 0, "ts": 0, "args": {"labels" if key == "process_labels" else "name": text}}
+    return {
+        "ph": "M",
+        "name": key,
+        "pid": pid,
+        "tid": 0,
+        "ts": 0,
+        "args": {"labels" if key == "process_labels" else "name": text},
+    }
 
 
 HOST = (row("cpu_op", "aten::add", 0.5, 50), label(10, "CPU"), label(10, "python", "process_name"))
@@ -57,14 +64,19 @@ def test_calls_of_any_backend_launch_its_kernels(read, backend, side):
 
 def test_rows_of_an_unknown_category_in_a_devices_process_are_ops_on_the_stream_of_their_thread(read):
     trace = read(
-        *MTIA, row("new_device_events", "merge", 5, 9, pid=17, tid=3536), row("new_device_events", "dma_request", 20, 1, pid=17, tid=3536)
+        *MTIA,
+        row("new_device_events", "merge", 5, 9, pid=17, tid=3536),
+        row("new_device_events", "dma_request", 20, 1, pid=17, tid=3536),
     )
     assert ops(trace) == [("merge", 17, 3536, 0), ("dma_request", 17, 3536, 0)]
     assert trace.device.kind.tolist() == [DeviceKind.KERNEL, DeviceKind.MEMCPY]
 
 
 def test_arguments_tell_stream_device_and_bytes_before_process_and_thread(read):
-    trace = read(*MTIA, row("mtia_ccp_events", "dma_request", 5, 9, pid=17, tid=3536, device=3, stream=101, size=4096, correlation=7))
+    trace = read(
+        *MTIA,
+        row("mtia_ccp_events", "dma_request", 5, 9, pid=17, tid=3536, device=3, stream=101, size=4096, correlation=7),
+    )
     assert ops(trace) == [("dma_request", 3, 101, 7)]
     assert trace.device.bytes.tolist() == [4096]
 
@@ -94,7 +106,9 @@ def test_what_belongs_to_a_call_but_does_not_say_its_stream_is_named_with_its_ca
 
 def test_rows_that_have_to_do_with_no_device_are_left_out_by_category(read):
     trace = read(
-        row("my_tool", "note", 5, 9, correlation=99), row("python_function", "f", 5, 9), {"ph": "X", "name": "x", "ts": 1, "pid": 10}
+        row("my_tool", "note", 5, 9, correlation=99),
+        row("python_function", "f", 5, 9),
+        {"ph": "X", "name": "x", "ts": 1, "pid": 10},
     )
     assert trace.left_out == {"my_tool": 1, "python_function": 1, "metadata": 2, "no category, ph X": 1}
     assert trace.warnings == ()
@@ -109,7 +123,11 @@ def test_a_call_around_others_that_launched_nothing_is_a_range(read):
     )
     assert calls(trace) == [("enqueue", 7)]
     h = trace.host
-    ranges = [(trace.strings[k], int(s), int(e)) for k, s, e, a in zip(h.name, h.start_ns, h.end_ns, h.annotation, strict=True) if a]
+    ranges = [
+        (trace.strings[k], int(s), int(e))
+        for k, s, e, a in zip(h.name, h.start_ns, h.end_ns, h.annotation, strict=True)
+        if a
+    ]
     assert ranges == [("executor::run", 60_000, 100_000), ("executor::run", 110_000, 114_000)]
 
 
@@ -136,7 +154,12 @@ def test_the_queues_own_row_of_a_synchronisation_says_what_the_call_waited_for(r
     )
     assert calls(trace) == [("synchronizeStream", 5)]
     s = trace.syncs
-    assert (s.kind.tolist(), s.device.tolist(), s.stream.tolist(), s.correlation.tolist()) == ([SyncKind.STREAM], [17], [106], [5])
+    assert (s.kind.tolist(), s.device.tolist(), s.stream.tolist(), s.correlation.tolist()) == (
+        [SyncKind.STREAM],
+        [17],
+        [106],
+        [5],
+    )
 
 
 def test_a_wait_of_a_stream_is_no_work_and_names_the_record_it_waited_for(read):
@@ -145,18 +168,49 @@ def test_a_wait_of_a_stream_is_no_work_and_names_the_record_it_waited_for(read):
         row("mtia_runtime", "recordEvent", 1, 1, correlation=7),
         row("mtia_runtime", "enqueueCommand waitOnEvent", 3, 1, correlation=8),
         row("mtia_ccp_events", "event_record", 30, 1, pid=17, tid=3, stream=104, seq_num=55, correlation=7),
-        row("mtia_ccp_events", "event_wait", 5, 25, pid=17, tid=4, stream=108, wait_on_stream=104, seq_num=55, correlation=8),
+        row(
+            "mtia_ccp_events",
+            "event_wait",
+            5,
+            25,
+            pid=17,
+            tid=4,
+            stream=108,
+            wait_on_stream=104,
+            seq_num=55,
+            correlation=8,
+        ),
     )
     at = [trace.strings[k] for k in trace.device.name].index("event_wait")
     assert trace.device.start_ns[at] == trace.device.end_ns[at] == 30_000
     s = trace.syncs
-    assert (s.kind.tolist(), s.stream.tolist(), s.record.tolist(), s.record_stream.tolist()) == ([SyncKind.STREAM_WAIT], [108], [7], [104])
+    assert (s.kind.tolist(), s.stream.tolist(), s.record.tolist(), s.record_stream.tolist()) == (
+        [SyncKind.STREAM_WAIT],
+        [108],
+        [7],
+        [104],
+    )
 
 
 def test_odd_values_in_rows_of_an_unknown_category_do_no_harm(read):
-    places = ((None, 1, 1, 1, 1), (1e300, 1, 1, 1, 1), (5, -3, 1, 1, 1), (5, 1, "x", [], {}), (5, None, None, None, None))
+    places = (
+        (None, 1, 1, 1, 1),
+        (1e300, 1, 1, 1, 1),
+        (5, -3, 1, 1, 1),
+        (5, 1, "x", [], {}),
+        (5, None, None, None, None),
+    )
     odd = [
-        {"ph": "X", "cat": "odd", "name": "x", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": {"correlation": correlation}}
+        {
+            "ph": "X",
+            "cat": "odd",
+            "name": "x",
+            "ts": ts,
+            "dur": dur,
+            "pid": pid,
+            "tid": tid,
+            "args": {"correlation": correlation},
+        }
         for ts, dur, pid, tid, correlation in places
     ]
     trace = read(*odd)

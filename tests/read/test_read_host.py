@@ -22,7 +22,9 @@ def flat(ident: Any, name: str, rf_id: Any, **fields: Any) -> dict[str, Any]:
     return node | fields
 
 
-def attrs(ident: Any, name: str, rf_id: Any, inputs: Any = (), outputs: Any = (), types: Any = (), **more: Any) -> dict[str, Any]:
+def attrs(
+    ident: Any, name: str, rf_id: Any, inputs: Any = (), outputs: Any = (), types: Any = (), **more: Any
+) -> dict[str, Any]:
     values = {"rf_id": rf_id, "fw_parent": 0, "seq_id": -1, "scope": 7, "tid": 1, "fw_tid": 0, "op_schema": "s"} | more
     return {
         "id": ident, "name": name, "ctrl_deps": 2, "inputs": {"values": list(inputs), "shapes": [[8, 64]], "types": list(types)},
@@ -35,7 +37,11 @@ def attrs(ident: Any, name: str, rf_id: Any, inputs: Any = (), outputs: Any = ()
 def read(tmp_path):
     def read_nodes(*nodes: Any, keep_json: bool = False, block_bytes: int = 1 << 20, **around: Any) -> HostTrace:
         path = tmp_path / "et.json"
-        path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "2024-08-19 11:25:30", "nodes": nodes} | around))
+        path.write_text(
+            json.dumps(
+                {"schema": "1.1.1-chakra.0.0.4", "pid": 7, "time": "2024-08-19 11:25:30", "nodes": nodes} | around
+            )
+        )
         assert looks_like(path) == "et"
         return read_host(path, keep_json, block_bytes=block_bytes)
 
@@ -60,7 +66,12 @@ def test_flat_layout(read):
     assert names(trace, trace.op_schema) == ["", "", "b(int)"]
     assert names(trace, trace.input_shapes)[1] == "[[8, 64], []]"
     assert names(trace, trace.output_types)[1] == '["Tensor(float)"]'
-    assert (trace.schema, trace.pid, trace.recorded_at, trace.nodes_json) == ("1.1.1-chakra.0.0.4", 7, "2024-08-19 11:25:30", None)
+    assert (trace.schema, trace.pid, trace.recorded_at, trace.nodes_json) == (
+        "1.1.1-chakra.0.0.4",
+        7,
+        "2024-08-19 11:25:30",
+        None,
+    )
 
 
 def test_attrs_layout_with_numbers_as_text(read):
@@ -73,7 +84,12 @@ def test_attrs_layout_with_numbers_as_text(read):
 
 def test_missing_attrs_have_the_defaults(read):
     trace = read({"id": 3, "name": "a", "attrs": [{"name": "tid", "type": "uint64", "value": 2}]}, attrs(4, "b", 1))
-    assert (trace.rf_id.tolist(), trace.seq_id.tolist(), trace.tid.tolist(), trace.parent.tolist()) == ([0, 1], [-1, -1], [2, 1], [3, 2])
+    assert (trace.rf_id.tolist(), trace.seq_id.tolist(), trace.tid.tolist(), trace.parent.tolist()) == (
+        [0, 1],
+        [-1, -1],
+        [2, 1],
+        [3, 2],
+    )
 
 
 def test_keep_json_is_in_row_order(read):
@@ -103,7 +119,10 @@ def test_process_groups(read):
         flat(4, "record_param_comms", 2, inputs=[TENSOR, 1, 94594108284448, 0, "allreduce", [], []]),
         flat(5, "record_param_comms", 3, inputs=[TENSOR, 1, 17, 0, "allreduce", [], []]),
     )
-    assert [(group.name, group.size, group.ranks) for group in trace.process_groups] == [("0", 4, None), ("1", 2, (0, 2))]
+    assert [(group.name, group.size, group.ranks) for group in trace.process_groups] == [
+        ("0", 4, None),
+        ("1", 2, (0, 2)),
+    ]
     assert [comm.pg_name for comm in trace.comm.comms] == ["1", "17"]
 
 
@@ -160,7 +179,9 @@ def test_send_and_receive(read):
         flat(7, "c10d::send", 5, inputs=[]),
         flat(8, "record_param_comms", 6, inputs=["nothing", "of", "this"]),
     )
-    found = [(comm.name, comm.src_rank, comm.dst_rank, comm.tag, comm.in_nelems, comm.dtype) for comm in trace.comm.comms]
+    found = [
+        (comm.name, comm.src_rank, comm.dst_rank, comm.tag, comm.in_nelems, comm.dtype) for comm in trace.comm.comms
+    ]
     assert found == [
         ("send", None, 2, 5, 6144, "Float"), ("recv", 1, None, 0, 6144, "Long"), ("recv", None, None, 9, 6144, ""),
         ("send", None, 3, None, 6144, ""), ("send", None, None, None, None, ""),
@@ -194,10 +215,16 @@ def tensor(ident: int, storage: int = 7) -> list[Any]:
     [
         ([(1, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 10]),
         ([(1, [], [tensor(1)]), (1, [tensor(1)], [])], [0, 0]),  # its own thread
-        ([(1, [], [tensor(1)]), (1, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 0, 11]),  # the outer op of two, or a number used again
+        (
+            [(1, [], [tensor(1)]), (1, [], [tensor(1)]), (2, [tensor(1)], [])],
+            [0, 0, 11],
+        ),  # the outer op of two, or a number used again
         ([(1, [tensor(1)], [tensor(1)]), (2, [tensor(1)], [])], [0, 0]),  # changed in place, not made
         ([(1, [], [tensor(1, 8)]), (2, [tensor(1)], [])], [0, 0]),  # another storage
-        ([(1, [], [tensor(1)]), (3, [], [tensor(2)]), (2, [[tensor(2), tensor(1)]], [])], [0, 0, 11]),  # of a list; the last of several
+        (
+            [(1, [], [tensor(1)]), (3, [], [tensor(2)]), (2, [[tensor(2), tensor(1)]], [])],
+            [0, 0, 11],
+        ),  # of a list; the last of several
         ([(1, [], [tensor(1)]), (2, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 0, 0]),  # made anew by its own
     ],
 )

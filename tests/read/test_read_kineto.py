@@ -13,7 +13,9 @@ from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
 from graphlink.read import looks_like, read_kineto
 
 
-def row(cat: str, name: str, ts: Any, dur: Any, *, tid: Any = 11, pid: Any = 10, ph: str = "X", **args: Any) -> dict[str, Any]:
+def row(
+    cat: str, name: str, ts: Any, dur: Any, *, tid: Any = 11, pid: Any = 10, ph: str = "X", **args: Any
+) -> dict[str, Any]:
     return {"ph": ph, "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
@@ -93,7 +95,9 @@ def test_host_details(read):
 
 def test_hip(read):
     trace = read(
-        row("cuda_runtime", "hipMemcpyWithStream", 1, 2, stream="0x0", cid=153, correlation="117", size="2560", kind="1"),
+        row(
+            "cuda_runtime", "hipMemcpyWithStream", 1, 2, stream="0x0", cid=153, correlation="117", size="2560", kind="1"
+        ),
         row("gpu_memcpy", "Memcpy HtoD", 2, 2, pid=2, tid=0, device=2, stream=0, correlation=117, kind="HtoD"),
     )
     assert trace.calls.correlation.tolist() == trace.device.correlation.tolist() == [117]
@@ -118,7 +122,13 @@ def test_collectives_on_host_and_device_share_one_record(read):
     assert trace.device.comm.row.tolist() == [1]
     (comm,) = trace.host.comm.comms
     assert comm is trace.device.comm.comms[0]
-    assert (comm.name, comm.dtype, comm.in_nelems, comm.out_nelems, comm.group_size) == ("allreduce", "Float", 6144, 6144, 2)
+    assert (comm.name, comm.dtype, comm.in_nelems, comm.out_nelems, comm.group_size) == (
+        "allreduce",
+        "Float",
+        6144,
+        6144,
+        2,
+    )
     assert (comm.pg_name, comm.pg_desc, comm.ranks, comm.out_split) == ("13", "dp", (0, 1), (3, 3))
 
 
@@ -176,7 +186,14 @@ def test_cuda_sync(read):
         sync("Something New", 7, 7),
     )
     syncs = trace.syncs
-    kinds = [SyncKind.STREAM, SyncKind.DEVICE, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM_WAIT, SyncKind.EVENT]
+    kinds = [
+        SyncKind.STREAM,
+        SyncKind.DEVICE,
+        SyncKind.EVENT,
+        SyncKind.STREAM_WAIT,
+        SyncKind.STREAM_WAIT,
+        SyncKind.EVENT,
+    ]
     assert syncs.kind.tolist() == kinds
     assert syncs.stream_known.tolist() == [True, False, False, True, True, False]
     assert syncs.stream[syncs.stream_known].tolist() == [7, 20, 20]
@@ -215,7 +232,8 @@ def test_what_is_no_node_is_counted(read):
     )  # fmt: skip
     assert trace.left_out == {
         "python_function": 1, "gpu_user_annotation": 1, "Trace": 1, "mtia_ccp_events": 1, "not a span (ph is not X)": 1,
-        "metadata": 1, "instant": 1, "host row without thread number": 1, "unreadable": 4, "device row without stream": 1,
+        "metadata": 1, "instant": 1, "host row without thread "
+                                     "number": 1, "unreadable": 4, "device row without stream": 1,
     }  # fmt: skip
 
 
@@ -225,7 +243,11 @@ def test_frames_of_python_are_no_rows_but_when_they_were_is_kept(read):
         row("cpu_op", "a", 1, 1), baseTimeNanoseconds=1000,
     )  # fmt: skip
     frames = trace.frames
-    assert (frames.tid.tolist(), frames.start_ns.tolist(), frames.end_ns.tolist()) == ([11, 9], [2000, 6000], [4000, 7000])
+    assert (frames.tid.tolist(), frames.start_ns.tolist(), frames.end_ns.tolist()) == (
+        [11, 9],
+        [2000, 6000],
+        [4000, 7000],
+    )
     assert names(trace, frames.name) == ["f", "g"]
     assert trace.left_out == {"python_function": 2, "unreadable": 1}
     assert read(row("cpu_op", "a", 1, 1)).frames is None
@@ -234,7 +256,10 @@ def test_frames_of_python_are_no_rows_but_when_they_were_is_kept(read):
 @pytest.mark.parametrize(
     ("recorded", "gpus"),
     [
-        ([{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}], (Gpu(0, "NVIDIA A100", (8, 0), 108),)),
+        (
+            [{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}],
+            (Gpu(0, "NVIDIA A100", (8, 0), 108),),
+        ),
         ([{"id": "1", "name": 7, "computeMajor": 8}, {"name": "x"}, 3], (Gpu(1, "", None),)),
         ({"id": 0}, ()),
         (None, ()),
@@ -245,7 +270,11 @@ def test_devices_are_described_as_far_as_the_recording_does(read, recorded, gpus
 
 
 def test_durations(read):
-    trace = read(row("cpu_op", "a", 1, -3), {"ph": "X", "cat": "cpu_op", "name": "b", "tid": 1, "ts": 2}, row("cpu_op", "c", 3, None))
+    trace = read(
+        row("cpu_op", "a", 1, -3),
+        {"ph": "X", "cat": "cpu_op", "name": "b", "tid": 1, "ts": 2},
+        row("cpu_op", "c", 3, None),
+    )
     assert (trace.host.end_ns - trace.host.start_ns).tolist() == [0, 0, 0]
     assert trace.left_out == {"dur < 0 taken as 0": 1}
 
@@ -300,7 +329,10 @@ def test_distributed_info_and_process(read):
     ("around", "host"),
     [
         ({"host_name": "node7", "traceName": "./logs/other_10.1724066820235157909.pt.trace.json"}, "node7"),
-        ({"traceName": "./logs/node_7_10.1724066820235157909.pt.trace.json"}, "node_7"),  # PyTorch's tensorboard handler
+        (
+            {"traceName": "./logs/node_7_10.1724066820235157909.pt.trace.json"},
+            "node_7",
+        ),  # PyTorch's tensorboard handler
         ({"traceName": "node7_10.1694128201545.pt.trace.json.gz"}, "node7"),
         ({"traceName": "./kineto/worker0_step_12.1694128201545.pt.trace.json"}, ""),  # 12 is not the process
         ({"traceName": "/tmp/trace.json", "host_name": None}, ""),
@@ -320,7 +352,8 @@ def test_a_damaged_rank_or_world_size_is_passed_over_with_a_warning(read, number
 
 
 @pytest.mark.parametrize(
-    "far", [row("cpu_op", "b", 1e13, 1), row("kernel", "b", 1, 1e13, stream=7, device=0), row("cuda_runtime", "b", -1e13, 1)]
+    "far",
+    [row("cpu_op", "b", 1e13, 1), row("kernel", "b", 1, 1e13, stream=7, device=0), row("cuda_runtime", "b", -1e13, 1)],
 )
 def test_rows_further_apart_than_a_recording_lasts_are_refused(read, far):
     with pytest.raises(InputError, match=r"115\.7 days apart"):

@@ -21,7 +21,17 @@ ARGS = {"correlation": 7, "device": 0, "stream": 7, "bytes": 8, "Ev Idx": 1, "Re
         "Input type": ["float", ""], "Concrete Inputs": ["", "", "1", "0"], "Collective name": "allreduce", "Group size": 2,
         "Process Group Ranks": "[0, 1]", "Global rank start": 0, "Global rank stride": 1, "cuda_sync_kind": "Stream Sync",
         "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 3}  # fmt: skip
-CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "cuda_sync", "cuda_event", "user_annotation", "Operator", "Memset")
+CATEGORIES = (
+    "cpu_op",
+    "cuda_runtime",
+    "kernel",
+    "gpu_memcpy",
+    "cuda_sync",
+    "cuda_event",
+    "user_annotation",
+    "Operator",
+    "Memset",
+)
 KINETO = {
     "distributedInfo": {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]},
     "traceEvents": [
@@ -39,7 +49,8 @@ ET = {
          [2], 0, 1, 2], "input_types": ["Tensor(float)"], "outputs": [TENSOR]},
         {"id": 2, "name": "c10d::recv_", "ctrl_deps": 1, "inputs": {"values": [[TENSOR], "<Object>", 1, 0], "shapes": [], "types": []},
          "attrs": [{"name": "rf_id", "type": "uint64", "value": 4}, {"name": "op_schema", "type": "string", "value": "x"}]},
-        {"id": 3, "name": "## process_group:init ##", "inputs": {"values": ['[{"pg_name": "0", "ranks": [0], "backend_id": 9}]']}},
+        {"id": 3, "name": "## process_group:init ##", "inputs": {"values": ['[{"pg_name": "0", "ranks": [0], '
+                                                                            '"backend_id": 9}]']}},
     ],
     "time": "2024-08-19 11:25:30",
 }  # fmt: skip

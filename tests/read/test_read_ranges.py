@@ -32,7 +32,14 @@ def ranges_of(tmp_path):
 
 @pytest.mark.parametrize("category", ["Operator", "cpu_op"])
 @pytest.mark.parametrize(
-    "name", ["ProfilerStep#7", "ProfilerStep #7", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_Iter.__next__", "nccl:all_reduce"]
+    "name",
+    [
+        "ProfilerStep#7",
+        "ProfilerStep #7",
+        "Optimizer.step#SGD.step",
+        "enumerate(DataLoader)#_Iter.__next__",
+        "nccl:all_reduce",
+    ],
 )
 def test_names_that_pytorch_gives_to_ranges_are_ranges_in_any_category(ranges_of, category, name):
     assert ranges_of(op(name, 0, 90, cat=category), op("aten::add", 10, 5, cat=category)) == [name]

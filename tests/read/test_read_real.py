@@ -1,4 +1,6 @@
-"""Every public trace of the neighbouring folder, with the counts that its README gives or that a plain count of the JSON gave."""
+"""Every public trace of the neighbouring folder, with the counts that its README gives or that a plain count of the
+JSON gave.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,14 @@ def test_small_blocks_give_the_same():
         for table in ("host", "calls", "device", "syncs", "flows"):
             one, other = getattr(whole, table), getattr(parts, table)
             for column in one.__slots__:
-                if column in ("name", "input_shapes", "input_types"):  # numbered in order of first use, which blocks change
-                    texts = [[trace.strings[i] for i in getattr(getattr(trace, table), column)] for trace in (whole, parts)]
+                if column in (
+                    "name",
+                    "input_shapes",
+                    "input_types",
+                ):  # numbered in order of first use, which blocks change
+                    texts = [
+                        [trace.strings[i] for i in getattr(getattr(trace, table), column)] for trace in (whole, parts)
+                    ]
                     assert texts[0] == texts[1]
                 elif column != "comm":
                     assert np.array_equal(getattr(one, column), getattr(other, column)), (name, table, column)
@@ -105,7 +113,12 @@ def test_megatron_collectives():
 def test_pipeline_peers():
     trace = read_host(TRACES / "pipelining-cpu/1f1b/et_1.json.gz")
     peers = {(comm.name, comm.src_rank, comm.dst_rank, comm.in_nelems, comm.elem_bytes) for comm in trace.comm.comms}
-    assert peers == {("recv", 0, None, 4096, 4), ("send", None, 2, 4096, 4), ("recv", 2, None, 4096, 4), ("send", None, 0, 4096, 4)}
+    assert peers == {
+        ("recv", 0, None, 4096, 4),
+        ("send", None, 2, 4096, 4),
+        ("recv", 2, None, 4096, 4),
+        ("send", None, 0, 4096, 4),
+    }
 
 
 @pytest.mark.parametrize(

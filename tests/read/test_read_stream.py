@@ -18,10 +18,16 @@ from graphlink.read import scan, source, stream
 from graphlink.read.scan import guess_cut, separator_at
 from graphlink.read.stream import open_array
 
-NASTY = st.sampled_from(["},{", "traceEvents", '"traceEvents": [', "}, {", "\\", '"', "]}", "[{", '\\"},{', "\n", "é", "{}", ","])
+NASTY = st.sampled_from(
+    ["},{", "traceEvents", '"traceEvents": [', "}, {", "\\", '"', "]}", "[{", '\\"},{', "\n", "é", "{}", ","]
+)
 TEXT = st.lists(NASTY | st.text(max_size=4), max_size=4).map("".join)
-LEAF = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-VALUE = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8)
+LEAF = (
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+)
+VALUE = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8
+)
 ELEMENT = st.dictionaries(TEXT, VALUE, max_size=4) | VALUE
 AROUND = st.dictionaries(TEXT.filter(lambda key: key != "traceEvents"), VALUE, max_size=3)
 SPACE = st.text(" \t\r\n", max_size=3)
@@ -51,14 +57,18 @@ def test_blocks_equal_json_loads(tmp_path_factory, elements, before, after, spac
     after = {key: value for key, value in after.items() if key not in before}
     document = before | {"traceEvents": elements} | after
     path = tmp_path_factory.mktemp("d") / "t.json"
-    path.write_text(one + Spaced(two + "," + three, four + ":" + one).encode(document) + two, encoding="utf-8", newline="")
+    path.write_text(
+        one + Spaced(two + "," + three, four + ":" + one).encode(document) + two, encoding="utf-8", newline=""
+    )
     rows, around = read(path, block_bytes)
     assert rows == elements
     assert around == before | after
 
 
 @settings(max_examples=50, deadline=None)
-@given(elements=st.lists(ELEMENT, max_size=12), comma=st.sampled_from([",", " ,\n", ", "]), block_bytes=st.integers(1, 80))
+@given(
+    elements=st.lists(ELEMENT, max_size=12), comma=st.sampled_from([",", " ,\n", ", "]), block_bytes=st.integers(1, 80)
+)
 def test_bare_list(tmp_path_factory, elements, comma, block_bytes):
     path = tmp_path_factory.mktemp("d") / "t.json"
     path.write_text(Spaced(comma, ":").encode(elements), encoding="utf-8", newline="")
@@ -86,7 +96,9 @@ def test_separator_is_learned_where_elements_hold_lists_of_objects():
     assert guess_cut(buffer, separator_at(buffer, cut)) == cut
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress, lambda data: b"\xef\xbb\xbf" + data])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.ZstdCompressor().compress, lambda data: b"\xef\xbb\xbf" + data]
+)
 def test_packing_is_told_by_content(tmp_path, pack):
     path = tmp_path / "t.json"
     path.write_bytes(pack(b'{"traceEvents": [{"a": 1}, {"a": 2}], "z": 3}'))
@@ -208,7 +220,9 @@ def test_a_file_that_unpacks_to_far_more_than_recordings_do(tmp_path: Path, monk
 
 
 @given(sizes=st.lists(st.sampled_from([1, 5, 60, 300]), min_size=1, max_size=12))
-def test_a_long_element_among_short_ones_changes_nothing(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
+def test_a_long_element_among_short_ones_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
     elements = [{"a": "x" * size} if size > 5 else {} for size in sizes]
     path = tmp_path_factory.mktemp("long") / "trace.json"
     path.write_text(json.dumps({"traceEvents": elements, "after": 1}))
@@ -219,7 +233,9 @@ def test_a_long_element_among_short_ones_changes_nothing(tmp_path_factory: pytes
 
 def test_what_follows_a_long_element_is_no_block_of_its_length(tmp_path: Path) -> None:
     long = '{"a": "' + "x" * 100_000 + '"}'
-    (tmp_path / "trace.json").write_text('{"traceEvents": [' + ", ".join(["{}"] * 100 + [long] + ["{}"] * 40_000) + "]}")
+    (tmp_path / "trace.json").write_text(
+        '{"traceEvents": [' + ", ".join(["{}"] * 100 + [long] + ["{}"] * 40_000) + "]}"
+    )
     with open_array(tmp_path / "trace.json", ("traceEvents",), 1 << 10) as array:
         sizes = [len(block.rows) for block in array.blocks(msgspec.Raw)]
     assert sum(sizes) == 40_101
@@ -238,5 +254,8 @@ def test_more_keys_around_the_list_than_any_recording_has(tmp_path: Path, monkey
 def test_elements_without_end_that_are_none_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_BAD", 1_000)
     (tmp_path / "trace.json").write_bytes(b'{"traceEvents":[' + b"1," * 5_000 + b"{}]}")
-    with pytest.raises(InputError, match="1,000"), open_array(tmp_path / "trace.json", ("traceEvents",), 1 << 10) as array:
+    with (
+        pytest.raises(InputError, match="1,000"),
+        open_array(tmp_path / "trace.json", ("traceEvents",), 1 << 10) as array,
+    ):
         list(array.blocks(dict))

@@ -16,10 +16,21 @@ from graphlink.read.sms import sm_share
 DEVICES = [{"id": 0, "name": "GPU", "numSms": 80}]
 
 
-def share_of(tmp_path: Path, args: dict[str, Any], call: str = "cudaLaunchKernel", devices: object = DEVICES, cat: str = "kernel") -> float:
+def share_of(
+    tmp_path: Path, args: dict[str, Any], call: str = "cudaLaunchKernel", devices: object = DEVICES, cat: str = "kernel"
+) -> float:
     kernel = {"ph": "X", "cat": cat, "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 3}
     rows = [
-        {"ph": "X", "cat": "cuda_runtime", "name": call, "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"correlation": 3}},
+        {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": call,
+            "pid": 1,
+            "tid": 1,
+            "ts": 1,
+            "dur": 1,
+            "args": {"correlation": 3},
+        },
         kernel | {"args": {"device": 0, "stream": 7, "correlation": 3, **args}},
     ]
     path = tmp_path / "kineto.json"
@@ -51,7 +62,15 @@ def test_some_calls_of_hip_record_threads_as_their_grid(tmp_path: Path, call: st
 
 @pytest.mark.parametrize(
     "args",
-    [{}, {"grid": []}, {"grid": [0, 1, 1]}, {"grid": "80"}, {"grid": [1, 1, 1, 1]}, {"grid": [1 << 41, 1, 1]}, {"grid": [True, 1, 1]}]
+    [
+        {},
+        {"grid": []},
+        {"grid": [0, 1, 1]},
+        {"grid": "80"},
+        {"grid": [1, 1, 1, 1]},
+        {"grid": [1 << 41, 1, 1]},
+        {"grid": [True, 1, 1]},
+    ]
     + [{"blocks per SM": value} for value in ("0.5", 0, -1, True, [1])],
 )
 def test_what_is_no_grid_tells_nothing(tmp_path: Path, args: dict[str, Any]) -> None:

@@ -12,18 +12,22 @@ import graphlink
 from graphlink.model import NO_SYSTEM, System
 from graphlink.read import read_kineto, read_nsys
 from graphlink.read.devices import cuda_version, hip_version
-from graphlink.testing import Shape, random_program, run, write_kineto
-from graphlink.testing.nsys import write_nsys
+from tests.simulator import Shape, random_program, run, write_kineto
+from tests.simulator.nsys import write_nsys
 
 SECRET = "hf_not_to_be_seen"
 
 
-@pytest.mark.parametrize(("number", "text"), [(12040, "12.4"), ("13010", "13.1"), (9020, "9.2"), (0, ""), (-1, ""), (None, ""), ("x", "")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(12040, "12.4"), ("13010", "13.1"), (9020, "9.2"), (0, ""), (-1, ""), (None, ""), ("x", "")]
+)
 def test_versions_of_cuda(number: object, text: str) -> None:
     assert cuda_version(number) == text
 
 
-@pytest.mark.parametrize(("number", "text"), [(60443483, "6.4.43483"), (70253211, "7.2.53211"), (0, ""), ("", ""), ([], "")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(60443483, "6.4.43483"), (70253211, "7.2.53211"), (0, ""), ("", ""), ([], "")]
+)
 def test_versions_of_hip(number: object, text: str) -> None:
     assert hip_version(number) == text
 
@@ -32,7 +36,9 @@ def recorded(path: Path, **around: object) -> Path:
     write_kineto(run(random_program(1, Shape())), path, dialect="2026")
     document = json.loads(path.read_text())
     path.write_text(
-        json.dumps({**document, **around, "distributedInfo": {**document.get("distributedInfo", {}), "nccl_version": "2.27.7"}})
+        json.dumps(
+            {**document, **around, "distributedInfo": {**document.get("distributedInfo", {}), "nccl_version": "2.27.7"}}
+        )
     )
     return path
 
@@ -65,7 +71,12 @@ def test_nsys_tells_driver_and_cpu_once(tmp_path: Path) -> None:
     with sqlite3.connect(path) as data:
         data.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
         data.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
-        told = [("CpuDescription", "EPYC"), ("NvDriverVersion", "580.95"), ("CudaDriverVersion", "13000"), ("Env", SECRET)]
+        told = [
+            ("CpuDescription", "EPYC"),
+            ("NvDriverVersion", "580.95"),
+            ("CudaDriverVersion", "13000"),
+            ("Env", SECRET),
+        ]
         data.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?)", [*told, ("Hostname", "a")])
     (trace,) = read_nsys(path)
     assert trace.system == System(cpu="EPYC", driver="580.95", cuda_driver="13.0")

@@ -1,4 +1,6 @@
-"""Changes of simulated programs, each as a table of a file of ``--what-if`` and as the program that is changed so: its truth."""
+"""Changes of simulated programs, each as a table of a file of ``--what-if`` and as the program that is changed so: its
+truth.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from graphlink.replay.meetings import meetings
 from graphlink.replay.whatif import Changed, fit
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.testing import Api, Call, ClusterRun, Execution, Program, write_kineto
-from graphlink.testing.machine import run_together
-from graphlink.testing.program import Action, Await, Begin, End, Host, Thread, Work, thread_tids
+from tests.simulator import Api, Call, ClusterRun, Execution, Program, write_kineto
+from tests.simulator.machine import run_together
+from tests.simulator.program import Action, Await, Begin, End, Host, Thread, Work, thread_tids
 
 Programs = tuple[Program, ...]
 SYNCS = (Api.STREAM_SYNC, Api.DEVICE_SYNC, Api.EVENT_SYNC)
@@ -40,8 +42,8 @@ class Change:
 
 @dataclass(frozen=True)
 class At:
-    """Where an action stands: rank and thread, names of open ops, step. ``path``: the names down to the innermost op, which a call belongs
-    to; of ranges alone all."""
+    """Where an action stands: rank and thread, names of open ops, step. ``path``: the names down to the innermost op,
+    which a call belongs to; of ranges alone all."""
 
     rank: int
     thread: int
@@ -81,10 +83,14 @@ def each(programs: Programs, what: Callable[[Action, At], Action]) -> Programs:
     def thread(rank: int, index: int, one: Thread) -> Thread:
         return replace(one, actions=tuple(what(action, at) for action, at in Walk(rank, index).over(one.actions)))
 
-    return tuple(replace(p, threads=tuple(thread(r, i, t) for i, t in enumerate(p.threads))) for r, p in enumerate(programs))
+    return tuple(
+        replace(p, threads=tuple(thread(r, i, t) for i, t in enumerate(p.threads))) for r, p in enumerate(programs)
+    )
 
 
-def each_work(programs: Programs, which: Callable[[Work, Call, At], bool], what: Callable[[Work], Work | None]) -> Programs:
+def each_work(
+    programs: Programs, which: Callable[[Work, Call, At], bool], what: Callable[[Work], Work | None]
+) -> Programs:
     """The programs with other device ops, or none in their place."""
 
     def changed(action: Action, at: At) -> Action:
@@ -92,7 +98,9 @@ def each_work(programs: Programs, which: Callable[[Work, Call, At], bool], what:
             return action
         made = [what(work) if which(work, action, at) else work for work in action.work]
         left = tuple(work for work in made if work is not None)
-        return replace(action, work=left, api=action.api if left else Api.OTHER, blocking=action.blocking and bool(left))
+        return replace(
+            action, work=left, api=action.api if left else Api.OTHER, blocking=action.blocking and bool(left)
+        )
 
     return each(programs, changed)
 
@@ -151,7 +159,11 @@ def device_ops(random: Random, programs: Programs) -> Change:
     text, chosen = random.choice(ways)
     factor, us = random.choice((0.25, 0.5, 0.8, 1.5, 2.0, 3.0)), random.choice((-20, -5, 5, 20, 60))
     act, what = random.choice(
-        ((f"scale = {factor}", scaled(factor)), (f"add_us = {us}", longer(us * 1000)), ("remove = true", lambda _: None))
+        (
+            (f"scale = {factor}", scaled(factor)),
+            (f"add_us = {us}", longer(us * 1000)),
+            ("remove = true", lambda _: None),
+        )
     )
     return Change(
         "time",
@@ -164,14 +176,16 @@ def device_ops(random: Random, programs: Programs) -> Change:
 
 
 def host(random: Random, programs: Programs) -> Change:
-    """All of the host at another speed, of one thread or rank where there are several: of one thread only where none wakes another, as what
-    passes between the last op of one and the first of the other is in a gap of the other."""
+    """All of the host at another speed, of one thread or rank where there are several: of one thread only where none
+    wakes another, as what passes between the last op of one and the first of the other is in a gap of the other."""
     factor = random.choice((0.5, 0.7, 1.5, 2.0))
     rank, tids = random.randrange(len(programs)), thread_tids(programs[0])
     index = random.randrange(len(tids)) if len(programs) == 1 else 0
     alone = len(programs) == 1 and not any(isinstance(a, Await) for t in programs[0].threads for a in t.actions)
     one = f"thread = {tids[index]}" if alone else f"rank = {rank}"
-    text = "".join(f"[[time]]\nsort = '{sort}'\n{one}\nscale = {factor}\n" for sort in ("host", "gap"))  # a thread may have no gap
+    text = "".join(
+        f"[[time]]\nsort = '{sort}'\n{one}\nscale = {factor}\n" for sort in ("host", "gap")
+    )  # a thread may have no gap
 
     def shorter(ns: int) -> int:
         return max(1, round(ns * factor))
@@ -189,7 +203,9 @@ def host(random: Random, programs: Programs) -> Change:
         def mine(i: int) -> bool:
             return here and (i == index or not alone)
 
-        later = (replace(t, start_ns=round(t.start_ns * factor)) if mine(i) else t for i, t in enumerate(program.threads))
+        later = (
+            replace(t, start_ns=round(t.start_ns * factor)) if mine(i) else t for i, t in enumerate(program.threads)
+        )
         return replace(program, threads=tuple(later))
 
     return Change("time", text, lambda ps: tuple(threads(p, r == rank) for r, p in enumerate(each(ps, changed))))
@@ -203,9 +219,13 @@ def host_ops(random: Random, programs: Programs) -> Change | None:
     name, us = random.choice(sorted(names)), random.choice((3, 15, 50))
 
     def changed(action: Action, at: At) -> Action:
-        return replace(action, ns=action.ns + us * 1000) if isinstance(action, Begin) and action.name == name else action
+        return (
+            replace(action, ns=action.ns + us * 1000) if isinstance(action, Begin) and action.name == name else action
+        )
 
-    return Change("time", f"[[time]]\nsort = 'host'\nname = {exactly(name)}\nadd_us = {us}\n", lambda ps: each(ps, changed))
+    return Change(
+        "time", f"[[time]]\nsort = 'host'\nname = {exactly(name)}\nadd_us = {us}\n", lambda ps: each(ps, changed)
+    )
 
 
 def launch_cost(random: Random, programs: Programs) -> Change:
@@ -227,7 +247,13 @@ def launch_cost(random: Random, programs: Programs) -> Change:
 
 def without_waits(random: Random, programs: Programs) -> Change | None:
     """Waits of all calls, of one name or of one thread removed."""
-    calls = [(a, i) for p in programs for i, t in enumerate(p.threads) for a in t.actions if isinstance(a, Call) and a.api in SYNCS]
+    calls = [
+        (a, i)
+        for p in programs
+        for i, t in enumerate(p.threads)
+        for a in t.actions
+        if isinstance(a, Call) and a.api in SYNCS
+    ]
     if not calls:
         return None
     one, index = random.choice(calls)
@@ -250,14 +276,28 @@ def without_waits(random: Random, programs: Programs) -> Change | None:
 
 
 def moved_waits(random: Random, programs: Programs) -> Change | None:
-    """Waits of one call moved to before the next op of a name, or to the end of their step. Not of events, which may be recorded again on
-    the way: a graph does not tell what they would then be of. A call that awaited nothing is no wait in the graph, and stays.
+    """Waits of one call moved to before the next op of a name, or to the end of their step. Not of events, which may be
+    recorded again on the way: a graph does not tell what they would then be of. A call that awaited nothing is no wait
+    in the graph, and stays.
     """
     calls = [(rank, row) for rank, one in enumerate(run_together(programs)) for row in one.calls if row.sources]
     names = sorted({row.call.name for _, row in calls if row.call.api in (Api.STREAM_SYNC, Api.DEVICE_SYNC)})
     waits = {(rank, *row.site) for rank, row in calls}
-    steps = any(isinstance(a, Begin) and a.name.startswith("ProfilerStep#") for p in programs for t in p.threads for a in t.actions)
-    ops = sorted({a.name for p in programs for t in p.threads for a in t.actions if isinstance(a, Begin) and a.name.startswith("aten::")})
+    steps = any(
+        isinstance(a, Begin) and a.name.startswith("ProfilerStep#")
+        for p in programs
+        for t in p.threads
+        for a in t.actions
+    )
+    ops = sorted(
+        {
+            a.name
+            for p in programs
+            for t in p.threads
+            for a in t.actions
+            if isinstance(a, Begin) and a.name.startswith("aten::")
+        }
+    )
     if not names or not ops:
         return None
     call, op = random.choice(names), None if steps and random.random() < 0.7 else random.choice(ops)
@@ -274,7 +314,13 @@ def moved_waits(random: Random, programs: Programs) -> Change | None:
                 late = []
             behind = [a for a, _ in walked[k:] if isinstance(a, Begin) and op in (None, a.name)]
             place = bool(behind) if op is not None else at.step is not None and bool(behind)
-            if isinstance(action, Call) and action.api in SYNCS and action.name == call and place and (rank, index, k) in waits:
+            if (
+                isinstance(action, Call)
+                and action.api in SYNCS
+                and action.name == call
+                and place
+                and (rank, index, k) in waits
+            ):
                 late.append(action)
                 continue
             out.append(action)
@@ -282,7 +328,9 @@ def moved_waits(random: Random, programs: Programs) -> Change | None:
         return replace(one, actions=tuple(out))
 
     def make(ps: Programs) -> Programs:
-        return tuple(replace(p, threads=tuple(thread(t, r, i) for i, t in enumerate(p.threads))) for r, p in enumerate(ps))
+        return tuple(
+            replace(p, threads=tuple(thread(t, r, i) for i, t in enumerate(p.threads))) for r, p in enumerate(ps)
+        )
 
     return Change("wait", f"[[wait]]\nwhich = '{call}'\n{to}\n", make)
 
@@ -323,8 +371,17 @@ def network(random: Random, programs: Programs) -> Change | None:
         def one(work: Work) -> Work:
             assert work.comm is not None
             c, n = work.comm, sizes[work.comm.group]
-            shares = {"allreduce": (2 * (n - 1) / n, 2 * (n - 1)), "_allgather_base": (n - 1, n - 1), "send": (1, 1), "recv": (1, 1)}
-            shares |= {"_reduce_scatter_base": ((n - 1) / n, n - 1), "all_to_allv": ((n - 1) / n, n - 1), "broadcast": (1, n - 1)}
+            shares = {
+                "allreduce": (2 * (n - 1) / n, 2 * (n - 1)),
+                "_allgather_base": (n - 1, n - 1),
+                "send": (1, 1),
+                "recv": (1, 1),
+            }
+            shares |= {
+                "_reduce_scatter_base": ((n - 1) / n, n - 1),
+                "all_to_allv": ((n - 1) / n, n - 1),
+                "broadcast": (1, n - 1),
+            }
             share, steps = shares[c.name]
             ns = c.in_nelems * c.elem_bytes * share / gb_per_s + steps * us * 1000
             return replace(work, duration_ns=round(ns))
@@ -335,7 +392,11 @@ def network(random: Random, programs: Programs) -> Change | None:
         out = []
         for program in ps:
             mine = {g.name for g in program.groups if name in (None, g.name)}
-            chosen = each_work((program,), lambda w, c, a: w.comm is not None and w.comm.group in mine, changed(program))  # noqa: B023
+            chosen = each_work(
+                (program,),
+                lambda w, c, a, mine=mine: w.comm is not None and w.comm.group in mine,
+                changed(program),
+            )
             out.append(chosen[0])
         return tuple(out)
 
@@ -352,7 +413,9 @@ def two_changes(seed: int, programs: Programs) -> tuple[Change, Change]:
     random, found = Random(seed), list[Change]()
     while len(found) < 2:
         one = random.choice(ALONE if len(programs) == 1 else TOGETHER)(random, programs)
-        again = one is not None and any("move_" in one.text and "move_" in other.text for other in found)  # it knows waits by their place
+        again = one is not None and any(
+            "move_" in one.text and "move_" in other.text for other in found
+        )  # it knows waits by their place
         found += [one] if one is not None and not again else []
     first, second = sorted(found, key=lambda c: ORDER.index(c.table))
     return first, second

@@ -12,7 +12,13 @@ from graphlink.replay.workload import Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"
 NOTHING = dict(zip(COLUMNS[-len(ABSENT) :], ABSENT, strict=True))
-_TYPES = {CPU: NodeType.COMP, GPU: NodeType.COMP, COLL: NodeType.COMM_COLL, SEND: NodeType.COMM_SEND, RECV: NodeType.COMM_RECV}
+_TYPES = {
+    CPU: NodeType.COMP,
+    GPU: NodeType.COMP,
+    COLL: NodeType.COMM_COLL,
+    SEND: NodeType.COMM_SEND,
+    RECV: NodeType.COMM_RECV,
+}
 
 
 class N(NamedTuple):
@@ -44,15 +50,31 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
     for i, n in enumerate(nodes):
         row = dict(NOTHING)
         start = 1000 * (n.start_us or 0)
-        row |= {"is_cpu_op": n.sort == CPU, "start_ns": start, "duration_ns": 1000 * n.us, "start_delay_ns": 1000 * n.delay_us}
-        row |= {"end_ns": start + 1000 * (n.us + n.delay_us), "comm_size": n.size, "comm_tag": n.tag, "correlation": n.correlation}
+        row |= {
+            "is_cpu_op": n.sort == CPU,
+            "start_ns": start,
+            "duration_ns": 1000 * n.us,
+            "start_delay_ns": 1000 * n.delay_us,
+        }
+        row |= {
+            "end_ns": start + 1000 * (n.us + n.delay_us),
+            "comm_size": n.size,
+            "comm_tag": n.tag,
+            "correlation": n.correlation,
+        }
         row |= {"wake_ns": 1000 * n.wake_us, "launch_latency_ns": 1000 * n.latency_us}
         row |= {"tid": n.lane} if n.sort == CPU else {"stream": n.lane}
         row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
         row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}
         row |= {"comm_src": n.peer, "comm_dst": rank} if n.sort == RECV else {}
-        has = sum(HAS[name] for name, value in row.items() if name in ("start_ns", "end_ns", "duration_ns") or value != NOTHING[name])
-        block.rows.extend([names.index(n.name), _TYPES[n.sort], 0, n.us + n.delay_us, has, len(n.deps), 0, *row.values()])
+        has = sum(
+            HAS[name]
+            for name, value in row.items()
+            if name in ("start_ns", "end_ns", "duration_ns") or value != NOTHING[name]
+        )
+        block.rows.extend(
+            [names.index(n.name), _TYPES[n.sort], 0, n.us + n.delay_us, has, len(n.deps), 0, *row.values()]
+        )
         block.id.append(n.id)
         block.data.extend(d for d, _ in n.deps)
         block.data_kind.extend(k for _, k in n.deps)
@@ -68,9 +90,13 @@ Key = tuple[int, int]  # rank, id
 
 
 def plain(ranks: Sequence[Sequence[N]], groups: Mapping[int, Sequence[int]] | None) -> dict[Key, tuple[int, int]]:
-    """Start and end (ns) of each node on ASTRA-sim's slots, one end after the other; with ``groups`` ranks are coupled."""
+    """Start and end (ns) of each node on ASTRA-sim's slots, one end after the other; with ``groups`` ranks are
+    coupled.
+    """
     nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
-    met = {k: partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)}
+    met = {
+        k: partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)
+    }
     start: dict[Key, int] = {}  # in order of start
     end: dict[Key, int] = {}  # in the order in which ends became known
     over: set[Key] = set()
@@ -121,8 +147,13 @@ def partners(nodes: Mapping[Key, N], k: Key, groups: Mapping[int, Sequence[int]]
         members = [r for r in (groups or {}).get(n.group, ranks) if r in ranks]
         if k[0] not in members or len(members) < 2:
             return None
-        mine = [j for j in sorted(nodes) if j[0] == k[0] and nodes[j].sort == COLL and nodes[j].group == n.group].index(k)
-        each = ([j for j in sorted(nodes) if j[0] == r and nodes[j].sort == COLL and nodes[j].group == n.group] for r in members)
+        mine = [j for j in sorted(nodes) if j[0] == k[0] and nodes[j].sort == COLL and nodes[j].group == n.group].index(
+            k
+        )
+        each = (
+            [j for j in sorted(nodes) if j[0] == r and nodes[j].sort == COLL and nodes[j].group == n.group]
+            for r in members
+        )
         found = [js[mine] if len(js) > mine else None for js in each]
         return [] if None in found else [j for j in found if j is not None]
     if n.peer not in ranks:
@@ -142,7 +173,9 @@ def _same(a: N, b: N) -> bool:
     return (a.sort, a.peer, a.tag, a.size) == (b.sort, b.peer, b.tag, b.size)
 
 
-def _end(nodes: Mapping[Key, N], k: Key, start: Mapping[Key, int], end: Mapping[Key, int], partners: list[Key] | None) -> int | None:
+def _end(
+    nodes: Mapping[Key, N], k: Key, start: Mapping[Key, int], end: Mapping[Key, int], partners: list[Key] | None
+) -> int | None:
     n = nodes[k]
     if partners is None:
         return start[k] + max(1, _cost(n))

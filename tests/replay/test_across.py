@@ -55,18 +55,36 @@ def test_the_path_goes_on_where_the_late_ranks_are() -> None:
     assert (found.length_ns, found.nodes_run, found.nodes_all) == (24_000, 13, 13)
     assert found.share_ns == {"host": 7_000, "compute": 7_000, "communication": 5_000, "copy": 4_000, "idle": 1_000}
     path = found.nodes
-    assert list(zip(path.rank, path.id, strict=True)) == [(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (0, 3), (0, 4)]
+    assert list(zip(path.rank, path.id, strict=True)) == [
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+        (2, 3),
+        (0, 3),
+        (0, 4),
+    ]
     assert path.held_by == [None, "launch", "stream", "collective", "stream", "stream", "collective", "sync"]
     assert path.other_rank == [None, None, None, 1, None, None, 2, None]
-    assert path.start_ns == [0, 1_000, 8_000, 8_000, 10_000, 14_000, 15_000, 18_000] and path.start_ns[1:] == path.end_ns[:-1]
+    assert (
+        path.start_ns == [0, 1_000, 8_000, 8_000, 10_000, 14_000, 15_000, 18_000]
+        and path.start_ns[1:] == path.end_ns[:-1]
+    )
     assert path.start_delay_ns == [0, 0, 0, 0, 0, 1_000, 0, 0]
     assert [(h.rank, h.id, h.what, h.waited_ns, h.other_rank, h.other_id) for h in found.hops] == [
         (2, 1, "ALL_REDUCE 0 of group 1", 6_000, 1, 2),
         (0, 3, "ALL_REDUCE 1 of group 1", 3_000, 2, 3),
     ]
-    assert [(h.stretch_ns, h.most, h.most_ns) for h in found.hops] == [(8_000, "gemm", 7_000), (7_000, "Memcpy DtoD", 4_000)]
+    assert [(h.stretch_ns, h.most, h.most_ns) for h in found.hops] == [
+        (8_000, "gemm", 7_000),
+        (7_000, "Memcpy DtoD", 4_000),
+    ]
     assert [(r.rank, r.nodes, r.ns) for r in found.ranks] == [(0, 2, 9_000), (1, 3, 8_000), (2, 3, 7_000)]
-    assert [(f.name, f.share, f.nodes, f.ns) for f in found.families[:2]] == [("gemm", "compute", 1, 7_000), ("op", "host", 2, 7_000)]
+    assert [(f.name, f.share, f.nodes, f.ns) for f in found.families[:2]] == [
+        ("gemm", "compute", 1, 7_000),
+        ("op", "host", 2, 7_000),
+    ]
     assert msgspec.json.decode(encode(found), type=CriticalAcross) == found
 
 
@@ -92,7 +110,9 @@ def test_what_passed_before_its_first_rank_began_is_no_part_of_it() -> None:
 
 def test_a_run_that_does_not_end_says_so() -> None:
     found = across(run([N(0, CPU, 1), N(1, COLL, 1, ((0, L),), group=1)], [N(0, CPU, 5)]), {1: (0, 1)})
-    assert found.stuck == ["rank 0 does not finish: 1 nodes left; node 1 (op) waits for collective 1 of group 1: only 1 of 2 ranks have it"]
+    assert found.stuck == [
+        "rank 0 does not finish: 1 nodes left; node 1 (op) waits for collective 1 of group 1: only 1 of 2 ranks have it"
+    ]
     assert found.error_pct is None and (found.nodes_run, found.nodes_all) == (2, 3)
 
 
@@ -102,11 +122,18 @@ def test_nothing() -> None:
 
 
 def folder(path: Path, offset_ns: int = 1_000, drift_ppb: int = 0) -> Path:
-    """Two ranks of 15 us that meet; the second's own clock is a day off, its first node starts ``offset_ns`` after that of the first."""
+    """Two ranks of 15 us that meet; the second's own clock is a day off, its first node starts ``offset_ns`` after that
+    of the first.
+    """
     day = 86_400 * 10**9
     for rank, epoch in enumerate((day, 0)):
         times: dict[str, Any] = {"start_ns": 0, "end_ns": 10_000, "duration_ns": 10_000}
-        met: dict[str, Any] = {"start_ns": 10_000, "end_ns": 15_000, "duration_ns": 5_000, "dep_kinds": ("string_list", ["launch"])}
+        met: dict[str, Any] = {
+            "start_ns": 10_000,
+            "end_ns": 15_000,
+            "duration_ns": 5_000,
+            "dep_kinds": ("string_list", ["launch"]),
+        }
         nodes = [node(0, micros=10, is_cpu_op=True, **times), coll(1, [0], pg_name="1", **met)]
         clock = {"clock_offset_ns": day + offset_ns, "clock_drift_ppb": drift_ppb} if rank else {}
         (path / f"trace.{rank}.et").write_bytes(encoded(nodes, epoch_ns=epoch, rank=rank, world_size=2, **clock))
@@ -122,11 +149,16 @@ def test_the_clock_is_read_from_the_graphs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", ["ranks", "coupled"])
-def test_replay_compares_all_ranks_with_the_recorded_step(tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_compares_all_ranks_with_the_recorded_step(
+    tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder(tmp_path)
     out = tmp_path / "r.json"
     assert main(["replay", str(tmp_path), "--machine", machine, "--json", str(out)]) == 0
-    assert "all ranks      measured 0.016 ms, replayed 0.016 ms, +0.000 % (self-consistency), 4 of 4 nodes run" in capsys.readouterr().out
+    assert (
+        "all ranks      measured 0.016 ms, replayed 0.016 ms, +0.000 % (self-consistency), 4 of 4 nodes run"
+        in capsys.readouterr().out
+    )
     (whole,) = json.loads(out.read_bytes())["runs"]
     assert (whole["measured_ns"], whole["total_ns"], whole["error_pct"]) == (16_000, 16_000, 0)
     assert [r["ran"] for r in whole["ranks"]] == [2, 2]
@@ -152,7 +184,10 @@ def test_the_verb_prints_the_path_over_ranks(tmp_path: Path, capsys: pytest.Capt
     assert main(["critical-path", str(tmp_path), "--across"]) == 0
     text = capsys.readouterr().out
     assert "2 ranks: critical path 0.015 ms, 2 of 4 nodes" in text and "the path stays on one rank" in text
-    assert "The replay of all ranks takes 0.016 ms: 0.001 ms before the recording of rank 1 began, then 0.015 ms of path." in text
+    assert (
+        "The replay of all ranks takes 0.016 ms: 0.001 ms before the recording of rank 1 began, then 0.015 ms of path."
+        in text
+    )
     assert "nothing of the path runs on rank 0" in text
     assert main(["critical-path", str(tmp_path), "--across", "--rank", "0"]) == 2
     assert "leave --rank out" in capsys.readouterr().err

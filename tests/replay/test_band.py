@@ -21,8 +21,8 @@ from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
 from graphlink.replay.whatif import apply
 from graphlink.student import quantile
-from graphlink.testing.second_runs import KINDS, second_run
 from tests.replay.hand import GPU, N, load
+from tests.simulator.second_runs import KINDS, second_run
 
 H, L, S = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.SYNC
 
@@ -33,7 +33,9 @@ def chain(steps_us: Sequence[Sequence[int]], name: str = "op{}") -> list[N]:
     at = 0
     for took in steps_us:
         for k, us in enumerate(took):
-            nodes.append(N(len(nodes), us=us, name=name.format(k), deps=((len(nodes) - 1, H),) if nodes else (), start_us=at))
+            nodes.append(
+                N(len(nodes), us=us, name=name.format(k), deps=((len(nodes) - 1, H),) if nodes else (), start_us=at)
+            )
             at += us
     return nodes
 
@@ -53,7 +55,9 @@ def half_width(variance_us: float, freedom: float, steps: int) -> float:
 
 def test_steps_that_are_alike_leave_nothing_uncertain() -> None:
     told = found(chain([(10, 20)] * 4), "host=0.5", [0, 30, 60, 90])
-    assert told.run == Span(ns=60_000, low_ns=60_000, high_ns=60_000) and told.step == Span(ns=15_000, low_ns=15_000, high_ns=15_000)
+    assert told.run == Span(ns=60_000, low_ns=60_000, high_ns=60_000) and told.step == Span(
+        ns=15_000, low_ns=15_000, high_ns=15_000
+    )
     assert told.steps == 4 and not told.why
 
 
@@ -77,7 +81,9 @@ def test_two_steps_differ_as_their_nodes_do() -> None:
 def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
     """40 is more than 1.5 times 13, so it is work of another size."""
     told = found(chain([(10, 40, 13, 44, 12)], name="op"), "host=1", [0])
-    assert told.spread_ns == round(half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1))
+    assert told.spread_ns == round(
+        half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1)
+    )
     assert "nodes of one name differ" in " ".join(band_words(told, 42_000))
 
 
@@ -111,7 +117,10 @@ def test_time_in_calls_that_nothing_explains_may_change_too() -> None:
 
 def test_latency_of_communication_may_stay() -> None:
     """Of each it may be as much as the quickest one takes."""
-    nodes = [N(k, GPU, us=us, name="ncclKernel", deps=((k - 1, EdgeKind.STREAM),) if k else ()) for k, us in enumerate([40, 10, 40, 10])]
+    nodes = [
+        N(k, GPU, us=us, name="ncclKernel", deps=((k - 1, EdgeKind.STREAM),) if k else ())
+        for k, us in enumerate([40, 10, 40, 10])
+    ]
     work = load([n._replace(sort="coll") for n in nodes])
     changed = apply(work, changes_of(["comm=0.5"]), {}).work
     after = play_ideal(changed)
@@ -130,7 +139,10 @@ def test_latency_of_communication_may_stay() -> None:
 def test_words_say_the_least_first(low_ms: int, high_ms: int, first: str, words: str) -> None:
     run = Span(ns=5_000_000, low_ns=low_ms * 10**6, high_ns=high_ms * 10**6)
     told = Band(level_pct=90, steps=3, run=run, spread_ns=1, unexplained_ns=[0, 0], latency_ns=[0, 0])
-    assert band_words(told, 10**7)[0] == f"{first}a second run of 3 steps, so changed, takes {low_ms}.000 to {high_ms}.000 ms: {words}"
+    assert (
+        band_words(told, 10**7)[0]
+        == f"{first}a second run of 3 steps, so changed, takes {low_ms}.000 to {high_ms}.000 ms: {words}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +158,11 @@ def test_text_and_data_say_the_same(out: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["replay", str(out), "--scale", "kernel=0.5", "--json", str(tmp_path / "r.json")]) == 0
     [what_if] = json.loads((tmp_path / "r.json").read_bytes())["what_if"]
     told = msgspec.convert(what_if["band"], Band)
-    assert told.steps == 3 and told.run is not None and told.run.low_ns < what_if["after_ns"] == told.run.ns < told.run.high_ns
+    assert (
+        told.steps == 3
+        and told.run is not None
+        and told.run.low_ns < what_if["after_ns"] == told.run.ns < told.run.high_ns
+    )
     assert all(line in capsys.readouterr().out for line in band_words(told, what_if["before_ns"])[:1])
 
 

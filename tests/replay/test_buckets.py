@@ -1,4 +1,6 @@
-"""Gradients reduced in other buckets: what-ifs of one simulated cluster, against the run that really has those buckets."""
+"""Gradients reduced in other buckets: what-ifs of one simulated cluster, against the run that really has those
+buckets.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.testing import ClusterTraining, cluster_run
+from tests.simulator import ClusterTraining, cluster_run
 
 MB = 1 << 20
 Groups = dict[int, tuple[int, ...]]
@@ -63,7 +65,9 @@ def test_joined_buckets_take_what_they_take_in_a_run_with_them(tmp_path: Path, s
         single = cluster(seed)
         (one, groups), (two, _) = graphs(tmp_path, single), graphs(tmp_path, replace(single, bucket_layers=2))
         assert total_ns(one, groups) < total_ns(two, groups)
-        errors.append(100 * (total_ns(changed(one, groups, BucketChange(join=2)).work, groups) / total_ns(two, groups) - 1))
+        errors.append(
+            100 * (total_ns(changed(one, groups, BucketChange(join=2)).work, groups) / total_ns(two, groups) - 1)
+        )
     print(f"joined: {seeds} clusters, median {np.median(np.abs(errors)):.2f} %, worst {max(errors, key=abs):+.2f} %")
     assert max(map(abs, errors)) <= 0.5
 

@@ -65,7 +65,9 @@ def test_what_each_change_does() -> None:
 
 def test_nothing_is_edited() -> None:
     work = step()
-    before = {name: np.array(getattr(work, name)) for name in ("cost_ns", "micros_ns", "fixed_ns", "first", "source", "kind")}
+    before = {
+        name: np.array(getattr(work, name)) for name in ("cost_ns", "micros_ns", "fixed_ns", "first", "source", "kind")
+    }
     changed = apply(work, changes_of(("kernel=0.5", "delay=0"), ("all",), None, 5), {}).work
     for name, column in before.items():
         assert np.array_equal(getattr(work, name), column)
@@ -93,19 +95,33 @@ def test_two_waits_for_one_op_are_two() -> None:
 
 
 def test_a_wait_after_a_call_outside_any_op_has_the_calls_name() -> None:
-    work = load([N(0, CPU, 1, name="cudaDeviceSynchronize"), N(1, GPU, 9, ((0, L),)), N(2, CPU, 1, ((0, H), (1, Y)), name="host gap")])
+    work = load(
+        [
+            N(0, CPU, 1, name="cudaDeviceSynchronize"),
+            N(1, GPU, 9, ((0, L),)),
+            N(2, CPU, 1, ((0, H), (1, Y)), name="host gap"),
+        ]
+    )
     assert [w.names for w in sync_waits(work)] == [{"cudaDeviceSynchronize"}]
 
 
 def three_calls() -> Workload:
-    """A stream synchronisation that blocked, an event and a device synchronisation that found all done, then one operator."""
+    """A stream synchronisation that blocked, an event and a device synchronisation that found all done, then one
+    operator.
+    """
     return load(
         [
             N(0, CPU, 1, name="aten::mm"),
             N(1, GPU, 9, ((0, L),)),
             N(2, GPU, 2, ((0, L),)),
             N(3, CPU, 1, ((0, H), (1, Y)), name="aten::mm (cont.)", calls=("cudaStreamSynchronize",)),
-            N(4, CPU, 1, ((1, Y), (2, Y), (3, H)), calls=("cudaDeviceSynchronize", "cudaEventSynchronize cudaDeviceSynchronize", "")),
+            N(
+                4,
+                CPU,
+                1,
+                ((1, Y), (2, Y), (3, H)),
+                calls=("cudaDeviceSynchronize", "cudaEventSynchronize cudaDeviceSynchronize", ""),
+            ),
         ]
     )
 
@@ -131,7 +147,9 @@ def test_waits_for_one_operator_are_told_apart_by_their_calls() -> None:
         (("all",), []),
     ],
 )
-def test_an_edge_goes_with_the_last_wait_that_it_stands_for(which: tuple[str, ...], left: list[tuple[int, int]]) -> None:
+def test_an_edge_goes_with_the_last_wait_that_it_stands_for(
+    which: tuple[str, ...], left: list[tuple[int, int]]
+) -> None:
     work = apply(three_calls(), changes_of(remove_sync=which), {}).work
     target = np.repeat(np.arange(len(work)), np.diff(work.first))
     of = work.kind == Y
@@ -200,7 +218,9 @@ def test_the_edges_that_close_a_rank_are_no_wait() -> None:
     both.append(N(4, CPU, 0, ((2, H), (3, Y)), name="end"))
     changed = apply(load(both), changes_of(remove_sync=("all",)), {})
     assert changed.done[0].what == "without sync all: 1 waits, 1 edges"
-    assert changed.work.source[changed.work.first[4] : changed.work.first[5]].tolist() == [2, 3], "what closes the rank stays"
+    assert changed.work.source[changed.work.first[4] : changed.work.first[5]].tolist() == [2, 3], (
+        "what closes the rank stays"
+    )
 
 
 def test_delays_that_are_part_of_a_node_are_counted() -> None:
@@ -220,20 +240,46 @@ def test_bandwidth() -> None:
     ]
     work = workload({0: file(nodes, world_size=8)})
     changed = apply(work, changes_of(bandwidth_gb_per_s=100), {1: (0, 1, 2, 3)})
-    assert changed.work.cost_ns.tolist() == [1_000, 120_000, 5_000, 50_000]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
+    assert changed.work.cost_ns.tolist() == [
+        1_000,
+        120_000,
+        5_000,
+        50_000,
+    ]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
     assert "1 of unknown size" in changed.done[0].what
     assert apply(work, changes_of(bandwidth_gb_per_s=100), {}).work.cost_ns[1] == 140_000  # all 8 ranks
 
 
 def test_bytes_on_the_wire() -> None:
     kinds = np.array(
-        [CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.BROADCAST, -1], np.int64
+        [
+            CollectiveType.ALL_REDUCE,
+            CollectiveType.ALL_GATHER,
+            CollectiveType.REDUCE_SCATTER,
+            CollectiveType.BROADCAST,
+            -1,
+        ],
+        np.int64,
     )
     assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kernel", "gemm", "gemm=", "(=2", "kernel=", "kernel=-1", "kernel=nan", "kernel=inf", "kernel=1e7", "kernel:(=1", "=1"]
+    "text",
+    [
+        "",
+        "kernel",
+        "gemm",
+        "gemm=",
+        "(=2",
+        "kernel=",
+        "kernel=-1",
+        "kernel=nan",
+        "kernel=inf",
+        "kernel=1e7",
+        "kernel:(=1",
+        "=1",
+    ],
 )
 def test_wrong_scales(text: str) -> None:
     with pytest.raises(UsageError, match="--scale"):

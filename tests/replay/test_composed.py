@@ -9,10 +9,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.testing import ClusterTraining, cluster_run, random_program, training_program
-from graphlink.testing.machine import run_together
-from graphlink.testing.program import Work
-from graphlink.testing.programs import Training
 from tests.replay.composed import (
     Change,
     Outcome,
@@ -32,6 +28,10 @@ from tests.replay.composed import (
     two_changes,
 )
 from tests.replay.test_what_if import program_shape
+from tests.simulator import ClusterTraining, cluster_run, random_program, training_program
+from tests.simulator.machine import run_together
+from tests.simulator.program import Work
+from tests.simulator.programs import Training
 
 PROGRAMS, FEW = 300, 12
 CLUSTERS = (
@@ -48,8 +48,9 @@ CLUSTERS = (
 def programs(seed: int) -> Programs:
     """A third each: anything that CUDA allows, training steps, and clusters.
 
-    Without blocking copies: their launch is part of their op in the graph, with its latency and return, whether they block or not. And
-    without queries of events: what one of them answers can change with the program, and then what comes after it.
+    Without blocking copies: their launch is part of their op in the graph, with its latency and return, whether they
+    block or not. And without queries of events: what one of them answers can change with the program, and then what
+    comes after it.
     """
     random = Random(seed)
     if seed % 3 == 0:
@@ -70,7 +71,10 @@ def test_two_changes_at_once(tmp_path: Path, count: int) -> None:
     found = outcomes(tmp_path, range(count))
     errors = np.array([abs(one.error_pct) for one in found])
     worst = found[int(errors.argmax())]
-    print(f"\n{count} programs: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst {errors.max():.3f} %")
+    print(
+        f"\n{count} programs: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst "
+        f"{errors.max():.3f} %"
+    )
     print(worst)
     assert np.median(errors) <= 0.75
     assert errors.max() <= 2
@@ -86,7 +90,10 @@ def test_a_wait_is_moved_beside_another_change(tmp_path: Path, count: int) -> No
             other = random.choice((device_ops, host, launch_cost))(random, mine)
             found.append(outcome(tmp_path / "run", mine, [other, moved]))
     errors = np.array([abs(one.error_pct) for one in found])
-    print(f"\n{len(found)} moved: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst {errors.max():.3f} %")
+    print(
+        f"\n{len(found)} moved: median {np.median(errors):.3f} %  p90 {np.percentile(errors, 90):.3f} %  worst "
+        f"{errors.max():.3f} %"
+    )
     print(found[int(errors.argmax())])
     assert len(found) > count / 2
     assert np.sort(errors)[-1 - count // 100] <= 2
@@ -95,8 +102,8 @@ def test_a_wait_is_moved_beside_another_change(tmp_path: Path, count: int) -> No
 
 @pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.long)])
 def test_a_straggler_that_is_gone(tmp_path: Path, count: int) -> None:
-    """The truth is the same training without it. What a block takes on the slow rank varies by 2 % as on the others, and nothing shows by
-    how much: the median of the others stands for it."""
+    """The truth is the same training without it. What a block takes on the slow rank varies by 2 % as on the others,
+    and nothing shows by how much: the median of the others stands for it."""
     errors, gains = [], []
     for seed in range(count):
         random = Random(seed)
@@ -112,14 +119,19 @@ def test_a_straggler_that_is_gone(tmp_path: Path, count: int) -> None:
         true_ns = span_ns(again) - (span_ns(executions) - before)
         errors.append(abs(100 * (total_ns(found.work, recorded.groups) / true_ns - 1)))
         gains.append(100 * (1 - true_ns / before))
-    print(f"\nwithout straggler: median {np.median(errors):.3f} %  worst {max(errors):.3f} %, true gain {np.mean(gains):.1f} % on average")
+    print(
+        f"\nwithout straggler: median {np.median(errors):.3f} %  worst {max(errors):.3f} %, true gain "
+        f"{np.mean(gains):.1f} % on average"
+    )
     assert np.mean(gains) > 10
     assert max(errors) <= 2
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.long)])
 def test_the_times_of_another_run(tmp_path: Path, count: int) -> None:
-    """Kernels take what they took in another run of the program, whose kernels each took another time; beside one more change."""
+    """Kernels take what they took in another run of the program, whose kernels each took another time; beside one more
+    change.
+    """
     errors = []
     for seed in range(count):
         first = programs(seed)

@@ -1,4 +1,6 @@
-"""The coupled machine: all ranks by dependencies alone, against the definition, the ideal machine and runs whose times are known."""
+"""The coupled machine: all ranks by dependencies alone, against the definition, the ideal machine and runs whose times
+are known.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Groups = Mapping[int, Sequence[int]]
 
 
 def plain(ranks: Sequence[Sequence[N]], groups: Groups) -> dict[Key, tuple[int, int, int]]:
-    """Start, begin and end (ns) of each node by the definition: all nodes over and over, until nothing more can be said."""
+    """Start, begin and end (ns) of each node by the definition: all nodes over and over, until nothing more can be
+    said.
+    """
     nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
     met = {k: partners(nodes, k, groups) for k, n in nodes.items() if n.sort in (COLL, RECV, SEND)}
     out: dict[Key, tuple[int, int, int]] = {}
@@ -74,7 +78,9 @@ def runs(draw: Any, ranks: int) -> list[list[N]]:
             delay = draw(st.integers(0, 2)) if sort != CPU else 0
             group = draw(st.integers(0, 2)) if sort == COLL else 0
             peer = peer if peer != rank else ranks
-            nodes.append(N(2 * i, sort, us, tuple((2 * d, H) for d in sorted(deps)), group=group, peer=peer, delay_us=delay))
+            nodes.append(
+                N(2 * i, sort, us, tuple((2 * d, H) for d in sorted(deps)), group=group, peer=peer, delay_us=delay)
+            )
         out.append(nodes)
     return out
 
@@ -92,7 +98,9 @@ def test_it_is_the_definition(ranks: list[list[N]], groups: Groups) -> None:
     work, done, left = played(ranks, groups)
     got = {
         (work.rank(i), work.id(i)): (s, b, e)
-        for i, (s, b, e) in enumerate(zip(done.start_ns.tolist(), done.begin_ns.tolist(), done.end_ns.tolist(), strict=True))
+        for i, (s, b, e) in enumerate(
+            zip(done.start_ns.tolist(), done.begin_ns.tolist(), done.end_ns.tolist(), strict=True)
+        )
         if e != NOT_RUN
     }
     assert got == plain(ranks, groups)
@@ -164,7 +172,9 @@ def test_a_message_is_on_its_way_from_when_both_ends_have_begun(late_us: int, en
 
 
 def gloo(send_row_us: int, op_us: int) -> list[list[N]]:
-    """Rank 0 sends in an op from 10 us to ``op_us``, its row begins at ``send_row_us``; rank 1 has received at 15 us."""
+    """Rank 0 sends in an op from 10 us to ``op_us``, its row begins at ``send_row_us``; rank 1 has received at
+    15 us.
+    """
     first = [
         N(0, CPU, 10, name="before"),
         N(1, CPU, op_us - 10, ((0, H),), name="c10d::send", start_us=10),

@@ -1,4 +1,6 @@
-"""Parts as CUDA graphs: what-ifs of a recording that launches one by one, against the simulated truth of the program with graphs."""
+"""Parts as CUDA graphs: what-ifs of a recording that launches one by one, against the simulated truth of the program
+with graphs.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from graphlink.replay.changes import Changes, GraphChange
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload
-from graphlink.testing import Api, Call, Program, ThreadBuilder, run
-from graphlink.testing.program import Action, Begin, End
 from tests.replay.test_what_if import recorded
+from tests.simulator import Api, Call, Program, ThreadBuilder, run
+from tests.simulator.program import Action, Begin, End
 
 PART = "## part ##"
 
@@ -78,7 +80,10 @@ def test_a_part_takes_what_it_takes_as_a_graph(tmp_path: Path, seeds: int) -> No
         work = recorded(tmp_path, execution, cuda_sync=True)
         errors.append(100 * (play_ideal(changed(work).work).total_ns / true_ns - 1))
         gains.append(100 * (1 - true_ns / execution.makespan_ns))
-    print(f"{seeds} programs: median {np.median(np.abs(errors)):.2f} %, worst {max(errors, key=abs):+.2f} %; gain {np.median(gains):.0f} %")
+    print(
+        f"{seeds} programs: median {np.median(np.abs(errors)):.2f} %, worst {max(errors, key=abs):+.2f} %; gain "
+        f"{np.median(gains):.0f} %"
+    )
     assert np.median(np.abs(errors)) <= 1
     assert max(map(abs, errors)) <= 4
     assert np.median(gains) > 5
@@ -110,7 +115,11 @@ def small(tmp_path: Path, inside: Sequence[str]) -> Workload:
 
 @pytest.mark.parametrize(
     ("what", "why"),
-    [("sync", "waits for the device in aten::item"), ("copy", "pageable memory, which blocks"), ("loader", "loads data in enumerate")],
+    [
+        ("sync", "waits for the device in aten::item"),
+        ("copy", "pageable memory, which blocks"),
+        ("loader", "loads data in enumerate"),
+    ],
 )
 def test_what_no_graph_can_hold_is_refused_by_name(tmp_path: Path, what: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):

@@ -13,10 +13,10 @@ from graphlink.graph.order import longest_path
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, Comm
 from graphlink.replay.ideal import measured_ns
-from graphlink.testing import Execution, Program, Shape, Training, random_program, run, training_program, write_kineto
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
 from tests.depend.test_host import graph_of
+from tests.simulator import Execution, Program, Shape, Training, random_program, run, training_program, write_kineto
 
 SCALES = (0.1, 2.0, 10.0)
 
@@ -81,7 +81,9 @@ def test_without_a_kind_of_edges_it_does_not(tmp_path: Path, kind: EdgeKind, pro
 
 
 def test_without_collective_edges_a_communicator_runs_two_collectives_at_once() -> None:
-    """NCCL runs one collective of a communicator at a time, on whatever streams; the recording shows it in their order only."""
+    """NCCL runs one collective of a communicator at a time, on whatever streams; the recording shows it in their order
+    only.
+    """
     comm = Comm("allreduce", dtype="Float", in_nelems=1000, pg_name="0", ranks=(0, 1), group_size=2)
     trace = build_trace(
         host=[Host("first", 0, 2.5), Host("second", 2.5, 10)],
@@ -95,5 +97,7 @@ def test_without_collective_edges_a_communicator_runs_two_collectives_at_once() 
     )
     graph = graph_of(trace)
     assert (graph.edge_kind == EdgeKind.COLLECTIVE).sum() == 1
-    after_all = [int(longest_path(*without(graph, kind), scaled(graph, 10)).max()) for kind in (None, EdgeKind.COLLECTIVE)]
+    after_all = [
+        int(longest_path(*without(graph, kind), scaled(graph, 10)).max()) for kind in (None, EdgeKind.COLLECTIVE)
+    ]
     assert after_all[0] > 1.9e6 > 1.3e6 > after_all[1]

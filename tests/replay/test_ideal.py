@@ -32,7 +32,9 @@ def test_the_critical_path_and_what_it_is_made_of() -> None:
 
 
 def test_start_delays_are_idle() -> None:
-    g = graph([N(NodeKind.DEVICE_OP, 0, 0, 9, 7, delay=2), N(NodeKind.DEVICE_DELAY, 0, 9, 12, 3, ((0, EdgeKind.STREAM),))])
+    g = graph(
+        [N(NodeKind.DEVICE_OP, 0, 0, 9, 7, delay=2), N(NodeKind.DEVICE_DELAY, 0, 9, 12, 3, ((0, EdgeKind.STREAM),))]
+    )
     cost = cost_ns(g)
     path = critical_path(g, replay(g, cost).end_ns, cost, shares(g, records(), communication()))
     assert (path.share_ns["compute"], path.share_ns["idle"], path.delay_ns, path.length_ns) == (7, 5, 5, 12)
@@ -44,7 +46,9 @@ def test_replay_and_path_agree_with_the_definition(data: st.DataObject) -> None:
     nodes = []
     for i in range(count):
         deps = data.draw(st.sets(st.integers(0, i - 1), max_size=4)) if i else set()
-        nodes.append(N(NodeKind.HOST_GAP, NOWHERE, i, i, data.draw(st.integers(0, 9)), tuple((d, EdgeKind.HOST) for d in deps)))
+        nodes.append(
+            N(NodeKind.HOST_GAP, NOWHERE, i, i, data.draw(st.integers(0, 9)), tuple((d, EdgeKind.HOST) for d in deps))
+        )
     g = graph(nodes)
     cost = cost_ns(g)
     played = replay(g, cost)

@@ -22,10 +22,10 @@ from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload
-from graphlink.testing import random_program, run
 from tests.graph.test_critical_gains import graphs
 from tests.replay.hand import CPU, GPU, N, load
 from tests.replay.test_what_if import program_shape, recorded
+from tests.simulator import random_program, run
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
 
@@ -54,7 +54,9 @@ def queued(ids: tuple[int, ...] = (0, 1, 2, 3)) -> Workload:
 
 
 @pytest.mark.parametrize("ids", [(0, 1, 2, 3), (9, 8, 7, 6)], ids=["forward", "backward"])
-def test_an_op_that_stood_behind_others_begins_a_latency_after_its_launch_once_they_are_fast(ids: tuple[int, ...]) -> None:
+def test_an_op_that_stood_behind_others_begins_a_latency_after_its_launch_once_they_are_fast(
+    ids: tuple[int, ...],
+) -> None:
     work = queued(ids)
     assert play_ideal(work).total_ns == 85_000 and total_us(work, "kernel=1") == 85
     assert total_us(work, "kernel=0.1") == 20 + 5 + 3
@@ -63,7 +65,9 @@ def test_an_op_that_stood_behind_others_begins_a_latency_after_its_launch_once_t
 
 
 def behind_its_launch(*, delay_us: int = 5, latency_us: int = 5) -> Workload:
-    """The second op is launched at 70, when the first has ended at 55, and begins ``delay_us`` later, of which latency explains some."""
+    """The second op is launched at 70, when the first has ended at 55, and begins ``delay_us`` later, of which latency
+    explains some.
+    """
     return load(
         [
             N(0, CPU, 10, start_us=0),
@@ -76,7 +80,9 @@ def behind_its_launch(*, delay_us: int = 5, latency_us: int = 5) -> Workload:
 
 def test_an_op_that_came_behind_its_launch_does_not_wait_for_the_latency_again_behind_a_slower_stream() -> None:
     assert total_us(behind_its_launch(), "kernel=2") == 15 + 80 + 60
-    assert total_us(behind_its_launch(delay_us=7), "kernel=2") == 15 + 80 + 2 + 60, "what latency does not explain stays"
+    assert total_us(behind_its_launch(delay_us=7), "kernel=2") == 15 + 80 + 2 + 60, (
+        "what latency does not explain stays"
+    )
     assert total_us(behind_its_launch(), "host=0.5") == 10 + 40 + 30, "launched at 35, behind the first op now"
 
 
@@ -97,9 +103,14 @@ def test_a_device_delay_is_split_as_a_start_delay_is() -> None:
 
 
 def test_a_stream_takes_its_time_from_op_to_op_beside_a_launch() -> None:
-    """``FEW`` ops queued on one stream show 2 us; the one launched to it when it was idle begins 2 us after them if they are slower."""
+    """``FEW`` ops queued on one stream show 2 us; the one launched to it when it was idle begins 2 us after them if
+    they are slower.
+    """
     nodes = [N(0, CPU, 10, start_us=0), N(1, GPU, 10, ((0, L),), delay_us=5, latency_us=5, start_us=15)]
-    ops = [N(i, GPU, 10, ((i - 1, S), (0, L)), delay_us=2, latency_us=5, start_us=15 + 12 * (i - 1)) for i in range(2, FEW + 3)]
+    ops = [
+        N(i, GPU, 10, ((i - 1, S), (0, L)), delay_us=2, latency_us=5, start_us=15 + 12 * (i - 1))
+        for i in range(2, FEW + 3)
+    ]
     last = ops[-1].id
     free_us = 15 + 12 * (last - 1) + 10
     late = [N(last + 1, CPU, free_us + 20, ((0, H),), start_us=10)]
@@ -108,7 +119,9 @@ def test_a_stream_takes_its_time_from_op_to_op_beside_a_launch() -> None:
     assert total_us(work, "kernel=1") == free_us + 45
     assert total_us(work, "kernel=10") == 15 + 100 + (last - 1) * 102 + 102
     assert total_us(work, "kernel=0.1", "host=0") == 5 + 1 + (last - 1) * 3 + 3
-    assert total_us(work, "kernel=0", "host:none|op=1") == free_us + 35, "no time from op to op after a launch that came last"
+    assert total_us(work, "kernel=0", "host:none|op=1") == free_us + 35, (
+        "no time from op to op after a launch that came last"
+    )
 
 
 def test_a_wait_that_is_removed_leaves_the_latency() -> None:
@@ -160,4 +173,13 @@ def as_written(graph: Graph, i: int) -> N:
     name = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay"}.get(NodeKind(graph.kind[i]), "op")
     sort = GPU if graph.kind[i] in (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY) else CPU
     delay_us, latency_us = int(graph.start_delay_ns[i]), int(graph.launch_latency_ns[i])
-    return N(i, sort, int(graph.duration_ns[i]), tuple(deps), name, int(graph.start_ns[i]), delay_us=delay_us, latency_us=latency_us)
+    return N(
+        i,
+        sort,
+        int(graph.duration_ns[i]),
+        tuple(deps),
+        name,
+        int(graph.start_ns[i]),
+        delay_us=delay_us,
+        latency_us=latency_us,
+    )

@@ -1,4 +1,6 @@
-"""Batches made by workers: what-ifs of a recording without workers, against the simulated truth of a long run with them."""
+"""Batches made by workers: what-ifs of a recording without workers, against the simulated truth of a long run with
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from graphlink.replay.rewire import Restructured, skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.testing import run
-from graphlink.testing.loading import Loading, loading_program
 from tests.replay.test_what_if import recorded
+from tests.simulator import run
+from tests.simulator.loading import Loading, loading_program
 
 REAL = Path(__file__).parents[2] / "fixtures" / "real"
 
@@ -72,7 +74,9 @@ def test_a_window_with_workers_takes_what_one_of_a_long_run_takes(tmp_path: Path
 
 @pytest.mark.parametrize(("was", "workers"), [(1, 2), (1, 3), (2, 8), (2, 1)])
 def test_a_recording_with_too_few_workers_tells_what_others_take(tmp_path: Path, was: int, workers: int) -> None:
-    """The recording is a window from the middle of a run with workers, in which the main thread waits for each batch."""
+    """The recording is a window from the middle of a run with workers, in which the main thread waits for each
+    batch.
+    """
     what = Loading(batches=5, batch_ns=6_000_000, kernels=5)
     long = run(loading_program(replace(what, workers=was, windows=6)))
     work = recorded(tmp_path, long, cuda_sync=True)
@@ -101,7 +105,10 @@ def test_fewer_cores_are_fewer_batches_at_a_time(tmp_path: Path) -> None:
 
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="shows no DataLoader"):
-        changed(recorded(tmp_path, run(loading_program(Loading(name="next(batches)"))), cuda_sync=True), LoaderChange(workers=2))
+        changed(
+            recorded(tmp_path, run(loading_program(Loading(name="next(batches)"))), cuda_sync=True),
+            LoaderChange(workers=2),
+        )
     work = graph_of(tmp_path, Loading(workers=4, batch_ns=300_000, kernels=20))
     with pytest.raises(UsageError, match="does not say how many"):
         changed(work, LoaderChange(workers=2))
@@ -115,12 +122,14 @@ def real(name: str) -> Workload:
 
 
 def test_the_second_recording_of_the_tutorial_is_predicted_from_the_first() -> None:
-    """One worker in the first, eight in the second, recorded a minute later; the difference is noise of the machine and what workers cost
-    the main thread."""
+    """One worker in the first, eight in the second, recorded a minute later; the difference is noise of the machine and
+    what workers cost the main thread."""
     first, second = real("dataloader"), real("dataloader-8-workers")
     predicted = predicted_ns(first, LoaderChange(workers=8, recorded=1, prefetch=1))
     assert predicted == pytest.approx(play_ideal(second).total_ns, rel=0.05)
-    assert predicted_ns(first, LoaderChange(workers=1, recorded=1, prefetch=1)) == pytest.approx(play_ideal(first).total_ns, rel=0.05)
+    assert predicted_ns(first, LoaderChange(workers=1, recorded=1, prefetch=1)) == pytest.approx(
+        play_ideal(first).total_ns, rel=0.05
+    )
 
 
 def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:

@@ -31,12 +31,23 @@ def graphs(draw: Any, ranks: int = 1) -> list[list[N]]:
     for rank in range(ranks):
         nodes = []
         for i in range(draw(st.integers(1, 9))):
-            sort = draw(st.sampled_from([CPU, CPU, GPU, GPU, COLL, SEND, RECV] if ranks > 1 else [CPU, GPU, COLL, SEND, RECV]))
+            sort = draw(
+                st.sampled_from([CPU, CPU, GPU, GPU, COLL, SEND, RECV] if ranks > 1 else [CPU, GPU, COLL, SEND, RECV])
+            )
             deps = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
             peer = draw(st.integers(0, ranks)) if sort in (SEND, RECV) else -1
             us = draw(st.integers(1 if sort in (SEND, RECV) else 0, 4))
             group = draw(st.integers(0, 2)) if sort == COLL else 0
-            nodes.append(N(2 * i, sort, us, tuple((2 * d, H) for d in sorted(deps)), group=group, peer=peer if peer != rank else ranks))
+            nodes.append(
+                N(
+                    2 * i,
+                    sort,
+                    us,
+                    tuple((2 * d, H) for d in sorted(deps)),
+                    group=group,
+                    peer=peer if peer != rank else ranks,
+                )
+            )
         out.append(nodes)
     return out
 
@@ -57,7 +68,9 @@ def test_ideal_in_any_order_of_ids(data: st.DataObject) -> None:
     moved = [n._replace(id=new[i], deps=tuple((new[d // 2], k) for d, k in n.deps)) for i, n in enumerate(nodes)]
     work = load(data.draw(st.permutations(moved)))
     played, expected = play_ideal(work), play_ideal(load(nodes))
-    assert {work.id(i): e for i, e in enumerate(played.end_ns.tolist())} == dict(zip(new, expected.end_ns.tolist(), strict=True))
+    assert {work.id(i): e for i, e in enumerate(played.end_ns.tolist())} == dict(
+        zip(new, expected.end_ns.tolist(), strict=True)
+    )
 
 
 @settings(deadline=None)
@@ -67,7 +80,8 @@ def test_slots_are_those_of_a_plain_scheduler(ranks: list[list[N]]) -> None:
     played = play_slots(work)
     expected = plain(ranks, None)
     assert {
-        (0, work.id(i)): (s, e) for i, (s, e) in enumerate(zip(played.start_ns.tolist(), played.end_ns.tolist(), strict=True))
+        (0, work.id(i)): (s, e)
+        for i, (s, e) in enumerate(zip(played.start_ns.tolist(), played.end_ns.tolist(), strict=True))
     } == expected
     assert critical_path(work, played).length_ns == played.total_ns
 
@@ -78,14 +92,23 @@ def test_ranks_are_those_of_a_plain_scheduler(ranks: list[list[N]], groups: dict
     work = load(*ranks)
     joined = meetings(work, groups)
     played = play_ranks(work, joined)
-    got = {(work.rank(i), work.id(i)): (int(played.start_ns[i]), int(e)) for i, e in enumerate(played.end_ns.tolist()) if e != NOT_RUN}
+    got = {
+        (work.rank(i), work.id(i)): (int(played.start_ns[i]), int(e))
+        for i, e in enumerate(played.end_ns.tolist())
+        if e != NOT_RUN
+    }
     assert got == plain(ranks, groups)
     assert {s.rank for s in stuck(work, played, joined)} == {work.rank(int(i)) for i in np.flatnonzero(~played.ran)}
     assert critical_path(work, played).length_ns == played.total_ns
 
 
 def test_a_slot_is_given_to_the_lowest_id_and_held_by_the_one_before() -> None:
-    nodes = [N(0, CPU, 1), N(5, GPU, 4, ((0, L),), lane=7), N(9, GPU, 2, ((0, L),), lane=20), N(10, GPU, 3, ((9, S),), lane=20)]
+    nodes = [
+        N(0, CPU, 1),
+        N(5, GPU, 4, ((0, L),), lane=7),
+        N(9, GPU, 2, ((0, L),), lane=20),
+        N(10, GPU, 3, ((9, S),), lane=20),
+    ]
     work = load(nodes)
     assert play_ideal(work).total_ns == 6000
     played = play_slots(work)
@@ -102,7 +125,9 @@ def test_a_slot_is_given_to_the_lowest_id_and_held_by_the_one_before() -> None:
 
 
 def test_what_ends_at_one_instant_ends_in_the_order_of_its_start() -> None:
-    """The kernel behind the first of two ends has the slot before one of a lower id is ready: 61 us, as two versions of ASTRA-sim said."""
+    """The kernel behind the first of two ends has the slot before one of a lower id is ready: 61 us, as two versions of
+    ASTRA-sim said.
+    """
     nodes = [N(0, CPU, 10), N(1, COLL, 10), N(2, GPU, 1, ((1, S),)), N(3, GPU, 10, ((0, L),)), N(4, CPU, 40, ((2, Y),))]
     played = play_slots(load(nodes))
     assert played.start_ns.tolist() == [0, 0, 20_000, 10_000, 21_000]
@@ -126,7 +151,13 @@ def test_a_receive_ends_with_its_send() -> None:
     second = [N(0, CPU, 2), N(1, RECV, 4, ((0, L),), peer=0), N(2, CPU, 1, ((1, Y),))]
     work = load(first, second)
     played = play_ranks(work, meetings(work, {}))
-    assert played.end_ns.tolist() == [10_000, 14_000, 2_000, 14_000, 15_000]  # 4 us: the shorter of the two did not wait
+    assert played.end_ns.tolist() == [
+        10_000,
+        14_000,
+        2_000,
+        14_000,
+        15_000,
+    ]  # 4 us: the shorter of the two did not wait
     assert critical_path(work, played).kind.tolist() == [FREE, L, MESSAGE, Y]
 
 
@@ -134,7 +165,9 @@ def test_a_send_that_costs_nothing_leaves_the_transfer_to_its_receive() -> None:
     first = [N(0, CPU, 10), N(1, SEND, 0, ((0, L),), peer=1, start_us=10)]
     second = [N(0, CPU, 2), N(1, RECV, 11, ((0, L),), peer=0, start_us=2)]
     work = load(first, second)
-    assert play_ranks(work, meetings(work, {})).end_ns[3] == 13_001  # recorded until 13, the send began at 10; 1 ns as in ASTRA-sim
+    assert (
+        play_ranks(work, meetings(work, {})).end_ns[3] == 13_001
+    )  # recorded until 13, the send began at 10; 1 ns as in ASTRA-sim
 
 
 def test_ranks_begin_as_recorded_or_together() -> None:
@@ -187,7 +220,9 @@ def test_drift_is_named_where_it_begins() -> None:
     ]
     work = load(nodes)
     found = drifts(work, play_ideal(work))
-    assert [(p.node.id, p.held_by and p.held_by.id, p.edge, p.drift_ns, p.change_ns) for p in found] == [(1, 0, "launch", -5000, -5000)]
+    assert [(p.node.id, p.held_by and p.held_by.id, p.edge, p.drift_ns, p.change_ns) for p in found] == [
+        (1, 0, "launch", -5000, -5000)
+    ]
 
 
 def test_shares_and_families_of_a_path() -> None:
@@ -203,14 +238,29 @@ def test_shares_and_families_of_a_path() -> None:
     work = load(nodes)
     assert [Work(w).name for w in work.work] == ["HOST", "GAP", "DELAY", "KERNEL", "COPY", "KERNEL", "COMM"]
     path = critical_path(work, play_ideal(work))
-    assert by_work(work, path) == {"host": 10_000, "gap": 4_000, "kernel": 11_000, "comm": 7_000, "copy": 1_000, "delay": 5_000}
+    assert by_work(work, path) == {
+        "host": 10_000,
+        "gap": 4_000,
+        "kernel": 11_000,
+        "comm": 7_000,
+        "copy": 1_000,
+        "delay": 5_000,
+    }
     assert path.length_ns == 38_000
     assert [(f.name, f.nodes, f.ns) for f in families(work, path, 1)] == [("gemm", 2, 11_000)]
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sets(st.integers(0, 7), max_size=3), st.sets(st.integers(0, 7), max_size=3)), min_size=1, max_size=8))
-def test_both_sorts_of_dependencies_delay_in_graphs_of_others(tmp_path_factory: Any, given_deps: list[tuple[set[int], set[int]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 7), max_size=3), st.sets(st.integers(0, 7), max_size=3)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_both_sorts_of_dependencies_delay_in_graphs_of_others(
+    tmp_path_factory: Any, given_deps: list[tuple[set[int], set[int]]]
+) -> None:
     """As ASTRA-sim's present reader takes them; in graphs of graphlink ctrl_deps are callers."""
     deps = [({d for d in data if d < i}, {c for c in ctrl if c < i}) for i, (data, ctrl) in enumerate(given_deps)]
     nodes = [node(i, data=sorted(data), ctrl=sorted(ctrl), micros=1 + i) for i, (data, ctrl) in enumerate(deps)]
@@ -246,14 +296,18 @@ def test_drifts_and_families_against_plain_ones(ranks: list[list[N]], data: st.D
         if change[i] and (holder == NOWHERE or holder not in seen):
             expected.append(i)
             seen.add(holder)
-    assert [(p.node.rank, p.node.id) for p in drifts(work, played, most)] == [(work.rank(i), work.id(i)) for i in expected[:most]]
+    assert [(p.node.rank, p.node.id) for p in drifts(work, played, most)] == [
+        (work.rank(i), work.id(i)) for i in expected[:most]
+    ]
     path = critical_path(work, played)
     told: dict[tuple[str, int], list[int]] = {}
     for at, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
         told.setdefault((work.name(at), int(work.work[at])), []).append(ns)
     largest = sorted(told.items(), key=lambda item: (-sum(item[1]), item[0]))
     found = families(work, path, most)
-    assert [(f.name, Work[f.work.upper()], f.nodes, f.ns) for f in found] == [(*k, len(v), sum(v)) for k, v in largest[:most]]
+    assert [(f.name, Work[f.work.upper()], f.nodes, f.ns) for f in found] == [
+        (*k, len(v), sum(v)) for k, v in largest[:most]
+    ]
 
 
 def test_nothing() -> None:

@@ -14,9 +14,9 @@ from graphlink.replay.ideal import play_ideal
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.testing import Api, Call, Execution, Program, ThreadBuilder, random_program, run
-from graphlink.testing.program import Action
 from tests.replay.test_what_if import program_shape, recorded
+from tests.simulator import Api, Call, Execution, Program, ThreadBuilder, random_program, run
+from tests.simulator.program import Action
 
 BUSY, DONE = 300_000, 1_000  # what kernels take that are waited for, and that have ended by then
 
@@ -39,7 +39,13 @@ def every_call() -> Program:
             case _:
                 main.launch(stream, kind="gpu_memcpy", call=call, blocking=True)
 
-    for call in ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy", "cudaMemcpyAsync"):
+    for call in (
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaDeviceSynchronize",
+        "cudaMemcpy",
+        "cudaMemcpyAsync",
+    ):
         for ns, stream in ((BUSY, 7), (DONE, 20), (BUSY, 20)):
             with main.op("aten::item"):
                 launch_and(ns, stream, call)
@@ -94,13 +100,17 @@ def test_the_waits_of_one_call_go_and_no_others(tmp_path: Path) -> None:
         rest = apply(work, changes_of(remove_sync=(name,)), {}).work
         others = [w for w in before if name not in w.names]
         assert len(before) - len(others) == 6
-        assert [(w.sources, w.targets, w.names) for w in sync_waits(rest)] == [(w.sources, w.targets, w.names) for w in others]
+        assert [(w.sources, w.targets, w.names) for w in sync_waits(rest)] == [
+            (w.sources, w.targets, w.names) for w in others
+        ]
         assert len(work.kind) - len(rest.kind) == sum(before[i].names >= {name} for _, i in edge.values())
 
 
 @pytest.mark.long
 def test_the_prediction_without_a_call_is_that_of_the_changed_program(tmp_path: Path) -> None:
-    """Of 40 random programs; a copy that does not block takes its launch and what came after its wait, as the recording has them."""
+    """Of 40 random programs; a copy that does not block takes its launch and what came after its wait, as the recording
+    has them.
+    """
     errors: dict[str, list[float]] = {}
     for seed in range(40):
         program = random_program(seed, program_shape(seed))
@@ -112,7 +122,19 @@ def test_the_prediction_without_a_call_is_that_of_the_changed_program(tmp_path: 
         assert blocked(execution) <= found <= waits_of(execution)
         for name in found:
             got = play_ideal(apply(work, changes_of(remove_sync=(name,)), {}).work).total_ns
-            errors.setdefault(name, []).append(abs(100 * (got / (run(returning(program, name)).makespan_ns - lead) - 1)))
-    print("", *(f"without {name:24} {len(e):3} programs, worst {max(e):.3f} %" for name, e in sorted(errors.items())), sep="\n")
-    assert set(errors) >= {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaEventQuery", "cudaMemcpy"}
+            errors.setdefault(name, []).append(
+                abs(100 * (got / (run(returning(program, name)).makespan_ns - lead) - 1))
+            )
+    print(
+        "",
+        *(f"without {name:24} {len(e):3} programs, worst {max(e):.3f} %" for name, e in sorted(errors.items())),
+        sep="\n",
+    )
+    assert set(errors) >= {
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaDeviceSynchronize",
+        "cudaEventQuery",
+        "cudaMemcpy",
+    }
     assert all(sorted(e)[len(e) // 2] <= 0.1 and max(e) <= 0.75 for e in errors.values())

@@ -33,7 +33,10 @@ NAMES = st.one_of(
         ]
     ),
     st.text("a.*+?()[]{}^$|\\-# =:", max_size=4),
-    st.builds(lambda middle: "void kernel<" + 40 * "x" + middle + 20 * "y" + ">(int)", st.sampled_from(["", "1", "2", "\n", "(*)"])),
+    st.builds(
+        lambda middle: "void kernel<" + 40 * "x" + middle + 20 * "y" + ">(int)",
+        st.sampled_from(["", "1", "2", "\n", "(*)"]),
+    ),
 )
 
 
@@ -64,7 +67,9 @@ def test_each_text_takes_what_is_listed_and_all_is_listed(given: list[list[N]]) 
     assert sum(one.ns for one in found) == work.cost_ns.sum()
     for one in found:
         changed = apply(work, Changes((parse_scale(f"{one.scale}=0"),)), {})
-        assert [d.what for d in changed.done] == [f"{one.scale} x 0: {one.nodes:,} nodes, {-one.ns / 1e6:+,.3f} ms of work"]
+        assert [d.what for d in changed.done] == [
+            f"{one.scale} x 0: {one.nodes:,} nodes, {-one.ns / 1e6:+,.3f} ms of work"
+        ]
         assert parse_scale(f"^{re.escape(one.name)}$=0").name is not None
         assert names_found(work, re.compile(f"^{re.escape(one.name)}\\Z")).sum() >= one.nodes or one.sort == "delay"
         assert not one.name.endswith(PART) or one.sort != "host"
@@ -74,10 +79,15 @@ def test_each_text_takes_what_is_listed_and_all_is_listed(given: list[list[N]]) 
 
 
 def test_a_long_name_is_taken_by_its_ends_where_no_other_has_them() -> None:
-    long = "void at::native::elementwise_kernel<128, 2, at::native::FillFunctor<float>, at::detail::Array<char*, 1>>(int)"
+    long = (
+        "void at::native::elementwise_kernel<128, 2, at::native::FillFunctor<float>, at::detail::Array<char*, 1>>(int)"
+    )
     other = long.replace("Fill", "Copy")
     gemm = N(9, GPU, 1, name="gemm")
-    for nodes, ends in (([N(0, GPU, 1, name=long), gemm], True), ([N(0, GPU, 1, name=long), N(1, GPU, 1, name=other), gemm], False)):
+    for nodes, ends in (
+        ([N(0, GPU, 1, name=long), gemm], True),
+        ([N(0, GPU, 1, name=long), N(1, GPU, 1, name=other), gemm], False),
+    ):
         texts = [one.scale for one in scalable(load(nodes), None) if one.name == long]
         assert [".*" in text for text in texts] == [ends]
     (alone,) = scalable(load([gemm]), None)
@@ -85,14 +95,24 @@ def test_a_long_name_is_taken_by_its_ends_where_no_other_has_them() -> None:
 
 
 def test_parts_are_their_op_and_marks_of_steps_are_python_between_ops() -> None:
-    nodes = [N(0, CPU, 1, name="aten::mm"), N(1, CPU, 2, name="aten::mm (cont.)"), N(2, CPU, 4, name="ProfilerStep#6"), N(3, GPU, 9)]
+    nodes = [
+        N(0, CPU, 1, name="aten::mm"),
+        N(1, CPU, 2, name="aten::mm (cont.)"),
+        N(2, CPU, 4, name="ProfilerStep#6"),
+        N(3, GPU, 9),
+    ]
     nodes += [N(4, CPU, 8, name="ProfilerStep#6 (cont.)"), N(5, GPU, 16, name="aten::mm (cont.)")]
     work = load(nodes)
     found = {(one.sort, one.name): (one.ns, one.scale) for one in scalable(work, None)}
     assert found["host", "aten::mm"] == (3_000, "host:^aten::mm$")
     assert found["host", "Python between ops"] == (12_000, "host:^Python between ops$")
     assert found["kernel", "aten::mm (cont.)"][0] == 16_000  # of a device it is a name like any other
-    for scale, nodes_named in (("^aten::mm$", [0, 1]), (r"^aten::mm \(cont\.\)$", [1, 5]), ("ProfilerStep", [2, 4]), ("^Python", [2, 4])):
+    for scale, nodes_named in (
+        ("^aten::mm$", [0, 1]),
+        (r"^aten::mm \(cont\.\)$", [1, 5]),
+        ("ProfilerStep", [2, 4]),
+        ("^Python", [2, 4]),
+    ):
         assert np.flatnonzero(names_found(work, re.compile(scale))).tolist() == nodes_named
 
 
@@ -112,7 +132,9 @@ def test_delays_say_what_came_late_most() -> None:
     assert late_ops(graph, np.array([2, 3, 5])).tolist() == [4, 4, 6]
     (one,) = [one for one in scalable(load(nodes), None) if one.name == "device delay"]
     assert one.before == ["gemm"]  # files by hand name no caller
-    circle = file([N(0, GPU, 1, ((1, EdgeKind.STREAM),), "device delay"), N(1, GPU, 1, ((0, EdgeKind.STREAM),), "device delay")])
+    circle = file(
+        [N(0, GPU, 1, ((1, EdgeKind.STREAM),), "device delay"), N(1, GPU, 1, ((0, EdgeKind.STREAM),), "device delay")]
+    )
     assert late_ops(circle, np.array([0, 1])).tolist() == [NOWHERE, NOWHERE]
 
 

@@ -38,7 +38,11 @@ def waiting(first: int, kernel: str, *more: Any) -> list[Any]:
 def folder(tmp_path: Path) -> Path:
     """Node 2 waits on rank 0 alone, node 11 is awaited on ranks 1 and 2; rank 2 has communication."""
     return written(
-        tmp_path, waiting(0, "gemm"), waiting(10, "relu"), waiting(10, "relu", coll(13, [10], comm_type=5, pg_name="1")), groups={"1": [2]}
+        tmp_path,
+        waiting(0, "gemm"),
+        waiting(10, "relu"),
+        waiting(10, "relu", coll(13, [10], comm_type=5, pg_name="1")),
+        groups={"1": [2]},
     )
 
 
@@ -89,7 +93,9 @@ def test_what_was_done_names_the_ranks_of_one_run(folder: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
-def test_an_id_that_is_a_wait_on_several_ranks_is_refused(folder: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_id_that_is_a_wait_on_several_ranks_is_refused(
+    folder: Path, machine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", str(folder), "--remove-sync", "11", "--machine", machine]) == 2
     error = capsys.readouterr().err
     assert "a wait of that id is on ranks 1, 2" in error and "--rank N" in error
@@ -100,7 +106,9 @@ def test_an_id_that_is_a_wait_on_several_ranks_is_refused(folder: Path, machine:
 @pytest.mark.parametrize(
     ("change", "said"), [(["--remove-sync", "77"], "no wait of that id"), (["--scale", "kernel:xyz=0"], "no such node")]
 )
-def test_what_fits_no_rank_is_refused(folder: Path, machine: str, change: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fits_no_rank_is_refused(
+    folder: Path, machine: str, change: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", str(folder), "--machine", machine, "--scale", "kernel=0.5", *change]) == 2
     assert said in capsys.readouterr().err
 

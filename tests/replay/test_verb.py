@@ -53,7 +53,13 @@ def test_what_if_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.Capt
     assert "before" in text and "launches -1.5 us each" in text
     report = json.loads(data.read_bytes())
     (run,), (what_if,) = report["runs"], report["what_if"]
-    assert run["ranks"][0]["replayed_ns"] == run["total_ns"] == what_if["before_ns"] > what_if["after_ns"] == what_if["path"]["length_ns"]
+    assert (
+        run["ranks"][0]["replayed_ns"]
+        == run["total_ns"]
+        == what_if["before_ns"]
+        > what_if["after_ns"]
+        == what_if["path"]["length_ns"]
+    )
     assert len(run["drifts"]) <= 10 and abs(run["ranks"][0]["error_pct"]) < 0.2
     assert sum(what_if["path"]["work_ns"].values()) == what_if["path"]["length_ns"]
 
@@ -70,7 +76,9 @@ def test_data_on_standard_output_stands_alone(
 
 
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
-def test_a_graph_without_times_is_compared_with_nothing(tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_without_times_is_compared_with_nothing(
+    tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "r.json"
     written(tmp_path, [node(0), node(1, data=[0])])
     assert main(["replay", str(tmp_path), "--machine", machine, "--json", str(data)]) == 0
@@ -91,7 +99,9 @@ def test_dependencies_that_are_none_are_said(tmp_path: Path, capsys: pytest.Capt
     assert "1 rank: graphlink check: 2 errors of ids and dependencies" in capsys.readouterr().out
 
 
-def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "r.json"
     first = [node(0, start_ns=0), recv(1, [0], comm_src=1), send(2, [1], comm_dst=1)]
     written(tmp_path, first, [node(0, start_ns=0), recv(1, [0]), send(2, [1], comm_dst=0)])
@@ -100,12 +110,18 @@ def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(tmp_path: Path, ca
     assert "replayed until nothing could run, at 0.005 ms" in text and "rank 0 does not finish" in text
     assert "self-consistency" not in text and "50.00 %" not in text
     report = json.loads(data.read_bytes())
-    assert [r["error_pct"] for r in report["runs"][0]["ranks"]] == [None, None] and report["what_if"][0]["gain_pct"] is None
+    assert [r["error_pct"] for r in report["runs"][0]["ranks"]] == [None, None] and report["what_if"][0][
+        "gain_pct"
+    ] is None
 
 
-def test_ranks_that_cannot_be_replayed_together_are_replayed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_cannot_be_replayed_together_are_replayed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "r.json"
-    written(tmp_path, [node(0, start_ns=0), recv(1, [0], comm_src=1)], [node(0, start_ns=0), node(1, data=[0])])  # rank 1 never sends
+    written(
+        tmp_path, [node(0, start_ns=0), recv(1, [0], comm_src=1)], [node(0, start_ns=0), node(1, data=[0])]
+    )  # rank 1 never sends
 
     def replay(*more: str) -> tuple[int, dict[str, Any]]:
         status = main(["replay", str(tmp_path), "--json", str(data), *more])
@@ -150,7 +166,13 @@ def test_a_part_has_one_word(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["replay", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     (path,) = (line for line in lines if line.startswith("  critical path  "))
-    assert set(re.findall(r"[ ,] ([a-z]+) [\d.]+ %", path)) <= {"host", "compute", "communication", "copy", "unexplained"}
+    assert set(re.findall(r"[ ,] ([a-z]+) [\d.]+ %", path)) <= {
+        "host",
+        "compute",
+        "communication",
+        "copy",
+        "unexplained",
+    }
     (parts,) = (line for line in lines if line.startswith("  unexplained  "))
     assert re.search(r"idle GPU stream [\d.]+ %, idle host thread [\d.]+ % \(device delays, host gaps\)", parts)
 
@@ -191,7 +213,13 @@ def test_a_list_of_ranks_alone_has_no_path(tmp_path: Path, capsys: pytest.Captur
 class TestNotAnswered:
     """What a what-if says that it does not answer, by what the graphs hold."""
 
-    def of(self, folder: Path, capsys: pytest.CaptureFixture[str], *nodes: Any, change: Sequence[str] = ("--scale", "kernel=0.5")) -> str:
+    def of(
+        self,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        *nodes: Any,
+        change: Sequence[str] = ("--scale", "kernel=0.5"),
+    ) -> str:
         written(folder, [node(0), *nodes])
         assert main(["replay", str(folder), *change]) == 0
         return capsys.readouterr().out.partition("not answered:")[2]
@@ -218,7 +246,9 @@ class TestNotAnswered:
         assert waits in self.of(tmp_path, capsys, coll(1, [0]))
         assert waits in self.of(tmp_path, capsys, recv(1, [0], comm_src=1))
         assert waits not in self.of(tmp_path, capsys, coll(1, [0]), change=("--bandwidth", "1"))
-        assert waits not in self.of(tmp_path, capsys, coll(1, [0]), change=("--scale", "kernel=0.5", "--machine", "ranks"))
+        assert waits not in self.of(
+            tmp_path, capsys, coll(1, [0]), change=("--scale", "kernel=0.5", "--machine", "ranks")
+        )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +267,9 @@ class TestNotAnswered:
         (["{empty}"], 1, "holds no graphs"),
     ],
 )
-def test_refusals(out: Path, tmp_path: Path, arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(
+    out: Path, tmp_path: Path, arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", *(a.format(out=out, empty=tmp_path) for a in arguments)]) == status
     assert said in capsys.readouterr().err
 

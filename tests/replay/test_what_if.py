@@ -20,8 +20,8 @@ from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.testing import Api, Call, Execution, Program, Shape, random_program, run, write_kineto
-from graphlink.testing.program import Action, Begin, End, Host
+from tests.simulator import Api, Call, Execution, Program, Shape, random_program, run, write_kineto
+from tests.simulator.program import Action, Begin, End, Host
 
 PROGRAMS, FEW = 200, 10
 EITHER = pytest.mark.parametrize("programs", [FEW, pytest.param(PROGRAMS, marks=pytest.mark.long)])
@@ -49,7 +49,12 @@ def faster(work: Workload, factor: float) -> int:
 def program_shape(seed: int, ops: int = 145) -> Shape:
     random = Random(seed)
     return Shape(
-        threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=1, queries=random.random() < 0.5, own_streams=True, ops=ops
+        threads=random.choice([1, 2, 3]),
+        streams=random.randint(1, 6),
+        devices=1,
+        queries=random.random() < 0.5,
+        own_streams=True,
+        ops=ops,
     )
 
 
@@ -120,17 +125,24 @@ def faster_host(program: Program, factor: float) -> Program:
             return replace(action, call_ns=shorter(action.call_ns), return_ns=shorter(action.return_ns))
         return action
 
-    threads = (replace(t, start_ns=round(t.start_ns * factor), actions=tuple(map(changed, t.actions))) for t in program.threads)
+    threads = (
+        replace(t, start_ns=round(t.start_ns * factor), actions=tuple(map(changed, t.actions))) for t in program.threads
+    )
     return replace(program, threads=tuple(threads))
 
 
 def launching_within(program: Program, most_ns: int) -> Program:
-    """The program whose device ops begin 1 us to ``most_ns`` after their launch call (else up to 8 us), in the same order of lateness."""
+    """The program whose device ops begin 1 us to ``most_ns`` after their launch call (else up to 8 us), in the same
+    order of lateness.
+    """
 
     def changed(action: Action) -> Action:
         if not isinstance(action, Call):
             return action
-        sooner = (replace(w, launch_delay_ns=1_000 + (w.launch_delay_ns - 1_000) * (most_ns - 1_000) // 7_000) for w in action.work)
+        sooner = (
+            replace(w, launch_delay_ns=1_000 + (w.launch_delay_ns - 1_000) * (most_ns - 1_000) // 7_000)
+            for w in action.work
+        )
         return replace(action, work=tuple(sooner))
 
     return replace(program, threads=tuple(replace(t, actions=tuple(map(changed, t.actions))) for t in program.threads))
@@ -138,7 +150,9 @@ def launching_within(program: Program, most_ns: int) -> Program:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_device_that_begins_later_is_recorded_as_one_whose_clock_is_ahead(seed: int) -> None:
-    """Where calls return as much sooner after what they waited for: so no rule can tell launch latency from a clock's offset."""
+    """Where calls return as much sooner after what they waited for: so no rule can tell launch latency from a clock's
+    offset.
+    """
     ns = 2_000
 
     def changed(action: Action) -> Action:
@@ -150,18 +164,25 @@ def test_a_device_that_begins_later_is_recorded_as_one_whose_clock_is_ahead(seed
     program = random_program(seed, Shape(threads=1, streams=3, queries=False, blocking=False, ops=60))
     threads = tuple(replace(t, actions=tuple(map(changed, t.actions))) for t in program.threads)
     sooner, later = run(program), run(replace(program, threads=threads))
-    assert [(op.start_ns + ns, op.end_ns + ns) for op in sooner.device] == [(op.start_ns, op.end_ns) for op in later.device]
+    assert [(op.start_ns + ns, op.end_ns + ns) for op in sooner.device] == [
+        (op.start_ns, op.end_ns) for op in later.device
+    ]
     for a, b in ((sooner.calls, later.calls), (sooner.host, later.host)):
         assert [(row.start_ns, row.end_ns) for row in a] == [(row.start_ns, row.end_ns) for row in b]
 
 
-@pytest.mark.parametrize(("most_ns", "usual", "worst"), [(3_000, 0.05, 0.1), (8_000, 0.08, 0.2)], ids=["as real ones", "late"])
+@pytest.mark.parametrize(
+    ("most_ns", "usual", "worst"), [(3_000, 0.05, 0.1), (8_000, 0.08, 0.2)], ids=["as real ones", "late"]
+)
 @EITHER
-def test_a_faster_host_and_a_faster_device(tmp_path: Path, programs: int, most_ns: int, usual: float, worst: float) -> None:
+def test_a_faster_host_and_a_faster_device(
+    tmp_path: Path, programs: int, most_ns: int, usual: float, worst: float
+) -> None:
     """Without blocking copies, whose launch is part of their op in the graph, with its latency.
 
-    What calls take to return is the host's, what launches take is not, and their sum is all that a recording shows (the test above).
-    So where a machine launches later than real ones do (1 to 3 us), half of what it is later is lost for each wait.
+    What calls take to return is the host's, what launches take is not, and their sum is all that a recording shows (the
+    test above). So where a machine launches later than real ones do (1 to 3 us), half of what it is later is lost for
+    each wait.
     """
     errors: dict[float, list[float]] = {1.0: [], 0.5: []}
     for seed in range(max(FEW, programs // 4)):

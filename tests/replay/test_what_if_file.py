@@ -42,7 +42,17 @@ def steps() -> list[N]:
         out += [
             N(at, CPU, 2, before, f"ProfilerStep#{k + 3}", t, lane=7),
             N(at + 1, CPU, 8, ((at, H),), "aten::mm", t + 2, lane=7),
-            N(at + 2, GPU, 40, ((at + 1, L),) + (((at - 8, S),) if k else ()), "gemm", t + 10, lane=20, correlation=k + 1, delay_us=0),
+            N(
+                at + 2,
+                GPU,
+                40,
+                ((at + 1, L),) + (((at - 8, S),) if k else ()),
+                "gemm",
+                t + 10,
+                lane=20,
+                correlation=k + 1,
+                delay_us=0,
+            ),
             N(at + 3, CPU, 5, ((at + 1, H),), "aten::item", t + 10, lane=7),
             N(
                 at + 4,
@@ -106,13 +116,23 @@ def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     written(folder, nodes)
     work = workload(load_files(graph_files(folder)))
     paths = Selection(work).paths
-    assert [paths.texts[k] for k in paths.of_node] == ["", "Attention", "Attention/aten::mm", "Attention/aten::mm", "Attention"]
+    assert [paths.texts[k] for k in paths.of_node] == [
+        "",
+        "Attention",
+        "Attention/aten::mm",
+        "Attention/aten::mm",
+        "Attention",
+    ]
     assert chosen(work, "path = '^Attention/aten::mm$'", tmp_path) == [(0, 2), (0, 3)]
     operations = NodeOperations(
-        np.array([-1, 0, 1, 1, 0]), ("Model/Attention", "Model/Attention/aten::mm"), ("train.py(3): step", "a\nmodel.py(7): forward")
+        np.array([-1, 0, 1, 1, 0]),
+        ("Model/Attention", "Model/Attention/aten::mm"),
+        ("train.py(3): step", "a\nmodel.py(7): forward"),
     )
     assert chosen(work, "path = 'Model/.*mm'", tmp_path, operations={0: operations}) == [(0, 2), (0, 3)]
-    assert chosen(work, 'line = "model.py.7.: forward"\nsort = "kernel"', tmp_path, operations={0: operations}) == [(0, 3)]
+    assert chosen(work, 'line = "model.py.7.: forward"\nsort = "kernel"', tmp_path, operations={0: operations}) == [
+        (0, 3)
+    ]
     with pytest.raises(UsageError, match="lines of these graphs are not known"):
         chosen(work, "line = 'x'", tmp_path)
 
@@ -137,12 +157,16 @@ def test_what_each_action_does(tmp_path: Path) -> None:
     both = "[[time]]\nname = 'gemm'\nscale = 0.5\n[[time]]\nname = 'add'\nadd_us = 5\n"
     assert play_ideal(work).total_ns == 2 * 74_000
     assert total(work, tmp_path, "[[time]]\nname = 'gemm'\nadd_us = 10\n") == 168
-    assert total(work, tmp_path, "[[time]]\nname = 'gemm'\nadd_us = -1000\n") == 2 * (2 + 8 + 5 + 20) + 2 * 1  # waking up takes 3 of 4
+    assert (
+        total(work, tmp_path, "[[time]]\nname = 'gemm'\nadd_us = -1000\n") == 2 * (2 + 8 + 5 + 20) + 2 * 1
+    )  # waking up takes 3 of 4
     assert total(work, tmp_path, "[[time]]\nname = 'item'\nadd_us = 5\n") == 2 * 74, (
         "once for each op, not for its parts, in the wait's time"
     )
     assert total(work, tmp_path, "[[time]]\nname = 'add'\nremove = true\n") == 2 * 54
-    assert total(work, tmp_path, "[[time]]\nname = 'item'\nremove = true\n") == 10 + 40 + 40, "and does not wait: the device is behind"
+    assert total(work, tmp_path, "[[time]]\nname = 'item'\nremove = true\n") == 10 + 40 + 40, (
+        "and does not wait: the device is behind"
+    )
     assert total(work, tmp_path, "[[time]]\nname = 'gemm'\nremove = true\n") == 2 * 36, "and nobody waits for it"
     assert total(work, tmp_path, "[[time]]\nthread = 7\nlaunch_us = 3\n") == 2 * 77
     assert total(work, tmp_path, both + "[[wait]]\nremove = true\n") == 2 * (2 + 8 + 5 + 1 + 25)
@@ -150,7 +174,9 @@ def test_what_each_action_does(tmp_path: Path) -> None:
 
 def test_what_is_removed_says_how_much(tmp_path: Path) -> None:
     (one,) = made(load(steps()), tmp_path, "[[time]]\nname = 'item'\nremove = true\n").done
-    assert (one.kind, one.nodes, one.ns) == ("remove", 4, -18_000) and one.what.endswith("4 nodes, -0.018 ms of work, 2 waits")
+    assert (one.kind, one.nodes, one.ns) == ("remove", 4, -18_000) and one.what.endswith(
+        "4 nodes, -0.018 ms of work, 2 waits"
+    )
     (one,) = made(load(steps()), tmp_path, "[[time]]\nname = 'gemm'\nadd_us = -50\n").done
     assert one.what == "gemm -50 us each: 2 nodes, -0.080 ms of work, 2 of them shorter than that: down to 0"
 
@@ -160,12 +186,21 @@ def test_a_wait_is_moved(tmp_path: Path) -> None:
     file = work.files[0]
     file.end_ns[np.isin(file.id, [0, 10])] += 72_000
     moved = made(work, tmp_path, "[[wait]]\nmove_to_end_of_step = true\n")
-    assert moved.done[0].what == "sync all moved to the end of its step: 1 waits, 1 edges; 1 stay, as there is no such place behind them"
+    assert (
+        moved.done[0].what
+        == "sync all moved to the end of its step: 1 waits, 1 edges; 1 stay, as there is no such place behind them"
+    )
     sync = moved.work.kind == Y
-    assert sorted(zip(moved.work.source[sync].tolist(), moved.work.target[sync].tolist(), strict=True)) == [(2, 7), (9, 11)]
+    assert sorted(zip(moved.work.source[sync].tolist(), moved.work.target[sync].tolist(), strict=True)) == [
+        (2, 7),
+        (9, 11),
+    ]
     before = made(work, tmp_path, "[[wait]]\nwhich = 'aten::item'\nmove_before = 'add'\n")
     sync = before.work.kind == Y
-    assert sorted(zip(before.work.source[sync].tolist(), before.work.target[sync].tolist(), strict=True)) == [(2, 5), (9, 12)]
+    assert sorted(zip(before.work.source[sync].tolist(), before.work.target[sync].tolist(), strict=True)) == [
+        (2, 5),
+        (9, 12),
+    ]
     gone = made(work, tmp_path, "[[wait]]\nmove_before = 'add'\n[[wait]]\nremove = true\n")
     assert not (gone.work.kind == Y).any(), "a wait that was moved can be removed"
     gone = made(work, tmp_path, "[[wait]]\nremove = true\n[[wait]]\nmove_before = 'add'\n")
@@ -181,7 +216,11 @@ def test_a_moved_wait_awaits_what_is_on_its_stream_by_then(tmp_path: Path) -> No
         N(4, GPU, 50, ((1, S), (3, L)), start_us=21),
         N(5, CPU, 5, ((3, H),), name="c", start_us=21),
     ]
-    for call, awaited in (("cudaStreamSynchronize", {1, 4}), ("cudaDeviceSynchronize", {1, 4}), ("cudaEventSynchronize", {1})):
+    for call, awaited in (
+        ("cudaStreamSynchronize", {1, 4}),
+        ("cudaDeviceSynchronize", {1, 4}),
+        ("cudaEventSynchronize", {1}),
+    ):
         work = load([n._replace(calls=(call,)) if n.calls else n for n in nodes])
         found = made(work, tmp_path, "[[wait]]\nmove_before = '^c$'\n").work
         assert set(found.source[found.kind == Y].tolist()) == awaited, call
@@ -199,7 +238,9 @@ def test_a_wait_that_found_all_done_stays_before_the_op_that_follows_if_that_is_
 
 
 @pytest.mark.parametrize(("launched_us", "awaited"), [(14, {1, 3}), (17, {1, 3}), (30, {1})])
-def test_an_event_counts_from_the_middle_of_when_its_stream_can_have_been_told(launched_us: int, awaited: set[int], tmp_path: Path) -> None:
+def test_an_event_counts_from_the_middle_of_when_its_stream_can_have_been_told(
+    launched_us: int, awaited: set[int], tmp_path: Path
+) -> None:
     """Stream 1 was told to wait for node 3 between its launch (8 us) and that of node 6; the wait goes to 13 us."""
     nodes = [
         N(0, CPU, 3, name="a", start_us=0),
@@ -217,7 +258,14 @@ def test_an_event_counts_from_the_middle_of_when_its_stream_can_have_been_told(l
 
 @pytest.mark.parametrize(
     ("text", "waits"),
-    [("step = 4", 1), ("thread = 7", 2), ("stream = 20", 2), ("name = 'Stream.*Sync'", 2), ("sort = 'kernel'", 2), ("which = 14", 1)],
+    [
+        ("step = 4", 1),
+        ("thread = 7", 2),
+        ("stream = 20", 2),
+        ("name = 'Stream.*Sync'", 2),
+        ("sort = 'kernel'", 2),
+        ("which = 14", 1),
+    ],
 )
 def test_waits_are_chosen(text: str, waits: int, tmp_path: Path) -> None:
     work = load(steps())
@@ -230,7 +278,12 @@ def test_waits_are_chosen(text: str, waits: int, tmp_path: Path) -> None:
 
 def ranks(*us: int) -> Workload:
     """A rank each: two kernels of an op that take so long."""
-    return load(*([N(0, CPU, 1, name="op"), N(1, GPU, n, ((0, L),), "gemm"), N(2, GPU, 2 * n, ((0, L), (1, S)), "gemm")] for n in us))
+    return load(
+        *(
+            [N(0, CPU, 1, name="op"), N(1, GPU, n, ((0, L),), "gemm"), N(2, GPU, 2 * n, ((0, L), (1, S)), "gemm")]
+            for n in us
+        )
+    )
 
 
 def test_a_rank_becomes_as_the_others(tmp_path: Path) -> None:
@@ -257,15 +310,21 @@ def test_times_of_another_run(tmp_path: Path) -> None:
         written(tmp_path / folder, nodes)
     (tmp_path / "what-if.toml").write_text("[[time]]\nsort = 'kernel'\nlike = 'there'\n")
     out = tmp_path / "out.json"
-    assert main(["replay", str(tmp_path / "here"), "--what-if", str(tmp_path / "what-if.toml"), "--json", str(out)]) == 0
+    assert (
+        main(["replay", str(tmp_path / "here"), "--what-if", str(tmp_path / "what-if.toml"), "--json", str(out)]) == 0
+    )
     (what_if,) = json.loads(out.read_bytes())["what_if"]
     told = what_if["done"][0]
     assert told["nodes"] == 3 and told["ns"] == (9 + 4 + 4 - 3) * 1000
-    assert told["what"].endswith(", 2 of them by the median of their name; 1 with 0.007 ms have no counterpart and stay")
+    assert told["what"].endswith(
+        ", 2 of them by the median of their name; 1 with 0.007 ms have no counterpart and stay"
+    )
 
 
 def test_a_network_by_latency_and_bandwidth(tmp_path: Path) -> None:
-    work = load([N(0, COLL, 50, group=1, size=4_000_000), N(1, COLL, 50, ((0, S),), group=2, size=4_000_000, comm_type=2)])
+    work = load(
+        [N(0, COLL, 50, group=1, size=4_000_000), N(1, COLL, 50, ((0, S),), group=2, size=4_000_000, comm_type=2)]
+    )
     groups = {1: (0, 1, 2, 3), 2: (0, 1)}
     text = "[[network]]\nbandwidth_gb_per_s = 100\nlatency_us = 5\n"
     # ALL_REDUCE of 4: 6 steps, 1.5 of its bytes; ALL_GATHER of 2: a step, a shard
@@ -276,7 +335,9 @@ def test_a_network_by_latency_and_bandwidth(tmp_path: Path) -> None:
 
 
 def test_removed_communication_meets_nobody(tmp_path: Path) -> None:
-    work = load([N(0, CPU, 5), N(1, COLL, 3, ((0, L),), name="nccl")], [N(0, CPU, 90), N(1, COLL, 3, ((0, L),), name="nccl")])
+    work = load(
+        [N(0, CPU, 5), N(1, COLL, 3, ((0, L),), name="nccl")], [N(0, CPU, 90), N(1, COLL, 3, ((0, L),), name="nccl")]
+    )
     gone = made(work, tmp_path, "[[time]]\nname = 'nccl'\nremove = true\n").work
     met = meetings(gone, {})
     assert not met.code.any() and set(met.partner.tolist()) == {-1}
@@ -297,7 +358,11 @@ def test_what_is_gone_delays_nobody(tmp_path: Path) -> None:
     )
     found = made(work, tmp_path, "[[time]]\nname = 'gone'\nremove = true\n").work
     sync = found.kind == Y
-    assert (found.source[sync].tolist(), found.target[sync].tolist(), found.lags()[sync].tolist()) == ([1], [4], [8_000])
+    assert (found.source[sync].tolist(), found.target[sync].tolist(), found.lags()[sync].tolist()) == (
+        [1],
+        [4],
+        [8_000],
+    )
     assert play_ideal(found).total_ns == 35_000 + 9_000
     found = made(work, tmp_path, "[[time]]\nsort = 'kernel'\nremove = true\n").work
     assert not (found.kind == Y).any() and play_ideal(found).total_ns == 11_000
@@ -363,8 +428,10 @@ def test_records_of_options_and_file_are_equal(tmp_path: Path) -> None:
     given = changes_of(["kernel:gemm=0.5", "host=2"], ["all", "5"], 25.0, -2.0)
     text = "\n".join(
         (
-            "[[time]]\nsort = 'kernel'\nname = 'gemm'\nscale = 0.5\n[[time]]\nsort = 'host'\nscale = 2\n[[time]]\nlaunch_us = -2",
-            "[[wait]]\nwhich = 'all'\nremove = true\n[[wait]]\nwhich = '5'\nremove = true\n[[network]]\nbandwidth_gb_per_s = 25",
+            "[[time]]\nsort = 'kernel'\nname = 'gemm'\nscale = 0.5\n[[time]]\nsort = 'host'\nscale = "
+            "2\n[[time]]\nlaunch_us = -2",
+            "[[wait]]\nwhich = 'all'\nremove = true\n[[wait]]\nwhich = '5'\nremove = "
+            "true\n[[network]]\nbandwidth_gb_per_s = 25",
         )
     )
     assert changes(tmp_path, text) == given
@@ -372,7 +439,8 @@ def test_records_of_options_and_file_are_equal(tmp_path: Path) -> None:
 
 def test_a_change_that_another_one_leaves_nothing_of_is_made_all_the_same(tmp_path: Path) -> None:
     text = (
-        "[[time]]\nname = 'item'\nremove = true\n[[time]]\nsort = 'kernel'\nremove = true\n[[wait]]\nwhich = 'aten::item'\nremove = true\n"
+        "[[time]]\nname = 'item'\nremove = true\n[[time]]\nsort = 'kernel'\nremove = true\n[[wait]]\nwhich = "
+        "'aten::item'\nremove = true\n"
     )
     found = fit(load(steps()), changes(tmp_path, text), {})
     assert not found.refused and len(found.done) == 3
@@ -385,7 +453,11 @@ def test_a_change_that_another_one_leaves_nothing_of_is_made_all_the_same(tmp_pa
     ("text", "what", "where"),
     [
         ("[[time]]\nrank = 1\nscale = 'a'", "Expected `float | null`, got `str`", "[[time]] number 1, key scale"),
-        ("[[time]]\nrank = 1\nscale = 1\n[[time]]\nscael = 1", "there is no key 'scael'", "[[time]] number 2, key scael"),
+        (
+            "[[time]]\nrank = 1\nscale = 1\n[[time]]\nscael = 1",
+            "there is no key 'scael'",
+            "[[time]] number 2, key scael",
+        ),
         ("[[tim]]\nrank = 1", "there is no key 'tim'", "key tim"),
         ("[[time]]\nrank = 1", "wants one of scale, add_us", "[[time]] number 1"),
         ("[[time]]\nrank = 1\nscale = 1\nremove = true", "and has scale, remove", "[[time]] number 1"),

@@ -19,7 +19,18 @@ from graphlink.report import summary
 from graphlink.report.summary import Summary
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
-COUNTS = {"graph", "edges", "host rows", "device ops", "device clock", "sync", "recorded", "replayed", "stood still", "left out"}
+COUNTS = {
+    "graph",
+    "edges",
+    "host rows",
+    "device ops",
+    "device clock",
+    "sync",
+    "recorded",
+    "replayed",
+    "stood still",
+    "left out",
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +82,10 @@ def test_steps_are_told_without_the_first(demo: Summary) -> None:
 
     assert shown() == ""
     assert shown(7) == "1 of 7.000 ms (step 0)"
-    assert shown(9, 30, 8) == "3: the first 9.000 ms, the others 19.000 ms +- 11.000 on average; slowest: 30.000 ms (step 1)"
+    assert (
+        shown(9, 30, 8)
+        == "3: the first 9.000 ms, the others 19.000 ms +- 11.000 on average; slowest: 30.000 ms (step 1)"
+    )
     assert shown(9, 8, found_by="optimizer") == "2, found by step: the first 9.000 ms, the other 8.000 ms"
 
 
@@ -88,14 +102,18 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
 
     def of(number: int, ns: int) -> summary.Rank:
         (one,) = rank.gpu
-        gpu = msgspec.structs.replace(one, from_ns=0, to_ns=1000, idle_ns=ns, idle_by_cause_ns={"python": ns}, exposed_comm_ns=50)
+        gpu = msgspec.structs.replace(
+            one, from_ns=0, to_ns=1000, idle_ns=ns, idle_by_cause_ns={"python": ns}, exposed_comm_ns=50
+        )
         return msgspec.structs.replace(rank, rank=number, gpu=[gpu], warnings=[])
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
     table, words, outliers = summary.table(whole)
     assert isinstance(words, str) and words.startswith("idle, comm: ")
     assert isinstance(table, Table)
-    assert [row[:1] + row[2:5] for row in table.rows] == [(str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)]
+    assert [row[:1] + row[2:5] for row in table.rows] == [
+        (str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)
+    ]
     assert outliers == "far from the usual idle time (12.0 %): rank 4 90.0 %"
     assert len(summary.table(whole, verbose=True)) == 5
     alike = msgspec.structs.replace(whole, ranks=[of(k, 100) for k in range(4)])

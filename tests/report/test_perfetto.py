@@ -21,12 +21,21 @@ from graphlink.perfetto.slices import Slices, events, lanes, nested
 def slices(rows: list[tuple[int, int, int, int, int]]) -> Slices:
     """Rows of (track, start, end, parent, name), keys in this order."""
     track, start, end, parent, name = (np.array([r[k] for r in rows], np.int64) for k in range(5))
-    return Slices(track.astype(np.int32), start, end, np.arange(len(rows), dtype=np.int64), parent.astype(np.int32), name.astype(np.int32))
+    return Slices(
+        track.astype(np.int32),
+        start,
+        end,
+        np.arange(len(rows), dtype=np.int64),
+        parent.astype(np.int32),
+        name.astype(np.int32),
+    )
 
 
 @st.composite
 def forests(draw: st.DrawFn, cross: bool = False) -> Slices:
-    """Slices of a few tracks, each inside an earlier one or after all earlier ones; with ``cross`` ends are anywhere after the start."""
+    """Slices of a few tracks, each inside an earlier one or after all earlier ones; with ``cross`` ends are anywhere
+    after the start.
+    """
     rows: list[tuple[int, int, int, int, int]] = []
     open_: dict[int, list[int]] = defaultdict(list)  # of a track: slices that the next one may lie in
     now: dict[int, int] = defaultdict(int)
@@ -36,7 +45,9 @@ def forests(draw: st.DrawFn, cross: bool = False) -> Slices:
         stack = [k for k in open_[track] if rows[k][2] >= start]
         depth = draw(st.integers(0, len(stack)))
         parent = stack[depth - 1] if depth else NOWHERE
-        last = rows[stack[depth]][2] if not cross and depth < len(stack) else start  # its earlier sibling is over by then
+        last = (
+            rows[stack[depth]][2] if not cross and depth < len(stack) else start
+        )  # its earlier sibling is over by then
         start = max(start, last)
         if parent != NOWHERE and start > rows[parent][2]:
             continue_at = rows[parent][2]
@@ -71,7 +82,9 @@ def played(s: Slices) -> dict[int, tuple[int, int, int]]:
 @given(forests())
 def test_what_nests_is_shown_as_it_is(s: Slices) -> None:
     seen = played(s)
-    assert {i: (a, b) for i, (a, b, _) in seen.items()} == dict(enumerate(zip(s.start_ns.tolist(), s.end_ns.tolist(), strict=True)))
+    assert {i: (a, b) for i, (a, b, _) in seen.items()} == dict(
+        enumerate(zip(s.start_ns.tolist(), s.end_ns.tolist(), strict=True))
+    )
     parent = s.parent.tolist()
     for i, (start, end, depth) in seen.items():
         if start < end:  # one without length may be shown in a neighbour
@@ -92,7 +105,9 @@ def test_what_crosses_is_cut_and_nothing_is_lost(s: Slices) -> None:
 
 
 def test_cuts() -> None:
-    crossing = slices([(0, 0, 10, NOWHERE, 0), (0, 2, 12, 0, 0), (0, 4, 6, 1, 0), (0, 9, 20, NOWHERE, 0), (1, 5, 7, NOWHERE, 0)])
+    crossing = slices(
+        [(0, 0, 10, NOWHERE, 0), (0, 2, 12, 0, 0), (0, 4, 6, 1, 0), (0, 9, 20, NOWHERE, 0), (1, 5, 7, NOWHERE, 0)]
+    )
     assert nested(crossing)[0].tolist() == [9, 9, 6, 20, 7]
 
 
@@ -106,7 +121,10 @@ def test_lanes_hold_no_two_at_a_time_and_are_as_few_as_can_be(rows: list[tuple[i
     for spans in by_lane.values():
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(spans)))
     for of in set(group.tolist()) if length.all() else ():
-        most = max(sum(a <= t < b for a, b in zip(start[group == of], (start + length)[group == of], strict=True)) for t in range(30))
+        most = max(
+            sum(a <= t < b for a, b in zip(start[group == of], (start + length)[group == of], strict=True))
+            for t in range(30)
+        )
         assert len({k for k in by_lane if k[0] == of}) <= max(most, 1)
 
 
@@ -121,7 +139,11 @@ def traces(draw: st.DrawFn) -> PerfettoTrace:
     for name in draw(st.lists(st.sampled_from(["node", "bytes", "call", "comm"]), unique=True)):
         which = np.array(sorted(draw(st.sets(st.integers(0, n - 1)))) if n else [], np.int64)
         text = name in ("call", "comm")
-        some = st.integers(0, len(TEXTS) - 1) if text else st.sampled_from([0, 1, -1, 127, 128, 1 << 40, -(1 << 63), (1 << 63) - 1])
+        some = (
+            st.integers(0, len(TEXTS) - 1)
+            if text
+            else st.sampled_from([0, 1, -1, 127, 128, 1 << 40, -(1 << 63), (1 << 63) - 1])
+        )
         args.append(Arg(name, which, np.array([draw(some) for _ in which], np.int64), TEXTS if text else None))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=20)) if n else []
     source, target = (np.array([p[k] for p in pairs], np.int64) for k in range(2))

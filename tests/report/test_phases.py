@@ -63,7 +63,9 @@ def found(trace: Trace) -> list[Phase]:
 
 
 def recorded(names: list[str], *, annotation: bool = True) -> Trace:
-    """A range of 100 us each, in which a kernel of 10 (20, ...) us is launched; an image is decoded in a range of its own."""
+    """A range of 100 us each, in which a kernel of 10 (20, ...) us is launched; an image is decoded in a range of its
+    own.
+    """
     host = [Host("decode jpeg", 1, 5, tid=9, annotation=True), Host("decode jpeg", 101, 105, tid=9, annotation=True)]
     calls, device = [], []
     for k, name in enumerate(names):
@@ -79,9 +81,15 @@ def test_steps_and_ranges_have_the_same_figures(form: str) -> None:
     """Kernels of 10, 20 and 30 us; what lies before the first and behind the last is idle, too."""
     named = [form.format(*told) for told in (("EXTEND", 1), ("DECODE", 4), ("DECODE", 6))]
     decode, prefill = found(recorded(named))
-    assert decode == Phase(phase="decode", steps=2, mean_ns=100_000, longest_ns=100_000, gpu_ns=200_000, idle_ns=150_000, mean_batch=5)
+    assert decode == Phase(
+        phase="decode", steps=2, mean_ns=100_000, longest_ns=100_000, gpu_ns=200_000, idle_ns=150_000, mean_batch=5
+    )
     assert (prefill.steps, prefill.gpu_ns, prefill.idle_ns, prefill.mean_batch) == (1, 100_000, 90_000, 1)
-    line = "decode 2: 0.100 ms on average, GPU idle 75.0 %, 5 requests a step; prefill 1: 0.100 ms, GPU idle 90.0 %, 1 requests a step"
+    line = (
+        "decode 2: 0.100 ms on average, GPU idle 75.0 %, 5 requests a step; prefill 1: 0.100 ms, GPU idle 90.0 %, "
+        "1 "
+        "requests a step"
+    )
     assert phases_line([decode, prefill]) == line
 
 
@@ -90,7 +98,10 @@ def test_where_no_name_tells_there_are_none() -> None:
     assert found(recorded(["decode"], annotation=False)) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6), st.lists(st.tuples(st.integers(-5, 90), st.integers(0, 60))))
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6),
+    st.lists(st.tuples(st.integers(-5, 90), st.integers(0, 60))),
+)
 def test_overlap(gaps: list[tuple[int, int]], spans: list[tuple[int, int]]) -> None:
     ends = np.cumsum([n for pair in gaps for n in pair]).astype(np.int64)
     low, high = ends[::2], ends[1::2]
@@ -110,4 +121,8 @@ def test_sglang(tmp_path: Path) -> None:
     assert (decode.phase, decode.steps, decode.mean_batch) == ("decode", 1, 32)
     (step,) = rank.steps
     (gpu,) = step.gpu
-    assert (decode.mean_ns, decode.gpu_ns, decode.idle_ns) == (step.end_ns - step.start_ns, gpu.to_ns - gpu.from_ns, gpu.idle_ns)
+    assert (decode.mean_ns, decode.gpu_ns, decode.idle_ns) == (
+        step.end_ns - step.start_ns,
+        gpu.to_ns - gpu.from_ns,
+        gpu.idle_ns,
+    )

@@ -31,13 +31,13 @@ from graphlink.replay.ideal import replay
 from graphlink.report import timeline
 from graphlink.report.timeline import DRAWN, Joined, Shown, _ended_right_before
 from graphlink.run import job
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run as execute
-from graphlink.testing.programs import Training, random_program, training_program
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of, shape
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run as execute
+from tests.simulator.programs import Training, random_program, training_program
 from tests.trace_processor import Row, query
 
 ERRORS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
@@ -88,7 +88,10 @@ def test_a_hand_made_graph() -> None:
     ids = {comm.ops.groups[0]: 5}
     errors, rows = query(written(shown(g, linked, comm, ids)), ERRORS, SLICES)
     assert errors == []
-    told = [(r["name"], r["row"], r["tid"], r["ts"] - EPOCH_NS, r["dur"], r["depth"]) for _, r in sorted(recorded(rows).items())]
+    told = [
+        (r["name"], r["row"], r["tid"], r["ts"] - EPOCH_NS, r["dur"], r["depth"])
+        for _, r in sorted(recorded(rows).items())
+    ]
     assert told == [
         ("aten::mm", "main", 1, 0, 30_000, 0),
         ("device delay", "GPU 0 stream 7 late starts", None, 10_000, 2_000, 0),
@@ -107,12 +110,17 @@ def test_a_hand_made_graph() -> None:
     assert (late["waited_for"], kernel["waited_for"]) == ("nothing recorded explains it", None)
     assert (kernel["correlation"], kernel["start_delay_ns"], kernel["comm"]) == (7, 700, None)
     for row, correlation in ((collective, 8), (beside, None)):
-        assert (row["correlation"], row["comm"], row["comm_size"], row["comm_group"]) == (correlation, "ALL_REDUCE", 4096, 5)
+        assert (row["correlation"], row["comm"], row["comm_size"], row["comm_group"]) == (
+            correlation,
+            "ALL_REDUCE",
+            4096,
+            5,
+        )
 
 
 def test_a_delay_says_what_had_ended_right_before() -> None:
-    """Of what another stream ran, the one that ended last counts, if the op behind the delay began right after it, and not before the
-    delay."""
+    """Of what another stream ran, the one that ended last counts, if the op behind the delay began right after it, and
+    not before the delay."""
     calls, device = [], []
     for k, (name, stream, start, end) in enumerate(
         (
@@ -149,15 +157,24 @@ def test_groups_are_named_by_machine_and_ordered_by_rank(two: list[Shown]) -> No
     assert errors == []
     first, second = "node 1 (<b>host7) rank 0", "<b>host7 rank 1"
     assert [row["name"] for row in rows] == [first, f"{first} replayed", second, f"{second} replayed"]
-    assert [replace(one, node=None, joined=replace(one.joined, hosts=1)).group for one in on_two] == ["rank 0", "rank 1"]
+    assert [replace(one, node=None, joined=replace(one.joined, hosts=1)).group for one in on_two] == [
+        "rank 0",
+        "rank 1",
+    ]
     assert replace(two[0], node=0).group == "node 0 rank 0"
 
 
 def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     """Names are shown as recorded, and what a thread id or a time may be does not break the file."""
     odd = ["", " ", "a\nb\t\\\"'%s{}<b>", "\u202e\u00e9\U0001f600", "x" * 5_000]
-    nodes = [N(NodeKind.HOST_OP, 0, 5 * i, 5 * i + 3, 3, tid=tid) for i, tid in enumerate([1, 0, 1 << 31, (1 << 32) + 1, 1 << 40])]
-    nodes += [N(NodeKind.HOST_OP, 0, 1 << 50, (1 << 50) + 1, 1, tid=1), N(NodeKind.HOST_OP, 0, (1 << 50) + 1, (1 << 50) + 1, 0, tid=1)]
+    nodes = [
+        N(NodeKind.HOST_OP, 0, 5 * i, 5 * i + 3, 3, tid=tid)
+        for i, tid in enumerate([1, 0, 1 << 31, (1 << 32) + 1, 1 << 40])
+    ]
+    nodes += [
+        N(NodeKind.HOST_OP, 0, 1 << 50, (1 << 50) + 1, 1, tid=1),
+        N(NodeKind.HOST_OP, 0, (1 << 50) + 1, (1 << 50) + 1, 0, tid=1),
+    ]
     code = np.array([0, 1, 2, 3, 4, 0, 1], np.int32)
     g = replace(graph(nodes, epoch_ns=0), strings=tuple(odd), name=code)
     errors, rows = query(written(shown(g, records(), communication())), ERRORS, SLICES)
@@ -166,7 +183,11 @@ def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     assert [mine[i]["name"] or "" for i in range(7)] == [odd[k] for k in code]
     assert [mine[i]["dur"] for i in range(7)] == [3, 3, 3, 3, 3, 1, 0]
     assert len({mine[i]["track"] for i in range(5)}) == 5
-    assert [mine[i]["row"] for i in range(5)] == ["thread", "thread 0", *(f"thread {n}" for n in (1 << 31, (1 << 32) + 1, 1 << 40))]
+    assert [mine[i]["row"] for i in range(5)] == [
+        "thread",
+        "thread 0",
+        *(f"thread {n}" for n in (1 << 31, (1 << 32) + 1, 1 << 40)),
+    ]
 
 
 def prepared(folder: Path, rank: int, **options: Any) -> job.PreparedRank:
@@ -208,7 +229,10 @@ def test_a_slice_a_node(two: list[Shown], answers: list[list[Row]], rank: int) -
     for i, row in mine.items():
         assert (row["ts"], row["name"]) == (g.epoch_ns + g.start_ns[i], name[i])
         whole = int(g.duration_ns[i] if device_op[i] else g.end_ns[i] - g.start_ns[i])
-        part = g.kind[i] in (NodeKind.HOST_PART, NodeKind.HOST_CALL)  # a part carries what follows its op, a call ends where a gap opens
+        part = g.kind[i] in (
+            NodeKind.HOST_PART,
+            NodeKind.HOST_CALL,
+        )  # a part carries what follows its op, a call ends where a gap opens
         assert row["dur"] <= whole if part else row["dur"] == whole
         host = g.kind[i] in (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_GAP)
         assert not host or row["tid"] == g.tid[i]
@@ -247,7 +271,9 @@ def test_flows_are_the_dependencies_that_no_row_shows(two: list[Shown], answers:
     g = two[rank].graph
     node = {r["id"]: r["node"] for r in answers[1] if r["rank"] == f"rank {rank}"}
     found = Counter(
-        (node[f["slice_out"]], node[f["slice_in"]], f["trace_id"] // KIND_OF_FLOW) for f in answers[2] if f["slice_out"] in node
+        (node[f["slice_out"]], node[f["slice_in"]], f["trace_id"] // KIND_OF_FLOW)
+        for f in answers[2]
+        if f["slice_out"] in node
     )
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
     edges = zip(g.source.tolist(), target.tolist(), g.edge_kind.tolist(), strict=True)
@@ -266,7 +292,9 @@ def test_the_critical_path_is_a_row_without_holes(two: list[Shown], answers: lis
         assert (row["ts"], row["depth"]) == (at, 0) or row["dur"] == 0
         at += row["dur"]
         assert row["held_from"] == (before and before["node"])
-    assert [r["held_by"] for r in path] == [None if k == NOWHERE else EdgeKind(k).name.lower() for k in critical.edge.tolist()]
+    assert [r["held_by"] for r in path] == [
+        None if k == NOWHERE else EdgeKind(k).name.lower() for k in critical.edge.tolist()
+    ]
     assert {r["share"] for r in path} <= {"host", "compute", "communication", "copy", "unexplained"}
 
 
@@ -303,7 +331,9 @@ def waits_of(g: Graph) -> Counter[int]:
 
 
 def test_waits_for_gloo_and_in_blocking_copies_add_up() -> None:
-    """The copy is launched 7 us into its call; the receives are waited for in their op, in the op around it, and between ops."""
+    """The copy is launched 7 us into its call; the receives are waited for in their op, in the op around it, and
+    between ops.
+    """
     trace = build_trace(
         host=[
             Host("op", 0, 40),
@@ -334,7 +364,9 @@ def test_waits_add_up_thread_by_thread(seed: int, folded: bool) -> None:
     random = Random(seed)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kineto.json"
-        write_kineto(execute(random_program(seed, shape(random))), path, dialect=random.choice(["2022", "2023", "2024", "rocm"]))
+        write_kineto(
+            execute(random_program(seed, shape(random))), path, dialect=random.choice(["2022", "2023", "2024", "rocm"])
+        )
         linked = linked_of(path)
     g = built(linked, sync="cuda").graph
     g = fold(g) if folded else g

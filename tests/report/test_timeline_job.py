@@ -11,10 +11,10 @@ from graphlink.cli import main
 from graphlink.errors import OutputError
 from graphlink.report import timeline
 from graphlink.report.summary import NAME, load
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run
-from graphlink.testing.programs import Training, training_program
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run
+from tests.simulator.programs import Training, training_program
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,12 @@ def test_machines_from_the_names_of_files(tmp_path: Path) -> None:
         execution = run(training_program(1, Training(steps=1, layers=2, ranks=4, rank=rank)))
         write_kineto(execution, tmp_path / f"gpt_{rank // 2}_{rank % 2}.json")
     assert main([str(tmp_path), "--out", str(tmp_path / "out"), "-q", "--jobs", "1"]) == 0
-    assert processes(tmp_path / "out" / timeline.NAME) == ["node 0 rank 0", "node 0 rank 1", "node 1 rank 2", "node 1 rank 3"]
+    assert processes(tmp_path / "out" / timeline.NAME) == [
+        "node 0 rank 0",
+        "node 0 rank 1",
+        "node 1 rank 2",
+        "node 1 rank 3",
+    ]
     inputs = [rank.inputs for rank in load(tmp_path / "out" / NAME).ranks]
     assert [(one.node, one.local_rank) for one in inputs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
@@ -74,7 +79,15 @@ def test_it_can_be_left_out_and_can_hold_the_replay(traces: Path, tmp_path: Path
 
 
 def test_one_or_the_other(traces: Path, tmp_path: Path) -> None:
-    given = ["--kineto", str(traces / "kineto_0.json"), "--out", str(tmp_path / "out"), "--no-timeline", "--timeline", "both"]
+    given = [
+        "--kineto",
+        str(traces / "kineto_0.json"),
+        "--out",
+        str(tmp_path / "out"),
+        "--no-timeline",
+        "--timeline",
+        "both",
+    ]
     assert main(given) == 2
 
 

@@ -1,7 +1,9 @@
-"""Run as a program: publishes over an earlier run, and is killed before the k-th change of the file system, for every k.
+"""Run as a program: publishes over an earlier run, and is killed before the k-th change of the file system, for every
+k.
 
-For each k also the process that takes back what was moved is killed, before each of its own changes. Prints, as JSON, a line a kill: k,
-the number of the second kill (null where there is none), and the files that the next one who opens the folder finds there.
+For each k also the process that takes back what was moved is killed, before each of its own changes. Prints, as JSON, a
+line a kill: k, the number of the second kill (null where there is none), and the files that the next one who opens the
+folder finds there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ def publish(folder: Path, files: dict[str, bytes], *, then_fail: bool = False) -
     with Publication(folder, force=True) as publication:
         for name, data in files.items():
             write(publication.beside / name, data)
-        write(publication.beside / "summary.json", msgspec.json.encode({"graphlink": "0", "files": [*files, "summary.json"]}))
+        write(
+            publication.beside / "summary.json",
+            msgspec.json.encode({"graphlink": "0", "files": [*files, "summary.json"]}),
+        )
         publication.publish()
         if then_fail:
             raise ZeroDivisionError

@@ -1,4 +1,6 @@
-"""Records come back from files as they were; files that are anything else are refused with a message, and nothing in them runs."""
+"""Records come back from files as they were; files that are anything else are refused with a message, and nothing in
+them runs.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> Non
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
     rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
     assert_same(read(written(rows), RankRows, tmp_path), rows)
-    assert written(prepared) == written(read(written(prepared), PreparedRank, tmp_path)), "so that a digest is of values"
+    assert written(prepared) == written(read(written(prepared), PreparedRank, tmp_path)), (
+        "so that a digest is of values"
+    )
 
 
 @settings(deadline=None)
@@ -79,12 +83,16 @@ def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> Non
 def test_any_text_and_number_comes_back(
     row: list[int], text: str, number: int, ranks: tuple[int, ...] | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    table = CommTable(np.array(row, np.int32), tuple(Comm(text, tag=number + k % 2, ranks=ranks) for k in range(len(row))))
+    table = CommTable(
+        np.array(row, np.int32), tuple(Comm(text, tag=number + k % 2, ranks=ranks) for k in range(len(row)))
+    )
     assert_same(read(written(table), CommTable, tmp_path_factory.getbasetemp()), table)
 
 
 def test_values_that_repeat_are_one_object_again(tmp_path: Path) -> None:
-    table = CommTable(np.arange(1000, dtype=np.int32), tuple(Comm("all_reduce", ranks=tuple(range(64))) for _ in range(1000)))
+    table = CommTable(
+        np.arange(1000, dtype=np.int32), tuple(Comm("all_reduce", ranks=tuple(range(64))) for _ in range(1000))
+    )
     back = read(written(table), CommTable, tmp_path)
     assert len({id(comm) for comm in back.comms}) == 1 and back == dataclasses.replace(table, row=back.row)
     assert len(written(table)) < 10_000
@@ -115,7 +123,9 @@ def test_a_file_in_which_a_byte_is_another_is_refused(prepared: PreparedRank, tm
     data, rng = written(prepared.built), random.Random(1)
     for _ in range(300):
         at = rng.randrange(len(data))
-        refused(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :], type(prepared.built), tmp_path)
+        refused(
+            data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :], type(prepared.built), tmp_path
+        )
 
 
 def test_a_byte_that_is_another_with_its_checksum_is_refused_or_read(prepared: PreparedRank, tmp_path: Path) -> None:

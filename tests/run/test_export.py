@@ -1,4 +1,6 @@
-"""``graphlink export``: the files hold the data frames of the library, to the last missing integer; docs/export.md has their schema."""
+"""``graphlink export``: the files hold the data frames of the library, to the last missing integer; docs/export.md has
+their schema.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,29 @@ from graphlink.errors import OutputError, UsageError
 from graphlink.output_names import is_own
 from graphlink.run import export as code
 from graphlink.run.export import FORMATS, TABLES, cell, export
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run as simulate
-from graphlink.testing.paddle import Variation, write_paddle
-from graphlink.testing.programs import Training, training_program
 from tests.paddle_runs import equal_times, one_f_one_b
 from tests.paddle_runs import simulate as simulate_paddle
 from tests.run.test_library import FAST, PIPELINE
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run as simulate
+from tests.simulator.paddle import Variation, write_paddle
+from tests.simulator.programs import Training, training_program
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-HOSTILE = ("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "'quoted", "\tx", '"; "', "a,b", "two\nlines", "\u202e<b>", "＝1", "")
+HOSTILE = (
+    "=HYPERLINK(1)",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "'quoted",
+    "\tx",
+    '"; "',
+    "a,b",
+    "two\nlines",
+    "\u202e<b>",
+    "＝1",
+    "",
+)
 
 
 @pytest.fixture(scope="module")
@@ -105,21 +120,31 @@ def read_csv(path: Path, columns: list[dict[str, str]]) -> pd.DataFrame:
         inner = text[1:-1].replace('""', '"').removeprefix("'")
         return json.loads(inner) if kind == "list<int64>" else inner
 
-    return pd.DataFrame({c["name"]: pd.Series([value(row[i], c["type"]) for row in body], dtype=object) for i, c in enumerate(columns)})
+    return pd.DataFrame(
+        {c["name"]: pd.Series([value(row[i], c["type"]) for row in body], dtype=object) for i, c in enumerate(columns)}
+    )
 
 
-READ: dict[str, Callable[[Path, list[dict[str, str]]], pd.DataFrame]] = {"parquet": read_parquet, "arrow": read_arrow, "csv": read_csv}
+READ: dict[str, Callable[[Path, list[dict[str, str]]], pd.DataFrame]] = {
+    "parquet": read_parquet,
+    "arrow": read_arrow,
+    "csv": read_csv,
+}
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("which", ["run", "pipeline"])
-def test_each_file_holds_the_frame_of_the_library(form: str, which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_each_file_holds_the_frame_of_the_library(
+    form: str, which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     of: graphlink.Run = request.getfixturevalue(which)
     if form != "csv":
         pytest.importorskip("pyarrow", reason="needs pyarrow, as of the extra tables")
     assert export(of, tmp_path / "out", form).tables
     made = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert made["files"] == sorted(path.name for path in (tmp_path / "out").iterdir()) and all(map(is_own, made["files"]))
+    assert made["files"] == sorted(path.name for path in (tmp_path / "out").iterdir()) and all(
+        map(is_own, made["files"])
+    )
     expected = frames(of)
     assert [table["name"] for table in made["tables"]] == list(TABLES) and set(TABLES) == set(expected)
     for table in made["tables"]:
@@ -132,7 +157,11 @@ def test_each_file_holds_the_frame_of_the_library(form: str, which: str, request
 
 def test_missing_values_and_hostile_names_are_tried(run: graphlink.Run) -> None:
     assert set(HOSTILE) <= set(run.nodes().name)
-    assert run.nodes().tid.isna().any() and run.critical_path().held_by.isna().any() and run.collectives().comm_src.isna().any()
+    assert (
+        run.nodes().tid.isna().any()
+        and run.critical_path().held_by.isna().any()
+        and run.collectives().comm_src.isna().any()
+    )
 
 
 def test_no_cell_of_csv_begins_a_formula(run: graphlink.Run, tmp_path: Path) -> None:
@@ -145,7 +174,9 @@ def test_no_cell_of_csv_begins_a_formula(run: graphlink.Run, tmp_path: Path) -> 
 
 
 def test_the_schema_is_the_one_of_the_page(run: graphlink.Run, tmp_path: Path) -> None:
-    """docs/export.md is what users rely on: whatever changes a column must change the page, and break programs of theirs."""
+    """docs/export.md is what users rely on: whatever changes a column must change the page, and break programs of
+    theirs.
+    """
     made = export(run, tmp_path / "out", "csv")
     shown = {}
     for part in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]:
@@ -161,7 +192,9 @@ def run_frame_has_missing(run: graphlink.Run, table: str, columns: list[str]) ->
     return [name for name in columns if frame[name].isna().any()]
 
 
-def test_ranks_are_read_one_after_the_other(run: graphlink.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_read_one_after_the_other(
+    run: graphlink.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int | None] = []
     nodes = graphlink.Run.nodes
     monkeypatch.setitem(code._OF_RANK, "nodes", lambda of, rank: asked.append(rank) or nodes(of, rank))
@@ -171,19 +204,26 @@ def test_ranks_are_read_one_after_the_other(run: graphlink.Run, tmp_path: Path, 
 
 def test_one_rank_and_some_tables(run: graphlink.Run, pipeline: graphlink.Run, tmp_path: Path) -> None:
     made = export(run, tmp_path / "a", "csv", names=["edges", "nodes"], rank=1)
-    assert [(table.name, table.rows) for table in made.tables] == [("nodes", len(run.nodes(1))), ("edges", len(run.edges(1)))]
+    assert [(table.name, table.rows) for table in made.tables] == [
+        ("nodes", len(run.nodes(1))),
+        ("edges", len(run.edges(1))),
+    ]
     made = export(pipeline, tmp_path / "b", "csv", names=["ranges"], rank=2)
     assert [table.rows for table in made.tables] == [(pipeline.ranges()["rank"] == 2).sum()]
 
 
 @pytest.mark.parametrize("how", [{"rank": 7}, {"names": ["node"]}, {"form": "xlsx"}])
-def test_what_is_not_there_is_wrong_usage_and_writes_nothing(run: graphlink.Run, tmp_path: Path, how: dict[str, Any]) -> None:
+def test_what_is_not_there_is_wrong_usage_and_writes_nothing(
+    run: graphlink.Run, tmp_path: Path, how: dict[str, Any]
+) -> None:
     with pytest.raises(UsageError, match=r"one of|as 0, 1"):
         export(run, tmp_path / "out", **{"form": "csv", **how})
     assert not list(tmp_path.iterdir())
 
 
-def test_pyarrow_that_is_missing_is_named_with_its_line(run: graphlink.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyarrow_that_is_missing_is_named_with_its_line(
+    run: graphlink.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"pip install pyarrow .*--format csv"):
         export(run, tmp_path / "out", "parquet")
@@ -215,7 +255,10 @@ def test_logs_of_paddle_have_bubbles_only(tmp_path: Path) -> None:
     write_paddle(simulate_paddle(one_f_one_b(2, 4), equal_times(), steps=1), tmp_path / "logs", Variation())
     run = graphlink.link(graphlink.Recordings(paddle_logs=str(tmp_path / "logs")))
     made = export(run, tmp_path / "out", "csv")
-    assert [(table.name, table.rows) for table in made.tables] == [("ranges", len(run.ranges())), ("bubbles", len(run.bubbles()))]
+    assert [(table.name, table.rows) for table in made.tables] == [
+        ("ranges", len(run.ranges())),
+        ("bubbles", len(run.bubbles())),
+    ]
     assert run.ranges().device_ops.isna().all() and len(run.ranges()) == 16 + 2
     with pytest.raises(UsageError, match="logs of Paddle hold bubbles only"):
         export(run, tmp_path / "other", "csv", names=["nodes"])
@@ -231,7 +274,9 @@ def test_what_fails_midway_leaves_nothing(run: graphlink.Run, tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_writes_beside_the_run(run: graphlink.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_beside_the_run(
+    run: graphlink.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert verb.FORMATS == FORMATS
     assert main(["export", str(run.folder), "--format", "csv", "--out", str(tmp_path / "out"), "--table", "nodes"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"wrote 1 table to {tmp_path / 'out'}"

@@ -21,10 +21,10 @@ from graphlink.graph.read_et import read_et
 from graphlink.graph.write_et import KINDS
 from graphlink.graph_model import NodeType
 from graphlink.pipeline import file as bubbles
-from graphlink.testing.et import write_et
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run as simulate
-from graphlink.testing.programs import Training, training_program
+from tests.simulator.et import write_et
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run as simulate
+from tests.simulator.programs import Training, training_program
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 PIPELINE = DEMO.parent / "real" / "pipeline"
@@ -142,7 +142,9 @@ def test_paths_and_gains_are_those_of_the_files(demo: graphlink.Run, two: graphl
     assert found.name.tolist() == [file.names[code] for code in file.nodes.name] and found.held_by[0] is None
     for of in ("families", "ops", "sync_points"):
         table, rows = demo.gains(0, of=of), getattr(file.gains, of)
-        assert table.gain_ns.tolist() == [row.gain_ns for row in rows] and table.name.tolist() == [row.name for row in rows]
+        assert table.gain_ns.tolist() == [row.gain_ns for row in rows] and table.name.tolist() == [
+            row.name for row in rows
+        ]
         assert table.gain_ns.is_monotonic_decreasing
     shares = demo.gains(0, of="shares")
     assert dict(zip(shares.share, shares.gain_ns, strict=True)) == msgspec.structs.asdict(file.gains.shares)
@@ -164,7 +166,9 @@ def test_a_replay_is_that_of_the_command(demo: graphlink.Run, tmp_path: Path) ->
 def test_a_pipeline_has_bubbles_and_gloo_is_on_no_device() -> None:
     run = graphlink.link(PIPELINE, options=FAST)
     told, table = bubbles.load(run.folder / bubbles.NAME).idle, run.bubbles()
-    assert table.duration_ns.tolist() == [e.end_ns - e.start_ns for e in told] and table.cause.tolist() == [e.cause for e in told]
+    assert table.duration_ns.tolist() == [e.end_ns - e.start_ns for e in told] and table.cause.tolist() == [
+        e.cause for e in told
+    ]
     assert len(told) and run.summary.pipeline is not None
     sums = table[table.cause != "optimizer_sync"].groupby("cause").duration_ns.sum().to_dict()
     assert sums == {cause: ns for cause, ns in run.summary.pipeline.causes_ns.items() if ns}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from graphlink import cli
-from graphlink.testing.kineto import write_kineto
-from graphlink.testing.machine import run
-from graphlink.testing.programs import Training, training_program
+from tests.simulator.kineto import write_kineto
+from tests.simulator.machine import run
+from tests.simulator.programs import Training, training_program
 from tests.tiny_traces import info, kineto, written
 
 SECOND_US = 1_000_000
@@ -34,7 +34,10 @@ def test_recordings_that_do_not_overlap_are_named(tmp_path: Path, capsys: pytest
         kineto(tmp_path / f"kineto_{rank}.json", info(rank, 3), pid=rank, us=(60 * SECOND_US if rank == 1 else 0))
     assert status(tmp_path) == 1
     err = capsys.readouterr().err
-    assert f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: it began 59,999.999 ms after that one" in err
+    assert (
+        f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: it began 59,999.999 ms after that "
+        "one" in err
+    )
     assert "--same-run" in err
     assert not (tmp_path / "out" / "summary.json").exists()
     assert status(tmp_path, "--same-run", "--resume") == 0
@@ -74,5 +77,7 @@ def test_jobs_of_other_runs_are_not_joined(
         moved(path, us * rank, **{"job_id": "7", **(other if rank else {})})
         assert cli.main(["--kineto", str(path), "--rank-job", "--out", str(tmp_path / "out"), "--quiet"]) == 0
     assert cli.main(["join", str(tmp_path / "out"), "--quiet"]) == 1
-    assert f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: {words}" in capsys.readouterr().err
+    assert (
+        f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: {words}" in capsys.readouterr().err
+    )
     assert cli.main(["join", str(tmp_path / "out"), "--quiet", "--same-run"]) == 0

@@ -1,4 +1,6 @@
-"""Options and the names of recordings are refused where they are made, with the field, the value and what is allowed."""
+"""Options and the names of recordings are refused where they are made, with the field, the value and what is
+allowed.
+"""
 
 from __future__ import annotations
 

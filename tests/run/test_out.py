@@ -20,7 +20,9 @@ def _place(store: LocalOut, text: str) -> None:
             (folder / name).write_text(text)
 
 
-def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = LocalOut(tmp_path)
     _place(store, "old")
 

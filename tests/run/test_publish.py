@@ -17,7 +17,19 @@ import msgspec
 import pytest
 
 from graphlink.errors import OutputError
-from graphlink.publish import HIDDEN, JOURNAL, MOST_MOVING_S, OLD, Publication, add, left_by_the_killed, naming, settle, temporary, write
+from graphlink.publish import (
+    HIDDEN,
+    JOURNAL,
+    MOST_MOVING_S,
+    OLD,
+    Publication,
+    add,
+    left_by_the_killed,
+    naming,
+    settle,
+    temporary,
+    write,
+)
 from tests.run.kills import NEW as NEW_FILES
 from tests.run.kills import OLD as OLD_FILES
 
@@ -81,7 +93,9 @@ def test_a_summary_that_is_not_ours_is_not_touched(tmp_path: Path, text: bytes) 
 def test_a_summary_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "other.txt").write_bytes(b"mine")
-    publish(out, {"a.0.et": b""}, listed=["../other.txt", str(tmp_path / "other.txt"), "..", ".", "a.0.et", "summary.json"])
+    publish(
+        out, {"a.0.et": b""}, listed=["../other.txt", str(tmp_path / "other.txt"), "..", ".", "a.0.et", "summary.json"]
+    )
     publish(out, {"b.0.et": b""}, force=True)
     assert (tmp_path / "other.txt").read_bytes() == b"mine"
     assert set(tree(out)) == {"b.0.et", "summary.json"}
@@ -180,7 +194,18 @@ def test_a_journal_takes_back_what_a_killed_process_had_moved(tmp_path: Path) ->
 
 def test_a_planted_journal_removes_no_file_of_the_user(tmp_path: Path, outside: Path) -> None:
     out = tmp_path / "out"
-    names = ["../thesis.txt", str(outside), "..", ".", "", "a/../../thesis.txt", "notes.txt", "x\0.0.et", "../.0.et", "\n"]
+    names = [
+        "../thesis.txt",
+        str(outside),
+        "..",
+        ".",
+        "",
+        "a/../../thesis.txt",
+        "notes.txt",
+        "x\0.0.et",
+        "../.0.et",
+        "\n",
+    ]
     planted(out, new=names, old=names)
     (out / "notes.txt").write_bytes(b"mine")
     publish(out, {"a.0.et": b""})
@@ -228,7 +253,9 @@ def test_a_temporary_folder_of_no_process_number_is_no_matter(tmp_path: Path, pi
     publish(tmp_path, {"a.0.et": b""})
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b'{"old": ["\xff"], "new": []}', b"[" * 5000, b'{"old": ' + b"[" * 5000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"\xff", b'{"old": ["\xff"], "new": []}', b"[" * 5000, b'{"old": ' + b"[" * 5000]
+)
 def test_a_journal_that_is_none_is_passed_over(tmp_path: Path, text: bytes) -> None:
     (planted(tmp_path) / JOURNAL).write_bytes(text)
     publish(tmp_path, {"a.0.et": b""})
@@ -254,7 +281,9 @@ def test_what_is_no_name_of_an_output_is_not_published(tmp_path: Path) -> None:
 def test_whoever_opens_a_folder_after_a_kill_finds_the_old_files_or_the_new(tmp_path: Path, ending: str) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.run.kills", str(tmp_path), ending]
-    ran = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
+    )
     kills = [json.loads(line) for line in ran.stdout.splitlines()]
     whole = [{**files, "summary.json": summary_of(files)} for files in (OLD_FILES, NEW_FILES)]
     states = [{name: data.decode() for name, data in files.items()} for files in whole]
@@ -272,7 +301,9 @@ def summary_of(files: dict[str, bytes]) -> bytes:
 
 
 def test_a_process_that_moves_files_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its journal is there only while it holds the lock; so it is dead for who holds the lock, or of another sort of file system."""
+    """Its journal is there only while it holds the lock; so it is dead for who holds the lock, or of another sort of
+    file system.
+    """
     publish(tmp_path, {"a.0.et": b"old"})
     seen: list[bytes] = []
     rename = Path.rename
@@ -297,7 +328,9 @@ def test_a_process_that_moves_files_is_waited_for(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("age_s", "there"), [(0, None), (MOST_MOVING_S + 60, b"before")])
-def test_what_a_killed_process_of_another_host_moved_is_taken_back_after_a_while(tmp_path: Path, age_s: int, there: bytes | None) -> None:
+def test_what_a_killed_process_of_another_host_moved_is_taken_back_after_a_while(
+    tmp_path: Path, age_s: int, there: bytes | None
+) -> None:
     left = planted(tmp_path, new=["trace.1.et"], old=["trace.0.et"])
     (left / OLD / "trace.0.et").write_bytes(b"before")
     left = left.rename(left.with_name("tmp-elsewhere-1-7-x"))
@@ -354,7 +387,8 @@ def test_one_more_file_is_listed_and_the_others_stay(tmp_path: Path) -> None:
     add(tmp_path, "report.html", b"second")
     assert tree(tmp_path) == {
         "report.html": b"second",
-        "summary.json": b'{\n "graphlink": "0",\n "files": [\n  "report.html",\n  "summary.json",\n  "trace.0.et"\n ]\n}\n',
+        "summary.json": b'{\n "graphlink": "0",\n "files": [\n  "report.html",\n  "summary.json",\n  "trace.0.et"\n '
+        b"]\n}\n",
         "trace.0.et": b"graph",
     }
     publish(tmp_path, {"trace.0.et": b"new"}, force=True)

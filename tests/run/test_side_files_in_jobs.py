@@ -11,9 +11,9 @@ import pytest
 from graphlink.errors import InputError
 from graphlink.nccl import job as nccl
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare
-from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
-from graphlink.testing.nccl import write_nccl
-from graphlink.testing.nccl_records import NcclProfile
+from tests.simulator import ClusterRun, ClusterTraining, cluster_run
+from tests.simulator.nccl import write_nccl
+from tests.simulator.nccl_records import NcclProfile
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,9 @@ def prepared(cluster: tuple[ClusterRun, Path], folder: Path, profile: NcclProfil
     return prepare(Inputs(kineto=traces / "kineto_0.json", nccl=own), Options(step=step, timeline="none"))
 
 
-def test_what_is_wrong_with_a_side_file_is_a_warning_that_names_it(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_side_file_is_a_warning_that_names_it(
+    cluster: tuple[ClusterRun, Path], tmp_path: Path
+) -> None:
     found = prepared(cluster, tmp_path, NcclProfile(cut=0.8))
     assert found.nccl is not None
     assert any(text.startswith(f"{found.nccl.dumps[0].path}: ") and "cut" in text for text in found.warnings)
@@ -46,7 +48,9 @@ def test_a_log_without_times_is_named_with_what_to_set(cluster: tuple[ClusterRun
 
 def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     profile = NcclProfile(kind="flight-json")
-    whole, part = (prepared(cluster, tmp_path / name, profile, step).nccl for name, step in (("whole", "all"), ("part", "1-2")))
+    whole, part = (
+        prepared(cluster, tmp_path / name, profile, step).nccl for name, step in (("whole", "all"), ("part", "1-2"))
+    )
     assert whole is not None
     assert part is not None
     lines = nccl.summarised(part).join

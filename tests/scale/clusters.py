@@ -7,8 +7,8 @@ from pathlib import Path
 
 from graphlink.graph_model import Graph
 from graphlink.replay.folder import graph_files, load, load_groups
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
 
 DATA4 = ClusterTraining(data=4, tensor=1, jitter=0.3)
 MIXED = ClusterTraining(data=2, tensor=2, pipeline=2)

@@ -8,9 +8,9 @@ import pytest
 
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
 from tests.scale.clusters import Linked
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import NodeType
 from graphlink.scale.copies import copies
 from graphlink.scale.layout import Axis, found
-from graphlink.testing.cluster import cluster_groups
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of
+from tests.simulator.cluster import cluster_groups
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -54,4 +54,9 @@ def test_what_does_not_fit_the_axis_is_refused(linked: Linked) -> None:
         copies(graphs, groups, Axis(4, 1), 1_000_000)
     odd = {rank: replace(graph, columns={**graph.columns}) for rank, graph in graphs.items()}
     with pytest.raises(InputError, match="places 0, 2 of 4"):
-        copies(odd, {**groups, int(np.unique(graphs[0].group[graphs[0].type == NodeType.COMM_COLL])[0]): (0, 2)}, Axis(4, 1), 8)
+        copies(
+            odd,
+            {**groups, int(np.unique(graphs[0].group[graphs[0].type == NodeType.COMM_COLL])[0]): (0, 2)},
+            Axis(4, 1),
+            8,
+        )

@@ -9,9 +9,9 @@ import pytest
 from graphlink.run.library import link
 from graphlink.run.options import Options
 from graphlink.run.scale import Wishes, scale
-from graphlink.testing.cluster import cluster_run
-from graphlink.testing.cluster_records import ClusterTraining
 from tests.scale.test_scale import ONE, conforms, errors_of, runs_to_its_end
+from tests.simulator.cluster import cluster_run
+from tests.simulator.cluster_records import ClusterTraining
 
 DLRM8 = Path(__file__).parents[3] / "shared" / "traces" / "dlrm8-v100"
 RANKS = 1_024

@@ -23,10 +23,10 @@ from graphlink.replay.workload import workload
 from graphlink.run.library import link
 from graphlink.run.options import Options
 from graphlink.run.scale import Wishes, scale
-from graphlink.testing.cluster_records import ClusterTraining
-from graphlink.testing.pipeline_records import PipelineTraining
-from graphlink.testing.pipelines import pipeline_run
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of, step_ns
+from tests.simulator.cluster_records import ClusterTraining
+from tests.simulator.pipeline_records import PipelineTraining
+from tests.simulator.pipelines import pipeline_run
 
 ONE = RunsOn(1)
 CHECK = Path(__file__).parents[3] / "shared" / "checks" / "graph_check"
@@ -77,7 +77,9 @@ def test_as_many_ranks_as_recorded_are_the_recorded_ones(linked: Linked, tmp_pat
         kernel = ~graph.host & (graph.type == 4)
         other = ~after[rank].host & (after[rank].type == 4)
         assert sorted(graph.duration_ns[kernel].tolist()) == sorted(after[rank].duration_ns[other].tolist())
-        assert np.array_equal(np.bincount(graph.edge_kind, minlength=7), np.bincount(after[rank].edge_kind, minlength=7))
+        assert np.array_equal(
+            np.bincount(graph.edge_kind, minlength=7), np.bincount(after[rank].edge_kind, minlength=7)
+        )
 
 
 def test_graphs_of_copies_keep_the_contract(linked: Linked, tmp_path: Path) -> None:
@@ -92,7 +94,9 @@ def test_graphs_of_copies_keep_the_contract(linked: Linked, tmp_path: Path) -> N
         assert (graph.source < graph.target).all() and EdgeKind.LAUNCH in graph.edge_kind
 
 
-@pytest.mark.parametrize("training", [DATA4, replace(MIXED, pipeline=1, microbatches=4)], ids=["data", "data and tensor"])
+@pytest.mark.parametrize(
+    "training", [DATA4, replace(MIXED, pipeline=1, microbatches=4)], ids=["data", "data and tensor"]
+)
 def test_a_step_of_16_ranks_is_predicted_from_4(linked: Linked, tmp_path: Path, training: ClusterTraining) -> None:
     larger = replace(training, data=16 // training.tensor)
     made = scale(linked(training), Wishes(data=larger.data), tmp_path / "out", ONE, force=False)
@@ -100,7 +104,9 @@ def test_a_step_of_16_ranks_is_predicted_from_4(linked: Linked, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("schedule", "microbatches"), [("1F1B", 4), ("1F1B", 12), ("GPipe", 4)])
-def test_a_step_of_16_stages_is_predicted_from_4(linked: Linked, tmp_path: Path, schedule: str, microbatches: int) -> None:
+def test_a_step_of_16_stages_is_predicted_from_4(
+    linked: Linked, tmp_path: Path, schedule: str, microbatches: int
+) -> None:
     training = replace(PIPELINE4, schedule=schedule)
     larger = replace(training, pipeline=16, microbatches=microbatches)
     made = scale(linked(training), Wishes(stages=16, microbatches=microbatches), tmp_path / "out", ONE, force=False)
@@ -129,7 +135,11 @@ def test_middle_stages_are_copied_and_the_ends_keep_their_role(linked: Linked, t
     for rank, graph in graphs_of(tmp_path / "out")[0].items():
         moved = graph.type >= 5
         assert set(graph.comm_size[moved].tolist()) == {PIPELINE4.activation_bytes}  # as recorded
-        assert (graph.metadata.rank, graph.metadata.world_size, graph.metadata.made) == (rank, 7, "graphlink scale: from 4 ranks")
+        assert (graph.metadata.rank, graph.metadata.world_size, graph.metadata.made) == (
+            rank,
+            7,
+            "graphlink scale: from 4 ranks",
+        )
     assert conforms(tmp_path / "out" / "trace.3.et") == ""
 
 
@@ -183,7 +193,9 @@ def test_an_earlier_run_is_replaced_with_force_alone(linked: Linked, tmp_path: P
     assert len(graph_files(tmp_path / "out")) == 5
 
 
-def test_a_write_that_fails_leaves_what_was_there(linked: Linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(
+    linked: Linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scale(linked(DATA4), Wishes(data=5), tmp_path / "out", ONE, force=False)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
@@ -222,7 +234,9 @@ def test_steps_of_16_and_64_ranks_are_predicted_from_4(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("stages", "microbatches"), [(16, 8), (16, 32), (64, 8), (64, 16)])
-@pytest.mark.parametrize("training", [PIPELINE4, replace(PIPELINE4, schedule="GPipe", seed=1), replace(PIPELINE4, pipeline=3, seed=2)])
+@pytest.mark.parametrize(
+    "training", [PIPELINE4, replace(PIPELINE4, schedule="GPipe", seed=1), replace(PIPELINE4, pipeline=3, seed=2)]
+)
 def test_steps_of_16_and_64_stages_are_predicted_from_4(
     linked: Linked, tmp_path: Path, training: ClusterTraining, stages: int, microbatches: int
 ) -> None:

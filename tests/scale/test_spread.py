@@ -51,9 +51,15 @@ def test_the_time_of_a_step_spreads_as_recorded(linked: Linked, events: int) -> 
     drawn = spreads(graphs, SAME, AXIS, 3)[0]
     kernel = works_of(graphs[0]) == Work.KERNEL
     sums = np.array([drawn.ns(graphs[0].duration_ns, rank)[kernel].sum() for rank in range(4, 404)], np.float64)
-    # of a forward or backward of a layer: 1 + 0.5 x uniform; 5 kinds of blocks a microbatch and layer would be too few to be normal
-    weight = np.array([w for _ in range(training.steps) for w in ([1, 1, 2, 2] * training.microbatches + [1])], np.float64)
-    truth = training.compute_ns * weight.sum() * 1.25, training.compute_ns * 0.5 / np.sqrt(12) * np.sqrt((weight**2).sum())
+    # of a forward or backward of a layer: 1 + 0.5 x uniform; 5 kinds of blocks a microbatch and layer would be too few
+    # to be normal
+    weight = np.array(
+        [w for _ in range(training.steps) for w in ([1, 1, 2, 2] * training.microbatches + [1])], np.float64
+    )
+    truth = (
+        training.compute_ns * weight.sum() * 1.25,
+        training.compute_ns * 0.5 / np.sqrt(12) * np.sqrt((weight**2).sum()),
+    )
     assert sums.mean() == pytest.approx(truth[0], rel=0.04)
     assert sums.std() == pytest.approx(truth[1], rel=0.25)
 

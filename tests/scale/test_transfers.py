@@ -11,7 +11,12 @@ from graphlink.astra.network import Transfers
 from graphlink.link.commtypes import CollectiveType
 from graphlink.scale.transfers import Rule, fit, grown_bytes
 
-AR, AG, RS, A2A = CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL
+AR, AG, RS, A2A = (
+    CollectiveType.ALL_REDUCE,
+    CollectiveType.ALL_GATHER,
+    CollectiveType.REDUCE_SCATTER,
+    CollectiveType.ALL_TO_ALL,
+)
 
 
 def ring(n: float, size: float) -> float:

@@ -42,12 +42,16 @@ def test_a_recorded_graph_is_fit(sound: tuple[Graph, dict[int, tuple[int, ...]]]
         ("of a type", lambda g: replace(g, type=changed(g.type, 3, 2))),
     ],
 )
-def test_what_is_not_as_graphlink_writes_it_is_told(sound: tuple[Graph, dict[int, tuple[int, ...]]], name: str, change) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_as_graphlink_writes_it_is_told(
+    sound: tuple[Graph, dict[int, tuple[int, ...]]], name: str, change
+) -> None:  # type: ignore[no-untyped-def]
     graph, groups = sound
     assert name in (unfit(change(graph), 3, range(8), groups) or "")
 
 
-def test_communicators_and_messages_are_of_ranks_that_are_there(sound: tuple[Graph, dict[int, tuple[int, ...]]]) -> None:
+def test_communicators_and_messages_are_of_ranks_that_are_there(
+    sound: tuple[Graph, dict[int, tuple[int, ...]]],
+) -> None:
     graph, groups = sound
     used = int(graph.group.max())
     assert f"communicator {used}" in (unfit(graph, 3, range(8), {g: m for g, m in groups.items() if g != used}) or "")

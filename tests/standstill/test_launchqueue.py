@@ -20,8 +20,8 @@ PLACES, LAUNCHES = 1_000, 1_400
 
 
 def queued(places: int, *, kernel: float, slow: float = 0, seed: int = 0) -> tuple[Linked, list[int]]:
-    """Launches of 5 us onto one stream; one returns no sooner than the op ``places`` before it begins. Of them the held ones, and a
-    share of ``slow`` takes 200 us for reasons of its own.
+    """Launches of 5 us onto one stream; one returns no sooner than the op ``places`` before it begins. Of them the held
+    ones, and a share of ``slow`` takes 200 us for reasons of its own.
     """
     random = Random(seed)
     calls: list[Call] = []
@@ -72,7 +72,9 @@ def test_a_host_that_is_never_far_ahead_fills_no_queue() -> None:
 def test_rows_tell_of_launches_that_were_held_up() -> None:
     linked, truth = queued(100, kernel=150)
     trace, full = linked.trace, truth[3:6]
-    rows = OverheadRows(trace.calls.start_ns[full] + 500, trace.calls.end_ns[full] - 700, np.full(3, len(trace.strings), np.int32))
+    rows = OverheadRows(
+        trace.calls.start_ns[full] + 500, trace.calls.end_ns[full] - 700, np.full(3, len(trace.strings), np.int32)
+    )
     call, held_ns = held_launches(replace(linked, trace=replace(trace, strings=(*trace.strings, ROWS), overhead=rows)))
     assert call.tolist() == full
     assert held_ns.tolist() == (rows.end_ns - rows.start_ns).tolist()

@@ -24,10 +24,18 @@ from graphlink.link.match import match_hosts
 from graphlink.model import FrameRows, Linked, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.standstill.silence import silences
-from graphlink.standstill.standstill import BEFORE_WINDOW, DEVICE_CLOCK, RETURN_NS, Standstill, Stood, StoodStill, stood_still
-from graphlink.testing import Execution, random_program, run, training_program, write_kineto
+from graphlink.standstill.standstill import (
+    BEFORE_WINDOW,
+    DEVICE_CLOCK,
+    RETURN_NS,
+    Standstill,
+    Stood,
+    StoodStill,
+    stood_still,
+)
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import linked_of, shape
+from tests.simulator import Execution, random_program, run, training_program, write_kineto
 
 OPEN = [Host("aten::mm", 0, 40), Host("aten::add", 2000, 2010), Host("aten::end", 2900, 3000)]
 LAUNCH = Call("cudaLaunchKernel", 10, 20, 1)
@@ -57,7 +65,9 @@ def rest(stood: Stood) -> int:
 
 
 def test_a_call_stood_still_until_what_it_waited_for_ended() -> None:
-    found = of(host=OPEN, calls=[LAUNCH, Call("cudaStreamSynchronize", 100, 1005, 2)], device=[Device("k", 30, 1000, 1)])
+    found = of(
+        host=OPEN, calls=[LAUNCH, Call("cudaStreamSynchronize", 100, 1005, 2)], device=[Device("k", 30, 1000, 1)]
+    )
     assert found.calls == Stood(ns=900_000, explained_ns=900_000)
     assert not [piece for piece in found.largest if "thread" in piece.what]
 
@@ -77,14 +87,21 @@ def test_a_machine_on_which_every_call_returns_late_is_measured() -> None:
     calls, device, host = [], [], [Host("aten::mm", 0, 40), Host("aten::end", 15_900, 16_000)]
     for i in range(10):
         at = 100 + 1500 * i
-        calls += [Call("cudaLaunchKernel", at, at + 10, 2 * i + 1), Call("cudaEventSynchronize", at + 20, at + 1145, 2 * i + 2)]
+        calls += [
+            Call("cudaLaunchKernel", at, at + 10, 2 * i + 1),
+            Call("cudaEventSynchronize", at + 20, at + 1145, 2 * i + 2),
+        ]
         device.append(Device("k", at + 15, at + 1000, 2 * i + 1))
-    syncs = [Sync(SyncKind.STREAM, c.start, c.end, c.correlation, stream=7) for c in calls if c.name.endswith("Synchronize")]
+    syncs = [
+        Sync(SyncKind.STREAM, c.start, c.end, c.correlation, stream=7) for c in calls if c.name.endswith("Synchronize")
+    ]
     assert of(host=host, calls=calls, device=device, syncs=syncs).calls == Stood(ns=9_800_000, explained_ns=9_800_000)
 
 
 def test_a_planted_block_of_a_call_is_counted_to_the_ns() -> None:
-    """Work of two streams is pending, none of it ended while the call blocked: it took 20 us for itself, and 500 for something unknown."""
+    """Work of two streams is pending, none of it ended while the call blocked: it took 20 us for itself, and 500 for
+    something unknown.
+    """
     calls = [LAUNCH, Call("cudaLaunchKernel", 22, 30, 2), Call("cudaStreamSynchronize", 100, 620, 3)]
     found = of(host=OPEN, calls=calls, device=[Device("k", 30, 1000, 1), Device("k", 40, 1000, 2, stream=8)])
     assert found.calls == Stood(ns=500_000, explained_ns=0)
@@ -107,7 +124,9 @@ def test_a_block_inside_an_op_on_the_path_is_pinned() -> None:
 
 def test_a_call_with_nothing_to_wait_for_stands_still_from_100_us_on() -> None:
     def took(us: int) -> Standstill:
-        return of(host=OPEN, calls=[LAUNCH, Call("cudaDeviceSynchronize", 100, 100 + us, 2)], device=[Device("k", 30, 60, 1)])
+        return of(
+            host=OPEN, calls=[LAUNCH, Call("cudaDeviceSynchronize", 100, 100 + us, 2)], device=[Device("k", 30, 60, 1)]
+        )
 
     assert took(99).calls == Stood(ns=0, explained_ns=0)
     assert took(646).calls == Stood(ns=626_000, explained_ns=0)
@@ -124,7 +143,9 @@ def test_an_exact_wait_that_is_rejected_counts_as_not_explained_and_is_a_warning
     found = exactly(Call("cudaStreamSynchronize", 100, 993, 2), row, Device("k", 30, 1000, 1))
     assert found.standstill.calls == Stood(ns=873_000, explained_ns=0)
     (warning,) = found.warnings
-    assert re.fullmatch("1 synchronisation calls .* ended after they returned: 0.873 ms count as not explained", warning)
+    assert re.fullmatch(
+        "1 synchronisation calls .* ended after they returned: 0.873 ms count as not explained", warning
+    )
     assert found.standstill.largest[0].record == DEVICE_CLOCK
 
 
@@ -133,13 +154,20 @@ def test_an_exact_wait_for_what_was_not_recorded_is_a_warning_of_its_own() -> No
     found = exactly(Call("cudaStreamSynchronize", 100, 993, 2), row, Device("k", 30, 1500, 1))
     assert found.standstill.calls == Stood(ns=873_000, explained_ns=0)
     (warning,) = found.warnings
-    assert re.fullmatch("1 synchronisation calls .* nothing of it was recorded .*: 0.873 ms count as not explained", warning)
+    assert re.fullmatch(
+        "1 synchronisation calls .* nothing of it was recorded .*: 0.873 ms count as not explained", warning
+    )
     assert found.standstill.largest[0].record == BEFORE_WINDOW
 
 
 def test_an_exact_wait_of_a_stream_that_is_rejected_counts_what_its_op_was_late() -> None:
     """Op n of stream 8 waits for k of stream 7, but began 100 us before that ended, 958 us after it could have."""
-    calls = [LAUNCH, Call("cudaEventRecord", 21, 22, 2), Call("cudaStreamWaitEvent", 23, 24, 3), Call("cudaLaunchKernel", 30, 40, 4)]
+    calls = [
+        LAUNCH,
+        Call("cudaEventRecord", 21, 22, 2),
+        Call("cudaStreamWaitEvent", 23, 24, 3),
+        Call("cudaLaunchKernel", 30, 40, 4),
+    ]
     rows = [Sync(SyncKind.STREAM_WAIT, 23, 24, 3, stream=8, record=2, record_stream=7)]
     device = [Device("k", 20, 1100, 1), Device("n", 1000, 1200, 4, stream=8)]
     found = stood(linked(build_trace(host=OPEN, calls=calls, device=device, syncs=rows)))
@@ -163,7 +191,11 @@ def test_an_asynchronous_copy_from_pageable_memory_stands_still_until_its_own_co
 
 def test_an_asynchronous_copy_that_does_not_block_is_none() -> None:
     calls = [LAUNCH, Call("cudaMemcpyAsync", 100, 160, 2)]
-    found = of(host=OPEN, calls=calls, device=[Device("k", 30, 1000, 1), Device("Memcpy HtoD (Pinned -> Device)", 1005, 1530, 2)])
+    found = of(
+        host=OPEN,
+        calls=calls,
+        device=[Device("k", 30, 1000, 1), Device("Memcpy HtoD (Pinned -> Device)", 1005, 1530, 2)],
+    )
     assert found.calls == Stood(ns=0, explained_ns=0)
 
 
@@ -193,13 +225,18 @@ def test_silence_that_a_busy_thread_may_have_ended_is_planted_standstill_to_the_
 
 
 def test_silence_in_which_frames_begin_and_end_is_python() -> None:
-    """One frame lasts through the silence and says nothing; inside it others begin and end from 1,000 to 2,000, and at 4,000."""
+    """One frame lasts through the silence and says nothing; inside it others begin and end from 1,000 to 2,000, and at
+    4,000.
+    """
     busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(600)]
     trace = build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy])
     start = np.array([50, *range(1_000, 2_000, 90), 4_000]) * 1000
     end = np.array([6_000, *range(1_080, 2_000, 90), 2_000, 4_010]) * 1000
     frames = FrameRows(
-        np.ones(len(start), np.int64), start + trace.host.start_ns[0], end + trace.host.start_ns[0], np.zeros(len(start), np.int32)
+        np.ones(len(start), np.int64),
+        start + trace.host.start_ns[0],
+        end + trace.host.start_ns[0],
+        np.zeros(len(start), np.int32),
     )
     found = stood(linked(replace(trace, frames=frames))).standstill
     assert found.python_ns == 1_010_000
@@ -208,13 +245,18 @@ def test_silence_in_which_frames_begin_and_end_is_python() -> None:
 
 def test_after_the_last_of_the_others_a_thread_ran_by_itself() -> None:
     busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(100)]
-    found = of(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy, Host("aten::end", 9_000, 9_010, tid=2)])
+    found = of(
+        host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy, Host("aten::end", 9_000, 9_010, tid=2)]
+    )
     assert found.threads == Stood(ns=900_000 + 4_200_000, explained_ns=0)
     assert found.python_ns == 4_100_000 + 3_800_000
 
 
 def test_an_annotation_is_all_that_is_known_of_a_thread_without_ops_and_lasts_there() -> None:
-    steps = [Host("ProfilerStep#1", 0, 8_000, tid=2, annotation=True), Host("ProfilerStep#2", 9_000, 9_500, tid=2, annotation=True)]
+    steps = [
+        Host("ProfilerStep#1", 0, 8_000, tid=2, annotation=True),
+        Host("ProfilerStep#2", 9_000, 9_500, tid=2, annotation=True),
+    ]
     found = of(host=[Host("aten::mm", 0, 9_500), *steps])
     assert (found.threads.ns, found.python_ns) == (1_000_000, 0)
 
@@ -230,7 +272,12 @@ def test_a_request_from_outside_ends_the_silence_of_a_thread_of_ranges_alone() -
 
 def test_what_an_event_edge_takes_off_a_late_op_is_explained() -> None:
     """The second op is launched at 40, its stream is idle, and it begins right after an op of another stream."""
-    calls = [LAUNCH, Call("cudaEventRecord", 21, 22, 2), Call("cudaStreamWaitEvent", 23, 24, 3), Call("cudaLaunchKernel", 30, 40, 4)]
+    calls = [
+        LAUNCH,
+        Call("cudaEventRecord", 21, 22, 2),
+        Call("cudaStreamWaitEvent", 23, 24, 3),
+        Call("cudaLaunchKernel", 30, 40, 4),
+    ]
     host, device = (
         [Host("aten::mm", 0, 60), Host("aten::end", 2900, 3000)],
         [Device("k", 20, 1000, 1), Device("n", 1002, 1100, 4, stream=8)],
@@ -242,7 +289,9 @@ def test_what_an_event_edge_takes_off_a_late_op_is_explained() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_with_rows_the_calls_stood_still_as_long_as_they_blocked_and_all_is_explained(tmp_path: Path, seed: int) -> None:
+def test_with_rows_the_calls_stood_still_as_long_as_they_blocked_and_all_is_explained(
+    tmp_path: Path, seed: int
+) -> None:
     execution = run(random_program(seed, shape(Random(seed))))
     found = stood(written(tmp_path, execution, cuda_sync=True)).standstill
     assert found.calls == Stood(ns=blocked_ns(execution), explained_ns=blocked_ns(execution))
@@ -296,7 +345,9 @@ def test_silences_are_those_of_a_plain_walk(tmp_path: Path, seed: int) -> None:
 
 
 def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, int]]:
-    """As ``silences`` defines them, thread by thread and ns range by ns range. Programs have ops or calls on every thread."""
+    """As ``silences`` defines them, thread by thread and ns range by ns range. Programs have ops or calls on every
+    thread.
+    """
     rows, calls, epoch = x.trace.host, x.trace.calls, graph.epoch_ns
     end = int(graph.end_ns.max()) + epoch
     last = max(int(rows.end_ns.max(initial=0)), int(x.trace.device.end_ns.max(initial=0)))
@@ -319,9 +370,17 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         silent = []
         at = np.flatnonzero(chained & (graph.tid == tid))
         work = sorted(
-            (s + epoch, s + epoch + d) for s, d in zip(graph.start_ns[at].tolist(), graph.duration_ns[at].tolist(), strict=True) if d
+            (s + epoch, s + epoch + d)
+            for s, d in zip(graph.start_ns[at].tolist(), graph.duration_ns[at].tolist(), strict=True)
+            if d
         )
-        others = [span for other, theirs in active.items() if other != tid for a, b in theirs for span in _moments(other, a, b, blocked)]
+        others = [
+            span
+            for other, theirs in active.items()
+            if other != tid
+            for a, b in theirs
+            for span in _moments(other, a, b, blocked)
+        ]
         before = epoch
         for a, b in spans:
             if a - before >= ASLEEP_NS:
@@ -347,7 +406,9 @@ def _waking(a: int, b: int, work: list[tuple[int, int]]) -> int | None:
     return None if since <= a else b - since
 
 
-def _judged(a: int, b: int, work: list[tuple[int, int]], others: list[tuple[int, int]], usual: int) -> tuple[int, int, int]:
+def _judged(
+    a: int, b: int, work: list[tuple[int, int]], others: list[tuple[int, int]], usual: int
+) -> tuple[int, int, int]:
     worked = sum(max(min(u, b) - max(f, a), 0) for f, u in work)
     explained = b - a - worked + min(_waking(a, b, work) or 0, usual) if worked < b - a else 0
     last = max([b if f < b <= u else u for f, u in others if (f < b <= u) or u < b], default=a)

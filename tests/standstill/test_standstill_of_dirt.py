@@ -1,5 +1,5 @@
-"""Whether standstill stays explained, and is as long as it was, on machines whose clocks are off, whose calls and threads wake up late,
-whose hosts poll, and whose communication nothing names.
+"""Whether standstill stays explained, and is as long as it was, on machines whose clocks are off, whose calls and
+threads wake up late, whose hosts poll, and whose communication nothing names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from random import Random
 import pytest
 
 from graphlink.standstill.standstill import LARGEST, Standstill, Stood
-from graphlink.testing import (
+from tests.depend.programs import linked_of, shape
+from tests.depend.test_dirt import CLOCKS
+from tests.simulator import (
     DeviceClock,
     Program,
     Training,
@@ -24,8 +26,6 @@ from graphlink.testing import (
     with_spins,
     write_kineto,
 )
-from tests.depend.programs import linked_of, shape
-from tests.depend.test_dirt import CLOCKS
 from tests.standstill.test_standstill import blocked_ns, rest, stood
 
 
@@ -35,7 +35,9 @@ def _one_clock() -> None:
 
 
 def unnamed(program: Program) -> Program:
-    return with_communication_of(program, "FusedDispatch", "void deep_ep::internode::dispatch<false, 4>(int const*, int*)")
+    return with_communication_of(
+        program, "FusedDispatch", "void deep_ep::internode::dispatch<false, 4>(int const*, int*)"
+    )
 
 
 DIRT: dict[str, Callable[[Program], Program]] = {
@@ -58,7 +60,9 @@ def training(seed: int) -> Program:
 @pytest.mark.parametrize("rows", [True, False], ids=["with rows", "without rows"])
 @pytest.mark.parametrize("dirt", [*CLOCKS, *DIRT])
 @pytest.mark.parametrize("programs", [2, pytest.param(20, marks=pytest.mark.long)])
-def test_calls_and_threads_are_explained_and_the_rest_is_named(tmp_path: Path, dirt: str, rows: bool, programs: int) -> None:
+def test_calls_and_threads_are_explained_and_the_rest_is_named(
+    tmp_path: Path, dirt: str, rows: bool, programs: int
+) -> None:
     """Programs long enough to show what is usual: some ten calls of each sort that wait."""
     threads = Stood(ns=0, explained_ns=0)
     for program in (random_one, training):
@@ -67,7 +71,9 @@ def test_calls_and_threads_are_explained_and_the_rest_is_named(tmp_path: Path, d
             execution = run(DIRT.get(dirt, lambda same: same)(program(seed)))
             clock = CLOCKS[dirt](Random(seed + 500)) if dirt in CLOCKS else DeviceClock()
             dialect = Random(seed).choice(DIALECTS[rows])
-            write_kineto(execution, tmp_path / "kineto.json", dialect=dialect, cuda_sync=rows, vary=Variation(device_clock=clock))
+            write_kineto(
+                execution, tmp_path / "kineto.json", dialect=dialect, cuda_sync=rows, vary=Variation(device_clock=clock)
+            )
             found = stood(linked_of(tmp_path / "kineto.json")).standstill
             calls, threads = both(calls, found.calls), both(threads, found.threads)
             blocked += blocked_ns(execution)

@@ -1,8 +1,9 @@
-"""Begin and end events of a dump that is almost JSON: one event per line, an array that may be open, cut or hold C instead of JSON.
+"""Begin and end events of a dump that is almost JSON: one event per line, an array that may be open, cut or hold C
+instead of JSON.
 
-Repaired are only the known cases: enums, hexadecimal numbers and ``(nil)`` without quotes, a comma before the end, no ``]``, and the
-empty object that some writers put last. Every other line that is no event is counted. A dump that another program has laid out anew
-(several events on a line, or one on several lines) has to be valid JSON.
+Repaired are only the known cases: enums, hexadecimal numbers and ``(nil)`` without quotes, a comma before the end, no
+``]``, and the empty object that some writers put last. Every other line that is no event is counted. A dump that
+another program has laid out anew (several events on a line, or one on several lines) has to be valid JSON.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ Fill = Callable[[list[PluginEvent], list[PluginArgs]], Columns]  # what begins o
 
 
 def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]]:
-    """Yield complete lines, up to about ``BLOCK_BYTES`` of them at a time, and whether they are the last one, without its end.
+    """Yield complete lines, up to about ``BLOCK_BYTES`` of them at a time, and whether they are the last one, without
+    its end.
 
     Memory is bounded: lines of more than ``MOST_BYTES`` are passed over and counted as left out.
     """
@@ -113,7 +115,8 @@ def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]
 
 
 def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[PluginEvent]]:
-    """Yield the events of a dump in file order; count lines that are none. Memory is that of a block and of a line, at most a few MB.
+    """Yield the events of a dump in file order; count lines that are none. Memory is that of a block and of a line, at
+    most a few MB.
 
     Raises:
         InputError: the file cannot be read, or is laid out anew and no valid JSON.
@@ -133,7 +136,9 @@ def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[PluginEvent]]:
 
 
 def _events(text: bytes) -> tuple[list[PluginEvent], int]:
-    """Decode complete lines, at once where they are all as they should be, else one by one; return also how many are damaged."""
+    """Decode complete lines, at once where they are all as they should be, else one by one; return also how many are
+    damaged.
+    """
     every = _decoded(_EVENTS, b"[" + _bare(_bare(text.lstrip().removeprefix(b"[")).removesuffix(b"{}")) + b"]")
     if every is not None:
         return every, 0
@@ -166,13 +171,17 @@ def _bare(text: bytes) -> bytes:
 
 
 class EventTables:
-    """All events of a dump in columns, and a table of each sort of begins; at the end each event is in a table or counted as left out.
+    """All events of a dump in columns, and a table of each sort of begins; at the end each event is in a table or
+    counted as left out.
 
-    Events are given by their positions; a begin stands for its end too. ``ns`` = 0 where no time was recorded, ``end`` as in ``ends_of``.
-    ``at``: the events of each table. InputError: the file cannot be read, or is a dump of ``what`` that holds no event at all.
+    Events are given by their positions; a begin stands for its end too. ``ns`` = 0 where no time was recorded, ``end``
+    as in ``ends_of``. ``at``: the events of each table. InputError: the file cannot be read, or is a dump of ``what``
+    that holds no event at all.
     """
 
-    def __init__(self, path: Path, sort_of: Callable[[PluginEvent], str | None], fill: Mapping[str, Fill], what: str, todo: str):
+    def __init__(
+        self, path: Path, sort_of: Callable[[PluginEvent], str | None], fill: Mapping[str, Fill], what: str, todo: str
+    ):
         self._sort_of, self._fill = sort_of, fill
         self._left_out: Counter[str] = Counter()
         self._backwards = 0
@@ -227,7 +236,9 @@ class EventTables:
         self._left_out[reason] += self._finish(at)
 
     def steps(self, at: I64, proxy: I64, step: I64, state: U8) -> ProxySteps:
-        """Return the table of steps, by start, then end, from their begins and columns; those that it cannot hold are left out."""
+        """Return the table of steps, by start, then end, from their begins and columns; those that it cannot hold are
+        left out.
+        """
         start, end = self.ns[at], self._ends(at)
         for wrong, reason in (
             ((start == 0) | (end == 0), "steps without a time"),
@@ -237,7 +248,9 @@ class EventTables:
             self.leave(at[wrong], reason)
         kept = np.flatnonzero(~self._done[at])
         kept = kept[np.lexsort((end[kept], start[kept]))]
-        return table(ProxySteps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept])
+        return table(
+            ProxySteps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept]
+        )
 
     def left_out(self, label: Callable[[str, str], str]) -> dict[str, int]:
         """Leave out what is in no table yet, by ``label`` of its category and name; return all counts by reason."""
@@ -246,7 +259,9 @@ class EventTables:
         self.leave(np.flatnonzero(lone), "ends without a begin")
         self.leave(np.flatnonzero(self._phase == _OTHER), "neither begin nor end")
         rest = np.flatnonzero(~self._done)
-        codes, counts = np.unique(self._category[rest].astype(np.int64) * len(self._words) + self._name[rest], return_counts=True)
+        codes, counts = np.unique(
+            self._category[rest].astype(np.int64) * len(self._words) + self._name[rest], return_counts=True
+        )
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
             category, name = divmod(code, len(self._words))
             self._left_out[label(self._words[category], self._words[name])] += count
@@ -273,7 +288,8 @@ class EventTables:
 
 
 def ends_of(category: I32, name: I32, ident: I64, begins: Bool, ends: Bool) -> I64:
-    """Return the position of the end of each begin, else ``NOWHERE``: the next event of its category, name and id, if that is an end.
+    """Return the position of the end of each begin, else ``NOWHERE``: the next event of its category, name and id, if
+    that is an end.
 
     Identifiers repeat in these files, so order is what pairs. One sort.
     """
@@ -288,7 +304,8 @@ def ends_of(category: I32, name: I32, ident: I64, begins: Bool, ends: Bool) -> I
 
 
 def inside(begins: I64, end: I64, at: I64) -> I64:
-    """Return for each position in ``at`` the row of the last of ``begins`` (ascending) that has not ended there, else ``NOWHERE``.
+    """Return for each position in ``at`` the row of the last of ``begins`` (ascending) that has not ended there, else
+    ``NOWHERE``.
 
     ``end`` is that of ``ends_of`` for ``begins``; one without an end lasts until the next begins.
     """

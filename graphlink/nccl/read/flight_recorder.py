@@ -1,8 +1,10 @@
-"""Reads what PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON. Format: ``c10d/FlightRecorderDetail.hpp``.
+"""Reads what PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON. Format:
+``c10d/FlightRecorderDetail.hpp``.
 
-One entry per collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
-noticed its end: both epoch, and neither is the time on the GPU. ``count`` is what NCCL is called with: elements of the input, of a
-reduce-scatter, scatter or receive those of the output. ``bytes`` are those of the larger side.
+One entry per collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it,
+``end_ns`` when the watchdog noticed its end: both epoch, and neither is the time on the GPU. ``count`` is what NCCL is
+called with: elements of the input, of a reduce-scatter, scatter or receive those of the output. ``bytes`` are those of
+the larger side.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def read_flight_recorder(path: Path) -> Dump:
     """Read the dump at ``path``. A pickle is never run; memory is a few times the file, up to a bound.
 
     Raises:
-        InputError: the file cannot be read, is no dump, is damaged or cut, is too large, or its pickle asks for more than plain values.
+        InputError: the file cannot be read, is no dump, is damaged or cut, is too large, or its pickle asks for more
+            than plain values.
     """
     with open_source(path) as source:
         is_pickle = PICKLE.match(source.read(2)) is not None
@@ -88,7 +91,9 @@ def _read_pickle(path: Path, recording: _Recording) -> dict[str, Any]:
     whole = value if isinstance(value, dict) else {"entries": value}  # PyTorch 2.2 wrote the bare list
     entries = whole.pop("entries", [])
     if not isinstance(entries, list) or not (entries or "pg_config" in whole):
-        raise InputError("the pickle is no dump of the Flight Recorder: it has no entries", path=path, todo=_RECORD_AGAIN)
+        raise InputError(
+            "the pickle is no dump of the Flight Recorder: it has no entries", path=path, todo=_RECORD_AGAIN
+        )
     known = [entry for entry in entries if isinstance(entry, dict)]
     recording.left_out[_NO_ENTRY] += len(entries) - len(known)
     recording.add([Entry(**{name: entry.get(name) for name in _FIELDS}) for entry in known])
@@ -134,7 +139,9 @@ class _Recording:
         pairs = [_ranks_in(entry.profiling_name) for entry in named]
         sizes = [(_elements(entry.input_sizes), _elements(entry.output_sizes)) for entry in named]
         dtypes = [_dtype(entry, function) for entry, function in zip(named, functions, strict=True)]
-        counts = (sides[::-1] if function in _OF_OUTPUT else sides for sides, function in zip(sizes, functions, strict=True))
+        counts = (
+            sides[::-1] if function in _OF_OUTPUT else sides for sides, function in zip(sizes, functions, strict=True)
+        )
         largest = natural([max((side for side in sides if side is not None), default=None) for sides in sizes])
         self.calls.add(
             communicator=np.array([self._group(entry) for entry in named], np.int32),
@@ -163,7 +170,9 @@ class _Recording:
         for name, group in listed.items():
             if name or name in self.descs:
                 self.descs[name] = self.descs.get(name) or group.desc
-        communicators = [replace(listed.get(name, Communicator(name, name)), desc=desc) for name, desc in self.descs.items()]
+        communicators = [
+            replace(listed.get(name, Communicator(name, name)), desc=desc) for name, desc in self.descs.items()
+        ]
         communicator = self.calls.column("communicator")
         rank = _own_rank(communicators, communicator, self.calls.column("own"))
         if rank is None:
@@ -184,8 +193,8 @@ class _Recording:
 
 
 def _own_rank(communicators: Sequence[Communicator], communicator: I32, own: I32) -> int | None:
-    """Find the global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and the rank is a member
-    of all groups that it calls in. None where neither tells, or they disagree."""
+    """Find the global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and
+    the rank is a member of all groups that it calls in. None where neither tells, or they disagree."""
     found = set()
     for row, place in set(zip(communicator.tolist(), own.tolist(), strict=True)):
         ranks = communicators[row].ranks
@@ -210,7 +219,8 @@ def _version_warning(version: object) -> tuple[str, ...]:
 
 
 def _listed_groups(config: object) -> dict[str, Communicator]:
-    """Return the groups of ``pg_config``: ``{name: {desc, ranks}}``, the same under each rank, or a list of ``{name, desc, ranks}``.
+    """Return the groups of ``pg_config``: ``{name: {desc, ranks}}``, the same under each rank, or a list of ``{name,
+    desc, ranks}``.
 
     Ranks are a list or its text.
     """
@@ -219,7 +229,11 @@ def _listed_groups(config: object) -> dict[str, Communicator]:
         pairs += [(name, group)] if not isinstance(group, dict) or "ranks" in group else group.items()
     for group in config if isinstance(config, list) else ():
         pairs += [(group.get("name", group.get("uid")), group)] if isinstance(group, dict) else []
-    return {str(name): _listed(str(name), group) for name, group in pairs if isinstance(name, (str, int)) and isinstance(group, dict)}
+    return {
+        str(name): _listed(str(name), group)
+        for name, group in pairs
+        if isinstance(name, (str, int)) and isinstance(group, dict)
+    }
 
 
 def _listed(name: str, group: dict[str, Any]) -> Communicator:
@@ -232,7 +246,8 @@ def _elements(sizes: object) -> int | None:
     if not isinstance(sizes, (list, tuple)) or not sizes:
         return None
     if not all(
-        isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape) for shape in sizes
+        isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape)
+        for shape in sizes
     ):
         return None
     total = sum(math.prod(shape[:_MOST_DIMENSIONS]) for shape in sizes)
@@ -256,7 +271,9 @@ def _first_text(values: object) -> str:
 
 
 def _sequence_number(entry: Entry) -> object:
-    return entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id
+    return (
+        entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id
+    )
 
 
 def _ns_of_ms(ms: object) -> int:

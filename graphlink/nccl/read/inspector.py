@@ -1,8 +1,9 @@
 """Reads what NCCL's inspector wrote of one process. Format: NVIDIA/nccl, ``ext-profiler/inspector/inspector.cc``.
 
-One JSON object a call, on a line or printed on several (then its braces stand alone on their lines). ``bytes`` are the count of a rank x
-the size of the type. Calls have times (epoch) only where the inspector was verbose: start and end of the enqueueing on the host. How
-long a call took on the GPU, as far as the inspector did not take the time on the host for it, its kernel tells too, and is not read.
+One JSON object a call, on a line or printed on several (then its braces stand alone on their lines). ``bytes`` are the
+count of a rank x the size of the type. Calls have times (epoch) only where the inspector was verbose: start and end of
+the enqueueing on the host. How long a call took on the GPU, as far as the inspector did not take the time on the host
+for it, its kernel tells too, and is not read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.nccl.read.events import CUT, DAMAGED, MOST_BYTES, lines
-from graphlink.nccl.read.names import function_of, hash_text, inspector_name, natural, rank_in_name, small, text_of, times
+from graphlink.nccl.read.names import (
+    function_of,
+    hash_text,
+    inspector_name,
+    natural,
+    rank_in_name,
+    small,
+    text_of,
+    times,
+)
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, table
 from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings
@@ -30,7 +40,10 @@ _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
 _KERNEL: Final = "KernelCh"
 _UNREADABLE: Final = "lines that are no object of the inspector"
-_TODO: Final = "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and untimed calls are left out"
+_TODO: Final = (
+    "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and "
+    "untimed calls are left out"
+)
 
 
 class Header(msgspec.Struct, gc=False):
@@ -109,7 +122,9 @@ def read_inspector(path: Path) -> Dump:
 
 
 def _objects(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[list[bytes], bool]]:
-    """Yield texts that should be an object each, a block of lines at a time, and whether the last one of them may be cut off."""
+    """Yield texts that should be an object each, a block of lines at a time, and whether the last one of them may be
+    cut off.
+    """
     parts: list[bytes] = []
     size, cut = 0, False
     for block, cut in blocks:
@@ -204,7 +219,9 @@ class _Gathered:
             kernels=table(KernelChannels, self.kernels.count, **self.kernels.columns()),
             events=self.calls.count + sum(left_out.values()),
             left_out=left_out,
-            warnings=(f"{self.on_host} calls were timed on the host only: their times on the GPU are not known",) if self.on_host else (),
+            warnings=(f"{self.on_host} calls were timed on the host only: their times on the GPU are not known",)
+            if self.on_host
+            else (),
         )
 
 

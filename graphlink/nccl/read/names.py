@@ -14,23 +14,26 @@ from graphlink.model import I32, I64, NOWHERE
 from graphlink.read.columns import MAX_NS, MISSING, ints, ns_of_us, to_int_or_none
 from graphlink.read.comms import rank_or_none
 
-# Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop, ALLGATHER_coalesced, ...
+# Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop,
+# ALLGATHER_coalesced, ...
 _FUNCTIONS: Final = (
-    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather", "scatter", "reduce",
+    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather", "scatter", "reduce",  # noqa: E501
     "sendrecv", "send", "recv",
 )  # fmt: skip
 _DTYPES: Final = {
-    "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int", "ncclUint32": "UInt32",
-    "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half", "ncclFloat32": "Float", "ncclFloat": "Float",
+    "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int", "ncclUint32": "UInt32",  # noqa: E501
+    "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half", "ncclFloat32": "Float", "ncclFloat": "Float",  # noqa: E501
     "ncclFloat64": "Double", "ncclDouble": "Double", "ncclBfloat16": "BFloat16", "ncclFloat8e4m3": "Float8_e4m3fn",
     "ncclFloat8e5m2": "Float8_e5m2",
 }  # fmt: skip
 _ELEMENT_BYTES: Final = {
-    "Char": 1, "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Short": 2,
-    "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4, "Long": 8, "UInt64": 8, "Double": 8,
+    "Char": 1, "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Short": 2,  # noqa: E501
+    "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4, "Long": 8, "UInt64": 8, "Double": 8,  # noqa: E501
     "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-_RANK: Final = re.compile(r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)  # the last two: of capture
+_RANK: Final = re.compile(
+    r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE
+)  # the last two: of capture
 _PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
 _NAMED: Final = re.compile(r"flight_recorder|nccl[_-]|-pid\d{1,10}\.(?:log|jsonl)", re.IGNORECASE)
 _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
@@ -38,7 +41,9 @@ _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\
 
 @lru_cache(1024)
 def function_of(name: str) -> str:
-    """Return the function of ``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``, ``allgather``, ``send``."""
+    """Return the function of ``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``,
+    ``allgather``, ``send``.
+    """
     bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
     known = next((function for function in _FUNCTIONS if bare.startswith(function)), bare)
     return "barrier" if known == "allreducebarrier" else known
@@ -50,7 +55,9 @@ def dtype_of(name: str) -> str:
 
 
 def hash_text(value: object) -> str | None:
-    """Return a communicator's hash, a number or its text in decimal or ``0x...``, as decimal text; None where it is no uint64."""
+    """Return a communicator's hash, a number or its text in decimal or ``0x...``, as decimal text; None where it is no
+    uint64.
+    """
     try:
         number = value if type(value) is int else int(str(value)[:40], 0) if isinstance(value, str) else -1
     except ValueError:
@@ -59,7 +66,9 @@ def hash_text(value: object) -> str | None:
 
 
 def is_named_so(path: Path) -> bool:
-    """Return whether a file is named as side files are: it is none of the traces, even where nothing can be read of it."""
+    """Return whether a file is named as side files are: it is none of the traces, even where nothing can be
+    read of it.
+    """
     return _NAMED.search(path.name) is not None
 
 
@@ -107,7 +116,9 @@ def times(us: Sequence[Any]) -> I64:
 
 
 def message_bytes(count: I64, dtypes: Sequence[str]) -> I64:
-    """Return the bytes of ``count`` elements of ``dtypes``; ``NOWHERE`` where either is not known or the product is no int64."""
+    """Return the bytes of ``count`` elements of ``dtypes``; ``NOWHERE`` where either is not known or the product is no
+    int64.
+    """
     size = np.array([_ELEMENT_BYTES.get(dtype, 0) for dtype in dtypes], np.int64)
     known = (count >= 0) & (count < 1 << 58) & (size > 0)
     return np.where(known, np.where(known, count, 0) * size, NOWHERE)

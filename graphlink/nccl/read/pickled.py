@@ -1,8 +1,8 @@
 """Values out of a pickle without running it: numbers, texts, lists, tuples and dicts, and nothing else.
 
-A pickle is a program for a small stack machine, whose other opcodes look up and call what the file names. This reader has no code for
-those: it stops at the first, before it reads what that asks for. It also bounds what a few bytes can ask for (memo places, lengths,
-containers without end).
+A pickle is a program for a small stack machine, whose other opcodes look up and call what the file names. This reader
+has no code for those: it stops at the first, before it reads what that asks for. It also bounds what a few bytes can
+ask for (memo places, lengths, containers without end).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Reads the dump of NCCL's example profiler plugin. Format: NVIDIA/nccl, ``ext-profiler/example/print_event.cc``.
 
-A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What belongs to what is known from the
-order alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
-last and have none. Times are us since the plugin's start; GPU times ns of each GPU's own clock. 0 stands for "not recorded" throughout.
+A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What belongs to what
+is known from the order alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that
+other processes asked for (PXN) come last and have none. Times are us since the plugin's start; GPU times ns of each
+GPU's own clock. 0 stands for "not recorded" throughout.
 
 What a step waits for:
   SendGpuWait    GPU      the kernel fills the buffer
@@ -11,8 +12,9 @@ What a step waits for:
   RecvWait       RECEIVE  the buffer is posted, the data not here
   RecvFlushWait  WIRE     the network card flushes what has come, so that the GPU sees it
   RecvGpuWait    GPU      the kernel takes the data out
-``SendBufferWait`` and ``RecvBufferWait`` (NCCL up to 2.25) are no state of ``Steps``: all steps of an op begin together and wait for one
-of its few buffers, which the steps ahead hold (``net.cc``), so what those wait for is the reason, and is recorded with them.
+``SendBufferWait`` and ``RecvBufferWait`` (NCCL up to 2.25) are no state of ``Steps``: all steps of an op begin together
+and wait for one of its few buffers, which the steps ahead hold (``net.cc``), so what those wait for is the reason, and
+is recorded with them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ import numpy as np
 
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginEvent
-from graphlink.nccl.read.names import dtype_of, function_of, hash_text, message_bytes, natural, rank_in_name, small, text_of
+from graphlink.nccl.read.names import (
+    dtype_of,
+    function_of,
+    hash_text,
+    message_bytes,
+    natural,
+    rank_in_name,
+    small,
+    text_of,
+)
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
 from graphlink.read.columns import Strings, ints
 from graphlink.read.nccl_kinds import DumpKind
@@ -33,7 +44,12 @@ _STATES: Final = {
     "SendGpuWait": State.GPU, "SendPeerWait": State.PEER, "SendWait": State.WIRE,
     "RecvWait": State.RECEIVE, "RecvFlushWait": State.WIRE, "RecvGpuWait": State.GPU,
 }  # fmt: skip
-_SENDS: Final = {"ProgressSend": True, "ProgressRecv": False, "Send": True, "Recv": False}  # the last two: NCCL up to 2.25
+_SENDS: Final = {
+    "ProgressSend": True,
+    "ProgressRecv": False,
+    "Send": True,
+    "Recv": False,
+}  # the last two: NCCL up to 2.25
 _SORT_OF: Final = {"COLL": "call", "P2P": "call", "GPU": "kernel", "PROXY": "proxy", "NET": "step"}
 # names in categories that several things share
 _NAMES: Final = {"kernel": frozenset({"KernelCh"}), "proxy": frozenset(_SENDS), "step": frozenset(_STATES)}
@@ -42,9 +58,23 @@ _COUNTED_BY_NAME: Final = {
     "NET": frozenset({"SendBufferWait", "RecvBufferWait", *_STATES}),
 }
 _COUNTED: Final = frozenset(
-    {"GROUP_API", "GROUP", "COLL_API", "P2P_API", "KERNEL_LAUNCH", *_SORT_OF, "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"}
+    {
+        "GROUP_API",
+        "GROUP",
+        "COLL_API",
+        "P2P_API",
+        "KERNEL_LAUNCH",
+        *_SORT_OF,
+        "NET_IB",
+        "NET_SOCK",
+        "CE_COLL",
+        "CE_SYNC",
+        "CE_BATCH",
+    }
 )
-_TODO: Final = "record with NCCL_PROFILE_EVENT_MASK set (its default, 0, records nothing), and destroy the communicator at the end"
+_TODO: Final = (
+    "record with NCCL_PROFILE_EVENT_MASK set (its default, 0, records nothing), and destroy the communicator at the end"
+)
 
 
 def read_plugin(path: Path) -> Dump:
@@ -67,7 +97,13 @@ def read_plugin(path: Path) -> Dump:
         strings=tuple(said.strings),
         communicators=tuple(map(Communicator, list(said.keys)[1:])),
         calls=table(Calls, len(at["call"]), **columns["call"], **times["call"]),
-        kernels=table(KernelChannels, len(at["kernel"]), **columns["kernel"], **times["kernel"], call=tables.around("call", "kernel")),
+        kernels=table(
+            KernelChannels,
+            len(at["kernel"]),
+            **columns["kernel"],
+            **times["kernel"],
+            call=tables.around("call", "kernel"),
+        ),
         proxies=table(ProxyOps, len(at["proxy"]), **columns["proxy"], call=tables.around("call", "proxy")),
         steps=steps,
         events=tables.events,

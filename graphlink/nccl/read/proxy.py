@@ -1,9 +1,11 @@
-"""Reads the dump of NCCL's proxy profiler: pull request 1210, and NCCL up to 2.22 (``src/misc/profiler.cc``), which has no calls.
+"""Reads the dump of NCCL's proxy profiler: pull request 1210, and NCCL up to 2.22 (``src/misc/profiler.cc``), which has
+no calls.
 
-Each ``Send-<peer>-<step>`` or ``Recv-...`` is one step, its states follow it. Steps of one peer, channel, ``opCount`` and ``proxyOpIndex``
-are one proxy op, as long as their numbers ascend. A call is a collective that the framework announced; a step belongs to the one announced
-last, as its ``collectiveName`` says. ``pid`` is the channel. ``totalbytes`` is not read: of a collective it is the size of a buffer slice
-(``proxyOp->nbytes`` in ``enqueue.cc``). Times are us since the profiler's start.
+Each ``Send-<peer>-<step>`` or ``Recv-...`` is one step, its states follow it. Steps of one peer, channel, ``opCount``
+and ``proxyOpIndex`` are one proxy op, as long as their numbers ascend. A call is a collective that the framework
+announced; a step belongs to the one announced last, as its ``collectiveName`` says. ``pid`` is the channel.
+``totalbytes`` is not read: of a collective it is the size of a buffer slice (``proxyOp->nbytes`` in ``enqueue.cc``).
+Times are us since the profiler's start.
 
 What a step waits for (``net.cc``):
   GPUWait of a send    GPU      the kernel fills the buffer; also until the receiver has posted its own, which has no state here
@@ -11,11 +13,12 @@ What a step waits for (``net.cc``):
   RecvWait             RECEIVE  the buffer is posted, the data not here
   FlushWait            WIRE     the network card flushes what has come, so that the GPU sees it
   GPUWait of a receive GPU      the kernel takes the data out
-``BufferWait`` is no state of ``Steps``: all steps of an op begin together and wait for one of its few buffers, which the steps ahead hold,
-so what those wait for is the reason, and is recorded with them.
+``BufferWait`` is no state of ``Steps``: all steps of an op begin together and wait for one of its few buffers, which
+the steps ahead hold, so what those wait for is the reason, and is recorded with them.
 
-The clock is set to zero twice, by the first step and by the first collective, so that what came before the second has another zero.
-"""
+The clock is set to zero twice, by the first step and by the first collective, so that what came before the second has
+another zero.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -119,7 +122,9 @@ class _ProxyBegins:
         return {"collective": np.array([self._collective(row.name) for row in rows], np.int64)}
 
     def _collective(self, text: Any) -> int:
-        """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does not say."""
+        """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does
+        not say.
+        """
         found = _CALL.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             return NOWHERE
@@ -134,11 +139,12 @@ def _states(rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
 
 
 def _early(of_step: I64, step_ns: I64, number: I64, ns: I64) -> tuple[Bool, Bool]:
-    """Mark the steps and the collectives whose times count from another zero: they came before the clock was set to zero again.
+    """Mark the steps and the collectives whose times count from another zero: they came before the clock was set to
+    zero again.
 
     Whichever of the first step and the first collective comes second sets it, so that its own time is about 0.
-    Steps that were over before the first collective say so (``N/A-0``). Collectives before the first step are the first one and, as times
-    fall where the zero changes, those up to the last fall.
+    Steps that were over before the first collective say so (``N/A-0``). Collectives before the first step are the first
+    one and, as times fall where the zero changes, those up to the last fall.
     """
     steps, calls = np.zeros(len(of_step), np.bool_), np.zeros(len(number), np.bool_)
     if len(number) and len(of_step):

@@ -27,7 +27,9 @@ _READERS: Final[dict[DumpKind, Callable[[Path], Dump]]] = {
     DumpKind.INSPECTOR: read_inspector,
     DumpKind.FLIGHT_RECORDER: read_flight_recorder,
 }
-_TODO: Final = "give a dump of NCCL's example profiler plugin, proxy profiler or inspector, or of PyTorch's Flight Recorder"
+_TODO: Final = (
+    "give a dump of NCCL's example profiler plugin, proxy profiler or inspector, or of PyTorch's Flight Recorder"
+)
 WHOLE_BYTES: Final = 1 << 20  # a Flight Recorder's file up to this size is read whole: its groups may stand last
 
 _CALL: Final = re.compile(rb'"CommHash"\s*:\s*"?(\d{1,20})"?\s*,\s*"Rank"\s*:\s*(\d{1,7})\b')
@@ -47,12 +49,15 @@ def read_dump(path: str | Path) -> Dump:
     path = Path(path)
     kind = read_kind(path)
     if not isinstance(kind, DumpKind):
-        raise InputError(f"is {kind}" if kind else "is no side file of NCCL or the Flight Recorder", path=path, todo=_TODO)
+        raise InputError(
+            f"is {kind}" if kind else "is no side file of NCCL or the Flight Recorder", path=path, todo=_TODO
+        )
     return _READERS[kind](path)
 
 
 def read_dump_head(path: Path) -> DumpHead | None:
-    """Return the header of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
+    """Return the header of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump``
+    reads.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early.
@@ -83,7 +88,9 @@ def _of_plugin(path: Path, head: bytes) -> DumpHead:
 def _of_inspector(path: Path, head: bytes) -> DumpHead:
     headers = [header for text in _HEADER.findall(head) if (header := _loose(text, Header)) is not None]
     members = dict.fromkeys(
-        (communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
+        (communicator_of(header, key), rank_or_none(header.rank))
+        for header in headers
+        if (key := hash_text(header.id)) is not None
     )
     text = _METADATA.search(head)
     metadata = (_loose(text[1], InspectorMetadata) if text else None) or InspectorMetadata()

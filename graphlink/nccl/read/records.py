@@ -5,8 +5,9 @@ Glossary
   channel  one of the parts that NCCL splits a call into: a block of the kernel, and a proxy where it uses the network.
   step     one chunk of a channel on its way through the proxy; it passes through states.
 
-Times are int64 ns on the clock of the dump; 0 = not recorded, as in the files. The clock of a plugin or proxy profiler begins with its
-process, the others show the time of day. Text columns hold positions in ``strings``, whose entry 0 is "".
+Times are int64 ns on the clock of the dump; 0 = not recorded, as in the files. The clock of a plugin or proxy profiler
+begins with its process, the others show the time of day. Text columns hold positions in ``strings``, whose entry 0 is
+"".
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Calls:
 
     communicator: I32  # index into Dump.communicators
     rank: I32  # of the caller in the communicator; global in a Flight Recorder file
-    function: I32  # text, as PyTorch spells it: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, send, recv, ...
+    # text, as PyTorch spells it: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, send, recv, ...
+    function: I32
     peer: I32  # of a send or receive, in the communicator
     count: I64  # elements, as the library was called
     dtype: I32  # text, as Kineto spells it: Float, BFloat16, ...
@@ -83,7 +85,9 @@ class KernelChannels:
 
 @dataclass(frozen=True, slots=True)
 class ProxyOps:
-    """Messages of a channel: sent to or received from one peer in one call; ``call`` is ``NOWHERE`` where the file does not tell."""
+    """Messages of a channel: sent to or received from one peer in one call; ``call`` is ``NOWHERE`` where the file does
+    not tell.
+    """
 
     call: I32
     channel: I32
@@ -118,7 +122,8 @@ def table(kind: type[_Table], rows: int = 0, **columns: NDArray[Any]) -> _Table:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One side file. ``events`` = events read; each is in a table, in ``left_out`` or, as a begin or an end, part of a pair in one.
+    """One side file. ``events`` = events read; each is in a table, in ``left_out`` or, as a begin or an end, part of a
+    pair in one.
 
     ``rank``: the global rank whose file it is, where it tells (else by its name); ``host`` and ``pid`` of the process.
     """
@@ -140,8 +145,8 @@ class Dump:
 
 
 class DumpHead(msgspec.Struct, frozen=True):
-    """``rank``: the global one. ``members``: communicators of calls of the file, each with a rank in it that made them. Where the content
-    does not say something, the name may; else it is None or ""."""
+    """``rank``: the global one. ``members``: communicators of calls of the file, each with a rank in it that made them.
+    Where the content does not say something, the name may; else it is None or ""."""
 
     path: Path
     kind: DumpKind

@@ -33,7 +33,11 @@ def effects(report: DiffReport) -> Section | None:
     """Return where the changes show; None where they do not."""
     found = [(k, one) for k, one in enumerate(report.changes) if one.tier == "effect"]
     says = "How much longer (right) or shorter (left) the GPU is idle, or something waits, in B."
-    return Section("effects", "Where it shows", _listed("effects-of", "Idle time and waits that follow", says, found)) if found else None
+    return (
+        Section("effects", "Where it shows", _listed("effects-of", "Idle time and waits that follow", says, found))
+        if found
+        else None
+    )
 
 
 def _listed(key: str, title: str, says: str, found: list[tuple[int, Change]]) -> list[Part]:

@@ -28,7 +28,11 @@ def communication(found: Found) -> Section:
     if run.groups:
         parts.append(Sentence([f"Stragglers: {stands_out.evidence if stands_out else NOBODY}."]))
     parts += [_waits(run.waits)] if any(one.wait_ns or one.transfer_ns for one in run.waits) else []
-    parts += [_groups(run.groups)] if run.groups else [Sentence(["No communication between the ranks was found."], note=True)]
+    parts += (
+        [_groups(run.groups)]
+        if run.groups
+        else [Sentence(["No communication between the ranks was found."], note=True)]
+    )
     parts += [*([_ranks(run)] if run.waits else []), *hidden]
     parts += [_apart(run)] if run.set_apart else []
     return Section("communication", title, [*parts, *(Sentence([line], note=True) for line in matched_lines(run))])
@@ -41,7 +45,15 @@ def _alone(found: Found) -> list[Part]:
     if comm:
         hidden = share_figure(comm - sum(one.exposed_comm_ns for one in devices), comm, "exposed_communication")
         parts.append(
-            Sentence(["Communication took ", time_figure(comm, "exposed_communication"), " on the GPUs, ", hidden, " of it hidden."])
+            Sentence(
+                [
+                    "Communication took ",
+                    time_figure(comm, "exposed_communication"),
+                    " on the GPUs, ",
+                    hidden,
+                    " of it hidden.",
+                ]
+            )
         )
     why = "A rank alone does not show who waited for whom: link the recordings of all ranks."
     if all(rank.world_size == 1 for rank in found.ranks):
@@ -53,25 +65,56 @@ def _waits(waits: Sequence[RankWait]) -> Part:
     """Return what each rank waited and transferred: bars of few ranks, a heat map of many."""
     if len(waits) > MOST_BARS:
         values: list[list[int | float | None]] = [[one.wait_ns for one in waits], [one.transfer_ns for one in waits]]
-        says = "Each column is a rank: its time in communication until the last rank came, and after that. The darker, the longer."
+        says = (
+            "Each column is a rank: its time in communication until the last rank came, and after that. The "
+            "darker, "
+            "the longer."
+        )
         return Heat(
-            "waits-heat", "Waiting and transfer by rank", says, ["waited", "transfer"], [str(w.rank) for w in waits], "rank", values
+            "waits-heat",
+            "Waiting and transfer by rank",
+            says,
+            ["waited", "transfer"],
+            [str(w.rank) for w in waits],
+            "rank",
+            values,
         )
     bars = [
-        Bar(f"rank {one.rank}", [Segment("wait", one.wait_ns), Segment("transfer", one.transfer_ns)], time(one.wait_ns + one.transfer_ns))
+        Bar(
+            f"rank {one.rank}",
+            [Segment("wait", one.wait_ns), Segment("transfer", one.transfer_ns)],
+            time(one.wait_ns + one.transfer_ns),
+        )
         for one in waits
     ]
-    return Bars("waits-bars", "Time in communication by rank", "Until the last rank came (waited), and after that (transfer).", bars)
+    return Bars(
+        "waits-bars",
+        "Time in communication by rank",
+        "Until the last rank came (waited), and after that (transfer).",
+        bars,
+    )
 
 
 def _groups(groups: Sequence[Group]) -> Table:
-    rows = [Row(_group(group, one), f"/{k}/collectives/{j}") for k, group in enumerate(groups) for j, one in enumerate(group.collectives)]
+    rows = [
+        Row(_group(group, one), f"/{k}/collectives/{j}")
+        for k, group in enumerate(groups)
+        for j, one in enumerate(group.collectives)
+    ]
     rows.sort(key=lambda row: -sum(cell.value or 0 for cell in row.cells[7:9]))
     columns = [
-        *(Column("group"), Column("ranks", "number"), Column("operation", field="type"), Column("times", "number", field="count")),
+        *(
+            Column("group"),
+            Column("ranks", "number"),
+            Column("operation", field="type"),
+            Column("times", "number", field="count"),
+        ),
         *(Column("bytes", "number", "bytes", "bytes"), Column("skew, median", "number", "skew", "skew_median_ns")),
         *(Column("skew, 95 %", "number", "skew", "skew_p95_ns"), Column("waited", "number", "wait", "wait_ns")),
-        *(Column("transfer", "number", "transfer", "transfer_ns"), Column("bus bandwidth", "number", "bandwidth", "bus_bytes_per_s")),
+        *(
+            Column("transfer", "number", "transfer", "transfer_ns"),
+            Column("bus bandwidth", "number", "bandwidth", "bus_bytes_per_s"),
+        ),
         Column("set apart", "number", field="set_apart"),
     ]
     more = f"{counted(len(rows) - MOST_ROWS, 'more row')} in summary.json." if len(rows) > MOST_ROWS else ""
@@ -99,7 +142,10 @@ def _group(group: Group, one: Collectives) -> list[Cell]:
 
 def _ranks(run: Run) -> Table:
     rows = [
-        Row([Cell(str(one.rank), one.rank), time_cell(one.wait_ns), time_cell(one.transfer_ns), count_cell(one.last)], f"/{k}")
+        Row(
+            [Cell(str(one.rank), one.rank), time_cell(one.wait_ns), time_cell(one.transfer_ns), count_cell(one.last)],
+            f"/{k}",
+        )
         for k, one in enumerate(run.waits)
     ]
     rows.sort(key=lambda row: -(row.cells[3].value or 0))
@@ -107,7 +153,13 @@ def _ranks(run: Run) -> Table:
         *(Column("rank", "number", field="rank"), Column("waited", "number", "wait", "wait_ns")),
         *(Column("transfer", "number", "transfer", "transfer_ns"), Column("came last", "number", "last", "last")),
     ]
-    return Table("waits", "Ranks in communication, those that came last most often first", columns, rows, "summary.json#/run/waits")
+    return Table(
+        "waits",
+        "Ranks in communication, those that came last most often first",
+        columns,
+        rows,
+        "summary.json#/run/waits",
+    )
 
 
 def _hidden(found: Found) -> list[Part]:
@@ -116,9 +168,15 @@ def _hidden(found: Found) -> list[Part]:
     for k, rank in enumerate(found.ranks):
         for j, gpu in enumerate(rank.gpu):
             for i, one in enumerate(gpu.by_group if gpu.by_group is not UNSET else ()):
-                cells = [Cell(str(rank.rank), rank.rank), Cell(str(gpu.device), gpu.device), Cell(shortened(one.name), whole=one.name)]
+                cells = [
+                    Cell(str(rank.rank), rank.rank),
+                    Cell(str(gpu.device), gpu.device),
+                    Cell(shortened(one.name), whole=one.name),
+                ]
                 cells += [numbers_cell(one.ranks), time_cell(one.comm_ns), time_cell(one.exposed_ns)]
-                rows.append(Row([*cells, share_cell(one.comm_ns - one.exposed_ns, one.comm_ns)], f"/{k}/gpu/{j}/by_group/{i}"))
+                rows.append(
+                    Row([*cells, share_cell(one.comm_ns - one.exposed_ns, one.comm_ns)], f"/{k}/gpu/{j}/by_group/{i}")
+                )
     rows.sort(key=lambda row: -(row.cells[5].value or 0))
     columns = [
         *(Column("rank", "number"), Column("GPU", "number"), Column("group"), Column("its ranks")),
@@ -147,5 +205,11 @@ def _apart(run: Run) -> Table:
         )
         for k, one in enumerate(run.set_apart)
     ]
-    columns = [Column("meeting"), Column("group"), Column("skew", "number", "skew", "skew_ns"), Column("last", "number"), Column("why")]
+    columns = [
+        Column("meeting"),
+        Column("group"),
+        Column("skew", "number", "skew", "skew_ns"),
+        Column("last", "number"),
+        Column("why"),
+    ]
     return Table("apart", "Meetings that count in no sum", columns, rows, "summary.json#/run/set_apart")

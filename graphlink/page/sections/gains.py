@@ -21,7 +21,9 @@ def gains(found: Found) -> Section:
     """Return the section: advice as ``graphlink advice`` prints it."""
     title, report = "Where most can be gained", found.advice
     if report is None:
-        return Section("gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)])
+        return Section(
+            "gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)]
+        )
     one = len(report.ranks) == 1
     whose = (
         f"rank {report.ranks[0]}"
@@ -35,7 +37,10 @@ def gains(found: Found) -> Section:
     parts: list[Part] = [Sentence(head)]
     if len(report.ranks) < len(found.ranks):
         command = f"graphlink advice {found.folder}"
-        why = f"Of {len(found.ranks):,} ranks only this one was replayed, as the run is large. {command} replays all together."
+        why = (
+            f"Of {len(found.ranks):,} ranks only this one was replayed, as the run is large. {command} replays all "
+            "together."
+        )
         parts.append(Sentence([why], note=True))
     shown = [(k, told) for k, told in enumerate(report.advice) if told.gain_pct is None or told.gain_pct >= LEAST_PCT]
     gaining = [(k, told) for k, told in shown if told.gain_ns]
@@ -45,14 +50,19 @@ def gains(found: Found) -> Section:
     if not report.advice:
         parts.append(Sentence(["Nothing was found that would make it end earlier."]))
     left = len(report.advice) - len(shown[:MOST])
-    parts += [Sentence([f"{counted(left, 'more finding')} with less or no gain: graphlink advice prints them."], note=True)] if left else []
+    parts += (
+        [Sentence([f"{counted(left, 'more finding')} with less or no gain: graphlink advice prints them."], note=True)]
+        if left
+        else []
+    )
     return Section("gains", title, [*parts, *(Sentence([f"Note: {note}."], note=True) for note in report.notes)])
 
 
 def _bars(told: list[Advice], replayed_ns: int) -> Bars:
     bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], _note(one, replayed_ns)) for one in told]
     says = (
-        'How much earlier the run would end, of each change alone. What each supposes, as half of the time or none, is in the row "gain" '
+        "How much earlier the run would end, of each change alone. What each supposes, as half of the time or none, is "
+        'in the row "gain" '
         "of its box below. The gains of the critical path always suppose none."
     )
     if any(uncertain(one.band, replayed_ns) for one in told):
@@ -62,7 +72,10 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 
 def _note(one: Advice, replayed_ns: int) -> str:
     half = " (half of its time)" if one.kind in HALVED else ""
-    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{half}{', uncertain' if uncertain(one.band, replayed_ns) else ''}"
+    return (
+        f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} "
+        f"%{half}{', uncertain' if uncertain(one.band, replayed_ns) else ''}"
+    )
 
 
 def _proposal(k: int, one: Advice) -> Proposal:

@@ -12,7 +12,21 @@ from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.table import MEANING, RankIdle, late_lines, rank_idle, wait_lines
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
-from graphlink.page.parts import Bar, Bars, Cell, Column, Folded, Heat, Part, Row, Section, Segment, Sentence, Table, Words
+from graphlink.page.parts import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Folded,
+    Heat,
+    Part,
+    Row,
+    Section,
+    Segment,
+    Sentence,
+    Table,
+    Words,
+)
 from graphlink.page.words import count_cell, known_share, share_cell, share_of_one, time_cell
 from graphlink.records import counted, shortened, time
 from graphlink.report.summary import Rank
@@ -57,7 +71,9 @@ def _phases(found: Found) -> list[Part]:
                 time_cell(one.longest_ns),
             ]
             cells += [time_cell(one.gpu_ns), time_cell(one.idle_ns), share_cell(one.idle_ns, one.gpu_ns)]
-            cells += [Cell("") if value is None else Cell(f"{value:,.4g}", value) for value in (one.mean_batch, one.tokens)]
+            cells += [
+                Cell("") if value is None else Cell(f"{value:,.4g}", value) for value in (one.mean_batch, one.tokens)
+            ]
             rows.append(Row(cells, f"/{k}/phases/{j}"))
     columns = [
         *(Column("rank", "number"), Column("phase", field="phase"), Column("steps", "number", field="steps")),
@@ -73,7 +89,9 @@ def _phases(found: Found) -> list[Part]:
 
 
 def segments(one: DeviceTime) -> list[Segment]:
-    """Return the time of a device: what it was busy with, then the causes of its idle time, in the order of the causes."""
+    """Return the time of a device: what it was busy with, then the causes of its idle time, in the order of the
+    causes.
+    """
     busy = [Segment(key, getattr(one, field)) for key, field in BUSY.items()]
     return [*busy, *(Segment(cause, one.idle_by_cause_ns[cause]) for cause in CAUSES if cause in one.idle_by_cause_ns)]
 
@@ -86,18 +104,26 @@ def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) 
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
     bars = [Bar(_label(rank, one), segments(one), time(one.to_ns - one.from_ns)) for rank, one in order]
     some = f", {len(devices)} of {every}" if every > len(devices) else ""
-    says = "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: why it was idle."
+    says = (
+        "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: "
+        "why it was idle."
+    )
     return Bars("gpu-by-rank", f"GPU time by rank{some}", says, bars)
 
 
 def _heat(devices: Sequence[tuple[Rank, DeviceTime]]) -> Heat:
     """Return the share of each part and cause on all GPUs, a column each."""
-    keys = [key for key in (*BUSY, *CAUSES) if any(one.value for _, gpu in devices for one in segments(gpu) if one.key == key)]
+    keys = [
+        key
+        for key in (*BUSY, *CAUSES)
+        if any(one.value for _, gpu in devices for one in segments(gpu) if one.key == key)
+    ]
     of = [{one.key: one.value / (gpu.to_ns - gpu.from_ns or 1) for one in segments(gpu)} for _, gpu in devices]
     return Heat(
         "gpu-heat",
         f"What all {len(devices)} GPUs spent their time on",
-        "Each column is a GPU, each row what it was busy with or why it was idle, as a share of its time: the darker, the more.",
+        "Each column is a GPU, each row what it was busy with or why it was idle, as a share of its time: the darker, "
+        "the more.",
         [LOOKS[key].words for key in keys],
         [str(rank.rank) for rank, _ in devices],
         "rank",
@@ -111,9 +137,19 @@ def _steps_heat(ranks: Sequence[Rank]) -> Iterator[Heat]:
     names = [step.name for step in ranks[0].steps]
     if not 1 < len(names) <= 32 or any([step.name for step in rank.steps] != names for rank in ranks):
         return
-    values: list[list[int | float | None]] = [[rank.steps[k].end_ns - rank.steps[k].start_ns for rank in ranks] for k in range(len(names))]
+    values: list[list[int | float | None]] = [
+        [rank.steps[k].end_ns - rank.steps[k].start_ns for rank in ranks] for k in range(len(names))
+    ]
     says = "Each column is a rank, each row a step: the darker, the longer it took."
-    yield Heat("steps-heat", "How long each step took on each rank", says, names, [str(one.rank) for one in ranks], "rank", values)
+    yield Heat(
+        "steps-heat",
+        "How long each step took on each rank",
+        says,
+        names,
+        [str(one.rank) for one in ranks],
+        "rank",
+        values,
+    )
 
 
 def _busy(devices: Iterable[DeviceTime]) -> dict[str, str]:
@@ -196,7 +232,12 @@ def _causes(found: Found, told: RankIdle) -> Table:
             cells += [share_cell(cause.ns, one.idle_ns), count_cell(cause.intervals), Cell(MEANING[cause.cause]), first]
             rows.append(Row(cells, f"/{j}/idle_by_cause_ns/{cause.cause}"))
     columns = [
-        *(Column("cause"), Column("GPU", "number"), Column("time", "number", "idle", "."), Column("of idle", "number", "idle")),
+        *(
+            Column("cause"),
+            Column("GPU", "number"),
+            Column("time", "number", "idle", "."),
+            Column("of idle", "number", "idle"),
+        ),
         *(Column("intervals", "number", "intervals"), Column("what it is"), Column("most by", means="evidence")),
     ]
     at = f"summary.json#/ranks/{found.at[told.rank]}/gpu"
@@ -214,7 +255,8 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
     bars = [Bar(_step_label(step, one, rank), segments(one), time(one.to_ns - one.from_ns)) for _, step, _, one in few]
     says = (
-        "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before its first op of a "
+        "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before "
+        "its first op of a "
         "step and after its last one, so the share may be larger than that of the whole run."
     )
     which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""

@@ -17,7 +17,9 @@ _MORE: Final = "in the file of --json."
 
 
 def operations(report: DiffReport) -> Section:
-    """Return all operations side by side, the largest change first, and kernels and waiting calls that came, went or changed in number."""
+    """Return all operations side by side, the largest change first, and kernels and waiting calls that came, went or
+    changed in number.
+    """
     title = "Operations"
     if not report.operations:
         return Section("operations", title, [Sentence(["The recordings name no operations."], note=True)])
@@ -63,12 +65,22 @@ def _operations(found: Sequence[OperationChange], device: bool) -> Table:
     columns = [Column("operation"), *([Column("in", means="came")] if some else [])]
     for what in times:
         means = f"{what}_time"
-        columns += [Column(f"{what}, A", "number", means, f"{what}_before_ns"), Column("B", "number", means, f"{what}_after_ns")]
+        columns += [
+            Column(f"{what}, A", "number", means, f"{what}_before_ns"),
+            Column("B", "number", means, f"{what}_after_ns"),
+        ]
         columns += [Column("change", "number", "change"), Column("factor", "number", "factor")]
     columns += [Column("calls, A", "number", "calls", "calls_before"), Column("B", "number", "calls", "calls_after")]
     left = len(found) - len(rows)
     more = f"{counted(left, 'more operation')} {_MORE}" if left else ""
-    return Table("ops", f"Operations of both runs, largest change of {times[0]} time first", columns, rows, "diff#/operations", more)
+    return Table(
+        "ops",
+        f"Operations of both runs, largest change of {times[0]} time first",
+        columns,
+        rows,
+        "diff#/operations",
+        more,
+    )
 
 
 def _operation(one: OperationChange, device: bool) -> list[Cell]:
@@ -90,7 +102,13 @@ def _number(value: float) -> Cell:
 def _names(key: str, caption: str, found: Sequence[NameChange]) -> Table:
     rows, named = [], any(one.name for one in found)  # on other hardware kernels are not compared by name
     for k, one in enumerate(found[:MOST_ROWS]):
-        where = "B alone" if not one.count_before else "A alone" if not one.count_after else _often(one.count_before, one.count_after)
+        where = (
+            "B alone"
+            if not one.count_before
+            else "A alone"
+            if not one.count_after
+            else _often(one.count_before, one.count_after)
+        )
         cells = [Cell(shortened(one.name), whole=one.name)] if named else []
         cells += [Cell(short_path(one.path), whole="/".join(one.path)), Cell(where)]
         cells += [_number(one.count_before), _number(one.count_after), *_side_by_side(one.before_ns, one.after_ns)]
@@ -116,7 +134,10 @@ def communication(report: DiffReport) -> Section | None:
     columns = [Column("group"), Column("ranks", "number", field="ranks"), Column("operation", field="type")]
     for what, means in (("transfer", "transfer"), ("wait", "wait")):
         title = "waited" if what == "wait" else what
-        columns += [Column(f"{title}, A", "number", means, f"{what}_before_ns"), Column("B", "number", means, f"{what}_after_ns")]
+        columns += [
+            Column(f"{title}, A", "number", means, f"{what}_before_ns"),
+            Column("B", "number", means, f"{what}_after_ns"),
+        ]
         columns += [Column("change", "number", "change"), Column("factor", "number", "factor")]
     columns += [Column("times, A", "number", field="count_before"), Column("B", "number", field="count_after")]
     columns += [Column("bytes, A", "number", "bytes", "bytes_before"), Column("B", "number", "bytes", "bytes_after")]
@@ -132,7 +153,9 @@ def _moved(one: GroupChange) -> int:
 
 def _group(one: GroupChange) -> list[Cell]:
     cells = [Cell(shortened(one.group), whole=one.group), _number(one.ranks), Cell(one.type)]
-    cells += _side_by_side(one.transfer_before_ns, one.transfer_after_ns) + _side_by_side(one.wait_before_ns, one.wait_after_ns)
+    cells += _side_by_side(one.transfer_before_ns, one.transfer_after_ns) + _side_by_side(
+        one.wait_before_ns, one.wait_after_ns
+    )
     sizes = [Cell(size(value), value) for value in (one.bytes_before, one.bytes_after)]
     return [*cells, _number(one.count_before), _number(one.count_after), *sizes]
 
@@ -143,7 +166,10 @@ def pipeline(report: DiffReport) -> Section | None:
     if found is None:
         return None
     names = ("schedule", "stages", "microbatches", "chunks", "bubble_rate")
-    rows = [Row([Cell(key.replace("_", " ")), *(_known(getattr(found, f"{key}_{side}")) for side in ("before", "after"))]) for key in names]
+    rows = [
+        Row([Cell(key.replace("_", " ")), *(_known(getattr(found, f"{key}_{side}")) for side in ("before", "after"))])
+        for key in names
+    ]
     table = Table("pipeline-of-both", "The pipelines", [Column("what"), Column("A"), Column("B")], rows)
     return Section("pipelines", "Pipeline", [table, *_causes(found)])
 
@@ -187,13 +213,27 @@ def path(report: DiffReport) -> Section | None:
     for name in names:
         before, after = one.get(name, 0), other.get(name, 0)
         shares = [share_cell(before, sums[0]), share_cell(after, sums[1])]
-        rows.append(Row([Cell(share_word(name), key=name if name in LOOKS else ""), *_side_by_side(before, after), *shares]))
-    columns = [Column("kind"), Column("A", "number", "on_path"), Column("B", "number", "on_path"), Column("change", "number", "change")]
-    columns += [Column("factor", "number", "factor"), Column("of A", "number", "on_path"), Column("of B", "number", "on_path")]
+        rows.append(
+            Row([Cell(share_word(name), key=name if name in LOOKS else ""), *_side_by_side(before, after), *shares])
+        )
+    columns = [
+        Column("kind"),
+        Column("A", "number", "on_path"),
+        Column("B", "number", "on_path"),
+        Column("change", "number", "change"),
+    ]
+    columns += [
+        Column("factor", "number", "factor"),
+        Column("of A", "number", "on_path"),
+        Column("of B", "number", "on_path"),
+    ]
     bars = [
         Bar(side, [Segment(name, of[name]) for name in names if of.get(name)], time(whole))
         for side, of, whole in (("A", one, sums[0]), ("B", other, sums[1]))
     ]
-    says = "What the end of the run hung on, over all that was recorded: the first step is in it, so the times are no times of a step."
+    says = (
+        "What the end of the run hung on, over all that was recorded: the first step is in it, so the times are no "
+        "times of a step."
+    )
     table = Table("path-shares", "Shares of the critical path", columns, rows)
     return Section("path", "Critical path", [Bars("paths", "The critical paths", says, bars), table])

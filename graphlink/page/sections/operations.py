@@ -62,7 +62,9 @@ def _rank(found: Found, file: Operations, most: int) -> list[Part]:
 
 
 def _on_device(file: Operations, shown: Sequence[Operation]) -> list[tuple[Column, list[Cell]]]:
-    backward = [share_cell(one.backward_device_ns, one.device_ns) if one.backward_device_ns else Cell("") for one in shown]
+    backward = [
+        share_cell(one.backward_device_ns, one.device_ns) if one.backward_device_ns else Cell("") for one in shown
+    ]
     return [
         (Column("device", "number", "device_time", "device_ns"), [time_cell(one.device_ns) for one in shown]),
         (Column("of the rank", "number", "device_share"), [share_cell(one.device_ns, file.device_ns) for one in shown]),
@@ -70,13 +72,20 @@ def _on_device(file: Operations, shown: Sequence[Operation]) -> list[tuple[Colum
     ]
 
 
-def _by_kernel(found: Found, file: Operations, graph: Graph | None, shown: Sequence[Operation]) -> list[tuple[Column, list[Cell]]]:
+def _by_kernel(
+    found: Found, file: Operations, graph: Graph | None, shown: Sequence[Operation]
+) -> list[tuple[Column, list[Cell]]]:
     longest = [one.kernels[0] if one.kernels else None for one in shown]
     kernels = [Cell("") if one is None else Cell(shortened(one.name, 48), whole=one.whole_name) for one in longest]
-    places = [] if graph is None else [(Column("longest at", "place", "place"), _places(found, file.rank, graph, shown))]
+    places = (
+        [] if graph is None else [(Column("longest at", "place", "place"), _places(found, file.rank, graph, shown))]
+    )
     return [
         (Column("tensor cores", means="tensor_cores"), [Cell(core_state(one.tensor_cores)) for one in shown]),
-        (Column("type", means="types"), [Cell(", ".join(one.dtypes[:3]), whole=", ".join(one.dtypes)) for one in shown]),
+        (
+            Column("type", means="types"),
+            [Cell(", ".join(one.dtypes[:3]), whole=", ".join(one.dtypes)) for one in shown],
+        ),
         (Column("longest kernel"), kernels),
         *places,
     ]
@@ -94,7 +103,10 @@ def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -
     first = np.searchsorted(graph.name[order], np.arange(len(names) + 1))
     cells = []
     for one in shown:
-        kernel, op = names.get(one.kernels[0].whole_name) if one.kernels else None, names.get(one.path[-1] if one.path else "")
+        kernel, op = (
+            names.get(one.kernels[0].whole_name) if one.kernels else None,
+            names.get(one.path[-1] if one.path else ""),
+        )
         at = None
         if kernel is not None and op is not None:
             nodes = order[first[kernel] : min(first[kernel + 1], first[kernel] + _LOOKED_AT)].tolist()
@@ -118,6 +130,10 @@ def _unknown(file: Operations) -> Sequence[Part]:
         Row([time_cell(one.ns), count_cell(one.count), Cell(shortened(one.name), whole=one.whole_name)], f"/{k}")
         for k, one in enumerate(file.unknown[:50])
     ]
-    columns = [Column("device", "number", "device_time", "ns"), Column("count", "number", field="count"), Column("kernel")]
+    columns = [
+        Column("device", "number", "device_time", "ns"),
+        Column("count", "number", field="count"),
+        Column("kernel"),
+    ]
     caption = f"Kernels of rank {file.rank} whose names do not tell whether they use tensor cores"
     return [Table(f"unknown-{file.rank}", caption, columns, rows, f"ops.{file.rank}.json#/unknown")]

@@ -43,8 +43,9 @@ def critical_path(found: Found) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A path with its shares, of ``length_ns``. Columns have an entry per node. ``begin_ns``: since the start of the path; ``late_ns``:
-    what of ``cost_ns`` comes before its work; ``lane`` and ``share`` are positions in ``lanes`` and ``shares``.
+    """A path with its shares, of ``length_ns``. Columns have an entry per node. ``begin_ns``: since the start of the
+    path; ``late_ns``: what of ``cost_ns`` comes before its work; ``lane`` and ``share`` are positions in ``lanes`` and
+    ``shares``.
 
     ``share_ns`` sums up to the length, ``gaps_ns`` of its ``idle`` are host gaps; ``gain_ns`` is of ``total_ns``.
     """
@@ -70,20 +71,32 @@ def _across(found: CriticalAcross) -> list[Part]:
     walk = _walk_across(found)
     on = sum(rank.ns > 0 for rank in found.ranks)
     lead = (
-        f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: where a rank waited, it "
+        f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: "
+        "where a rank waited, it "
     )
     lead += "goes on at the rank that came late."
     if found.before_ns:
         lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
     rows = [
-        Row([time_cell(one.ns), share_cell(one.ns, found.length_ns), _share(one.share), count_cell(one.nodes), _name(one.name)], f"/{k}")
+        Row(
+            [
+                time_cell(one.ns),
+                share_cell(one.ns, found.length_ns),
+                _share(one.share),
+                count_cell(one.nodes),
+                _name(one.name),
+            ],
+            f"/{k}",
+        )
         for k, one in enumerate(found.families[:MOST_ROWS])
     ]
     columns = [
         *(Column("on the path", "number", "on_path", "ns"), Column("of the path", "number", "on_path"), Column("kind")),
         *(Column("nodes", "number", field="nodes"), Column("name")),
     ]
-    table = Table("path-families", "What the path over all ranks is made of, by name", columns, rows, f"{ACROSS}#/families")
+    table = Table(
+        "path-families", "What the path over all ranks is made of, by name", columns, rows, f"{ACROSS}#/families"
+    )
     notes = [Sentence([f"{line}."], note=True) for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
     return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), table, *notes]
 
@@ -153,7 +166,13 @@ def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
         _strip(walk),
         _shares(walk),
         _stretches(found, rank, file),
-        Sentence(["From: when its first node was due in the replay. Recorded at: when that node began, after its start delay."], note=True),
+        Sentence(
+            [
+                "From: when its first node was due in the replay. Recorded at: when that node began, after its start "
+                "delay."
+            ],
+            note=True,
+        ),
         _families(rank, file),
         *notes,
     ]
@@ -184,18 +203,30 @@ def _strip(walk: _Walk) -> Strip:
     """Cut the path into cells; what comes before the work of a node is unexplained."""
     shares = [*walk.shares, *([] if _IDLE in walk.shares else [_IDLE])]
     idle = np.full(len(walk.share), shares.index(_IDLE), np.int64)
-    pieces = ((walk.begin_ns, walk.late_ns, idle), (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share))
+    pieces = (
+        (walk.begin_ns, walk.late_ns, idle),
+        (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share),
+    )
     edges = np.linspace(0, walk.length_ns, CELLS + 1)
     parts: dict[tuple[int, int], I64] = {}
     for lane in range(len(walk.lanes)):
         for code in range(len(shares)):
-            chosen = [(at[mine], ns[mine]) for at, ns, key in pieces for mine in ((walk.lane == lane) & (key == code) & (ns > 0),)]
+            chosen = [
+                (at[mine], ns[mine])
+                for at, ns, key in pieces
+                for mine in ((walk.lane == lane) & (key == code) & (ns > 0),)
+            ]
             start, ns = (np.concatenate(column) for column in zip(*chosen, strict=True))
             if len(start):
                 parts[lane, code] = _covered(start, ns, edges)
-    says = "From left to right the time of the replay. The colour is the kind of work that delayed the end then; several kinds are stacked."
+    says = (
+        "From left to right the time of the replay. The colour is the kind of work that delayed the end then; "
+        "several kinds are stacked."
+    )
     cells = _cells(parts, shares)
-    return Strip(f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells)
+    return Strip(
+        f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells
+    )
 
 
 def _covered(start: I64, ns: I64, edges: Any) -> I64:
@@ -217,7 +248,12 @@ def _cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str]) -> list[
             segments = [Segment(shares[code], column[cell]) for code, column in of.items() if column[cell]]
             before = out[-1] if out else None
             alone = len(segments) == 1 and before is not None and len(before.segments) == 1 and before.lane == lane
-            if alone and before is not None and before.first + before.count == cell and _alike(before.segments[0], segments[0]):
+            if (
+                alone
+                and before is not None
+                and before.first + before.count == cell
+                and _alike(before.segments[0], segments[0])
+            ):
                 out[-1] = StripCell(lane, before.first, before.count + 1, before.segments)
             elif segments:
                 out.append(StripCell(lane, cell, 1, segments))
@@ -260,10 +296,30 @@ def _stretches(found: Found, rank: int, file: PathFile) -> Table:
     rows = []
     for one in stretches(file, 20):
         cells = [time_cell(one.ns), share_cell(one.ns, file.length_ns), _share(one.share), time_cell(one.from_ns)]
-        rows.append(Row([*cells, place_cell(found, rank, one.start_ns), count_cell(one.count), _name(one.most), time_cell(one.most_ns)]))
+        rows.append(
+            Row(
+                [
+                    *cells,
+                    place_cell(found, rank, one.start_ns),
+                    count_cell(one.count),
+                    _name(one.most),
+                    time_cell(one.most_ns),
+                ]
+            )
+        )
     columns = [
-        *(Column("time", "number", "on_path"), Column("of the path", "number", "on_path"), Column("kind"), Column("from", "number")),
-        *(Column("recorded at", "place", "place"), Column("nodes", "number"), Column("most in"), Column("of it", "number")),
+        *(
+            Column("time", "number", "on_path"),
+            Column("of the path", "number", "on_path"),
+            Column("kind"),
+            Column("from", "number"),
+        ),
+        *(
+            Column("recorded at", "place", "place"),
+            Column("nodes", "number"),
+            Column("most in"),
+            Column("of it", "number"),
+        ),
     ]
     return Table(
         f"path-{rank}-stretches",

@@ -38,7 +38,9 @@ def pipeline(found: Found) -> Section | None:
     parts += [_picture(file), _bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
     unseen = ", ".join(file.definition.causes_not_seen)
     notes = [f"This recording cannot show, so their time is elsewhere: {unseen}."] if unseen else []
-    return Section("pipelines", "Pipeline", [*parts, *(Sentence([note], note=True) for note in [*notes, *file.warnings])])
+    return Section(
+        "pipelines", "Pipeline", [*parts, *(Sentence([note], note=True) for note in [*notes, *file.warnings])]
+    )
 
 
 def _picture(file: Bubbles) -> Part:
@@ -57,7 +59,10 @@ def _bars(file: Bubbles) -> Bars:
     bars = [
         Bar(
             f"rank {one.rank}, stage {one.stage}",
-            [Segment("stage_work", one.work_ns), *(Segment(cause, ns) for cause, ns in one.idle_ns.items() if cause in LOOKS)],
+            [
+                Segment("stage_work", one.work_ns),
+                *(Segment(cause, ns) for cause, ns in one.idle_ns.items() if cause in LOOKS),
+            ],
             time(one.makespan_ns),
         )
         for one in shown
@@ -72,12 +77,21 @@ def _stages(file: Bubbles) -> Table:
     rows = []
     for k, one in enumerate(file.stages):
         idle, of = sum(one.idle_ns.values()), {str(cause): ns for cause, ns in one.idle_ns.items()}
-        cells = [Cell(str(one.rank), one.rank), Cell(str(one.stage), one.stage), time_cell(one.work_ns), time_cell(idle)]
+        cells = [
+            Cell(str(one.rank), one.rank),
+            Cell(str(one.stage), one.stage),
+            time_cell(one.work_ns),
+            time_cell(idle),
+        ]
         cells += [share_cell(idle, idle + one.work_ns), *(time_cell(of.get(cause)) for cause in causes)]
         rows.append(Row(cells, f"/{k}"))
     columns = [
         *(Column("rank", "number", field="rank"), Column("stage", "number", field="stage")),
-        *(Column("work", "number", "stage_work", "work_ns"), Column("idle", "number", "bubble"), Column("idle share", "number", "bubble")),
+        *(
+            Column("work", "number", "stage_work", "work_ns"),
+            Column("idle", "number", "bubble"),
+            Column("idle share", "number", "bubble"),
+        ),
         *(Column(cause, "number", "bubble", f"idle_ns/{cause}") for cause in causes),
     ]
     return Table("stages", "Idle time by stage and cause, over all steps", columns, rows, "bubbles.json#/stages")
@@ -90,7 +104,12 @@ def _rates(file: Bubbles) -> Table:
         rate = getattr(file.definition, name)
         measured = Cell("unknown") if rate.value is UNSET else Cell(f"{rate.value:.4f}", rate.value)
         must = getattr(theory, name, UNSET) if theory is not UNSET and name != RATES[2] else UNSET
-        rows.append(Row([Cell(name), measured, Cell("") if must is UNSET else Cell(f"{must:.4f}", must), Cell(rate.formula)], f"/{name}"))
+        rows.append(
+            Row(
+                [Cell(name), measured, Cell("") if must is UNSET else Cell(f"{must:.4f}", must), Cell(rate.formula)],
+                f"/{name}",
+            )
+        )
     columns = [
         Column("rate"),
         Column("measured", "number", "bubble_rate", "value"),
@@ -103,29 +122,49 @@ def _rates(file: Bubbles) -> Table:
 def _theory(file: Bubbles) -> list[Part]:
     theory = file.pipeline.theory
     if theory is UNSET:
-        why = "the schedule is unknown" if file.pipeline.schedule == "unknown" else "this run gives too little to compute it"
+        why = (
+            "the schedule is unknown"
+            if file.pipeline.schedule == "unknown"
+            else "this run gives too little to compute it"
+        )
         return [Sentence([f"How much the schedule itself must lose is not known, as {why}."], note=True)]
     whole = theory.parts_ns.measured
     rows = [
         Row(
-            [Cell(name), time_cell(getattr(theory.parts_ns, name)), share_cell(getattr(theory.parts_ns, name), whole), Cell(told)],
+            [
+                Cell(name),
+                time_cell(getattr(theory.parts_ns, name)),
+                share_cell(getattr(theory.parts_ns, name), whole),
+                Cell(told),
+            ],
             f"/{name}",
         )
         for name, told in (*PARTS.items(), ("measured", "all of it"))
     ]
-    columns = [Column("part"), Column("time", "number", "bubble", "."), Column("of it", "number", "bubble"), Column("what it is")]
+    columns = [
+        Column("part"),
+        Column("time", "number", "bubble", "."),
+        Column("of it", "number", "bubble"),
+        Column("what it is"),
+    ]
     return [Table("theory", "What the idle time is made of", columns, rows, "bubbles.json#/pipeline/theory/parts_ns")]
 
 
 def _longest(file: Bubbles) -> list[Part]:
     inside = [(k, one) for k, one in enumerate(file.idle) if one.cause != "optimizer_sync"]
-    order = sorted(inside, key=lambda pair: (pair[1].start_ns - pair[1].end_ns, pair[1].start_ns, pair[1].rank))[:MOST_ROWS]
+    order = sorted(inside, key=lambda pair: (pair[1].start_ns - pair[1].end_ns, pair[1].start_ns, pair[1].rank))[
+        :MOST_ROWS
+    ]
     if not order:
         return []
     starts = {step.number: step.start_ns for step in file.steps}
     rows = [Row(_interval(one, starts), f"/{k}") for k, one in order]
     columns = [
-        *(Column("time", "number", "bubble"), Column("rank", "number", field="rank"), Column("stage", "number", field="stage")),
+        *(
+            Column("time", "number", "bubble"),
+            Column("rank", "number", field="rank"),
+            Column("stage", "number", field="stage"),
+        ),
         *(
             Column("step", "number"),
             Column("from, in its step", "number"),

@@ -27,7 +27,11 @@ def recording(found: Found) -> Section:
         parts += [_system(found), *_memory(found), _standstill(found), *_largest(found)]
     parts += _warnings(found)
     parts += _of_text(logs_table(found.summary.logs), "logs") if found.summary.logs is not UNSET else []
-    lacks = Proposal(["What the recording lacks, what that costs, and the line that records it"], [], f"graphlink doctor {found.folder}")
+    lacks = Proposal(
+        ["What the recording lacks, what that costs, and the line that records it"],
+        [],
+        f"graphlink doctor {found.folder}",
+    )
     again = Proposal(["All figures of this page, and more, as text"], [], f"graphlink show {found.folder} -v")
     return Section("recording", "The recording", [*parts, Proposals([lacks, again])])
 
@@ -37,7 +41,11 @@ def _system(found: Found) -> Table:
     for rank in found.ranks[:MOST_ROWS]:
         inputs = rank.inputs
         source = inputs.nsys or inputs.kineto or ""
-        cells = [Cell(str(rank.rank), rank.rank), Cell("" if rank.machine is UNSET else machine_line(rank.machine)), Cell(source)]
+        cells = [
+            Cell(str(rank.rank), rank.rank),
+            Cell("" if rank.machine is UNSET else machine_line(rank.machine)),
+            Cell(source),
+        ]
         cells += [
             Cell(inputs.et or "none"),
             Cell(inputs.recorded_at or ""),
@@ -46,7 +54,13 @@ def _system(found: Found) -> Table:
         ]
         rows.append(Row(cells, f"/{found.at[rank.rank]}"))
     columns = [
-        *(Column("rank", "number", field="rank"), Column("machine"), Column("recording"), Column("execution trace"), Column("recorded at")),
+        *(
+            Column("rank", "number", field="rank"),
+            Column("machine"),
+            Column("recording"),
+            Column("execution trace"),
+            Column("recorded at"),
+        ),
         *(Column("time", "number", "recorded", "replay/measured_ns"), Column("not linked")),
     ]
     left = len(found.ranks) - len(rows)
@@ -62,12 +76,19 @@ def _memory(found: Found) -> list[Part]:
             cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device)]
             cells += [Cell(size(count), count) for count in (one.allocated_bytes, one.reserved_bytes)]
             total = one.total_bytes
-            cells += [Cell(""), Cell("")] if total is None else [Cell(size(total), total), share_cell(one.reserved_bytes, total)]
+            cells += (
+                [Cell(""), Cell("")]
+                if total is None
+                else [Cell(size(total), total), share_cell(one.reserved_bytes, total)]
+            )
             rows.append(Row(cells, f"/{k}/memory/{j}"))
     rows.sort(key=lambda row: -(row.cells[3].value or 0))
     columns = [
         *(Column("rank", "number"), Column("GPU", "number", field="device")),
-        *(Column("allocated", "number", "memory", "allocated_bytes"), Column("reserved", "number", "memory", "reserved_bytes")),
+        *(
+            Column("allocated", "number", "memory", "allocated_bytes"),
+            Column("reserved", "number", "memory", "reserved_bytes"),
+        ),
         *(Column("of", "number", "memory", "total_bytes"), Column("reserved share", "number", "memory")),
     ]
     return [Table("memory", "Memory at its fullest", columns, rows[:MOST_ROWS], "summary.json#/ranks")] if rows else []
@@ -87,15 +108,25 @@ def _standstill(found: Found) -> Table:
     columns = [
         *(Column("rank", "number", field="rank"), Column("replay error", "number", "replay", "replay/error_pct")),
         *(Column("in calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
-        *(Column("threads stood", "number", "explained", "standstill/threads/ns"), Column("explained", "number", "explained")),
-        *(Column("streams stood", "number", "explained", "standstill/streams/ns"), Column("explained", "number", "explained")),
+        *(
+            Column("threads stood", "number", "explained", "standstill/threads/ns"),
+            Column("explained", "number", "explained"),
+        ),
+        *(
+            Column("streams stood", "number", "explained", "standstill/streams/ns"),
+            Column("explained", "number", "explained"),
+        ),
         *(
             Column("all explained", "number", "explained"),
             Column("fixed on the path", "number", "fixed", "standstill/path/pinned_ns"),
         ),
     ]
     return Table(
-        "standstill", "How far to trust the graphs: what stood still, and what of it is explained", columns, rows, "summary.json#/ranks"
+        "standstill",
+        "How far to trust the graphs: what stood still, and what of it is explained",
+        columns,
+        rows,
+        "summary.json#/ranks",
     )
 
 
@@ -123,7 +154,11 @@ def _largest(found: Found) -> list[Part]:
         for rank, k, one in pieces[:MOST_ROWS]
     ]
     columns = [
-        *(Column("time", "number", "explained", "ns"), Column("rank", "number"), Column("at", "place", "place", "start_ns")),
+        *(
+            Column("time", "number", "explained", "ns"),
+            Column("rank", "number"),
+            Column("at", "place", "place", "start_ns"),
+        ),
         *(Column("what stood still"), Column("what would have shown why", field="record")),
     ]
     return [Table("unexplained", "Longest standstill that nothing explains", columns, rows, "summary.json#/ranks")]
@@ -139,7 +174,9 @@ def _warnings(found: Found) -> list[Part]:
     if not told:
         world = max((rank.world_size for rank in found.ranks), default=0)
         verb = "was" if len(found.ranks) == 1 else "were"
-        missing = f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
+        missing = (
+            f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
+        )
         return [Sentence([f"{missing}There are no {'other ' if missing else ''}warnings."])]
     rows = [Row([Cell(text), Cell(whose), count_cell(count)]) for text, count, whose in told[:MOST_ROWS]]
     columns = [Column("warning"), Column("of"), Column("alike", "number")]

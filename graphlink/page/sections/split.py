@@ -27,7 +27,8 @@ def split(report: DiffReport) -> Section:
     says = (
         "No device ops were recorded."
         if host
-        else f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to the step exactly."
+        else f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to "
+        "the step exactly."
     )
     per = WORDS[report.verdict.per]
     parts: list[Part] = [Bars("split", f"Time {per}{did}", says, _pair("", report.split)), *_differences(report.split)]
@@ -42,7 +43,11 @@ def _pair(whose: str, of: Split) -> list[Bar]:
     return [
         Bar(
             f"{whose}{side}",
-            [Segment(KEYS.get(part.what, "other"), getattr(part, field)) for part in of.parts if getattr(part, field) > 0],
+            [
+                Segment(KEYS.get(part.what, "other"), getattr(part, field))
+                for part in of.parts
+                if getattr(part, field) > 0
+            ],
             told,
         )
         for side, field, told in (("A", "before_ns", time(of.before_ns)), ("B", "after_ns", time(of.after_ns)))
@@ -53,8 +58,15 @@ def _differences(of: Split) -> list[Part]:
     changed = sorted((part for part in of.parts if part.change_ns), key=lambda part: -abs(part.change_ns))
     if not changed:
         return [Sentence(["Every part takes as long in B as in A."])]
-    bars = [Bar(part.what, [Segment(KEYS.get(part.what, "other"), part.change_ns)], signed(part.change_ns)) for part in changed]
-    says = "What of the difference is in which part, the largest first: right takes longer in B, left takes less. They add up to the whole."
+    bars = [
+        Bar(part.what, [Segment(KEYS.get(part.what, "other"), part.change_ns)], signed(part.change_ns))
+        for part in changed
+    ]
+    says = (
+        "What of the difference is in which part, the largest first: right takes longer in B, left takes less. "
+        "They "
+        "add up to the whole."
+    )
     return [Bars("split-change", f"The difference of {signed(of.change_ns)}, by part", says, bars)]
 
 
@@ -62,13 +74,31 @@ def _table(of: Split) -> Table:
     rows = []
     for k, part in enumerate(of.parts):
         key = KEYS.get(part.what, "other")
-        cells = [Cell(part.what, key=key), time_cell(part.before_ns), time_cell(part.after_ns), signed_cell(part.change_ns)]
-        rows.append(Row([*cells, factor_cell(part.before_ns, part.after_ns), share_cell(part.after_ns, of.after_ns)], f"/parts/{k}"))
+        cells = [
+            Cell(part.what, key=key),
+            time_cell(part.before_ns),
+            time_cell(part.after_ns),
+            signed_cell(part.change_ns),
+        ]
+        rows.append(
+            Row(
+                [*cells, factor_cell(part.before_ns, part.after_ns), share_cell(part.after_ns, of.after_ns)],
+                f"/parts/{k}",
+            )
+        )
     whole = [Cell("sum"), time_cell(of.before_ns), time_cell(of.after_ns), signed_cell(of.change_ns)]
     rows.append(Row([*whole, factor_cell(of.before_ns, of.after_ns), Cell("")]))
     columns = [
-        *(Column("part"), Column("A", "number", "of_a_step", "before_ns"), Column("B", "number", "of_a_step", "after_ns")),
-        *(Column("change", "number", "change", "change_ns"), Column("factor", "number", "factor"), Column("of B", "number", "of_a_step")),
+        *(
+            Column("part"),
+            Column("A", "number", "of_a_step", "before_ns"),
+            Column("B", "number", "of_a_step", "after_ns"),
+        ),
+        *(
+            Column("change", "number", "change", "change_ns"),
+            Column("factor", "number", "factor"),
+            Column("of B", "number", "of_a_step"),
+        ),
     ]
     return Table("parts", "Parts of the time", columns, rows, "diff#/split")
 
@@ -77,7 +107,11 @@ def _ranks(report: DiffReport) -> list[Part]:
     """Return all ranks in a table, and those that changed most as bars; who stands out."""
     order = sorted(enumerate(report.ranks), key=lambda item: -abs(item[1].after_ns - item[1].before_ns))
     chosen = sorted(one.rank for _, one in order[:MOST_RANKS])
-    several = {one.rank for k, one in enumerate(report.splits) if any(other.rank == one.rank for other in report.splits[k + 1 :])}
+    several = {
+        one.rank
+        for k, one in enumerate(report.splits)
+        if any(other.rank == one.rank for other in report.splits[k + 1 :])
+    }
     shown = [one for one in report.splits if one.rank in chosen][: 2 * MOST_RANKS]
     bars = [bar for one in shown for bar in _pair(_whose(one, one.rank in several), one)]
     some = f", the {len(chosen)} of {len(report.ranks)} that changed most" if len(chosen) < len(report.ranks) else ""

@@ -22,8 +22,8 @@ _ON_RANKS: Final = "Without a wait for another rank the next one is often longer
 
 @dataclass(slots=True)
 class _Waits:
-    """Waits of one op in one call for work of one name. ``longest``: rank, and when the device op began that the longest waited
-    for: a wait itself need not be a slice of the timeline."""
+    """Waits of one op in one call for work of one name. ``longest``: rank, and when the device op began that the
+    longest waited for: a wait itself need not be a slice of the timeline."""
 
     count: int = 0
     ns: int = 0
@@ -40,7 +40,9 @@ def syncs(found: Found) -> Section:
         return Section("syncs", title, [Sentence(["Without a graph no synchronisation is known."], note=True)])
     waits = {key: one for key, one in _grouped(found, work).items() if one.ns or one.gain_ns}
     if not waits:
-        return Section("syncs", title, [Sentence(["The host waits for nothing on a device in this recording."], note=True)])
+        return Section(
+            "syncs", title, [Sentence(["The host waits for nothing on a device in this recording."], note=True)]
+        )
     order = sorted(waits.items(), key=lambda item: (-item[1].ns, item[0]))
     rows = [_row(found, *key, one) for key, one in order[:MOST_ROWS]]
     calls = any(call for (_, call, _), _ in order)  # gloo's waits are in no call of a runtime
@@ -65,12 +67,19 @@ def syncs(found: Found) -> Section:
     columns += [Column("line", means="line")] if lines else []
     left = order[MOST_ROWS:]
     more = (
-        f"{counted(len(left), 'more row')}, {time(sum(one.ns for _, one in left))} in all: graphlink critical-path has them."
+        f"{counted(len(left), 'more row')}, {time(sum(one.ns for _, one in left))} in all: graphlink critical-path has "
+        "them."
         if left
         else ""
     )
     some = f", of {counted(len(work.ranks), 'rank')}" if len(work.ranks) < len(found.ranks) else ""
-    table = Table("syncs-all", f"Waits of host threads for {'device work' if calls else 'other ranks'}{some}", columns, rows, more=more)
+    table = Table(
+        "syncs-all",
+        f"Waits of host threads for {'device work' if calls else 'other ranks'}{some}",
+        columns,
+        rows,
+        more=more,
+    )
     head = _ON_DEVICE if calls else _ON_RANKS
     bare = "The recording has no Python stacks, so the lines are not known (profile with with_stack=True)."
     return Section("syncs", title, [Sentence([head]), table, *([] if lines else [Sentence([bare], note=True)])])
@@ -98,7 +107,13 @@ def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]
 
 def _row(found: Found, op: str, call: str, source: str, one: _Waits) -> Row:
     rank, at = one.longest
-    cells = [Cell(shortened(op), whole=op), Cell(call), Cell(shortened(source), whole=source), count_cell(one.count), time_cell(one.ns)]
+    cells = [
+        Cell(shortened(op), whole=op),
+        Cell(call),
+        Cell(shortened(source), whole=source),
+        count_cell(one.count),
+        time_cell(one.ns),
+    ]
     cells += [time_cell(one.gain_ns), time_cell(one.longest_ns), place_cell(found, rank, at)]
     cells += [count_cell(len(one.ranks))] if found.work is not None and len(found.work.ranks) > 1 else []
     if _with_lines(found):

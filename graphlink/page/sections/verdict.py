@@ -1,4 +1,6 @@
-"""The verdict in three sentences: what a step takes and why GPUs are idle, what would gain most, how far to trust it."""
+"""The verdict in three sentences: what a step takes and why GPUs are idle, what would gain most, how far to
+trust it.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,14 @@ def _one(rank: Rank, *, several: bool) -> Words:
     if not idle:
         return [*words, "."]
     most = max(causes, key=causes.__getitem__)
-    return [*words, ", mostly ", name(most), " (", share_figure(causes[most], idle, most), f" of it: {_MEANING.get(most, most)})."]
+    return [
+        *words,
+        ", mostly ",
+        name(most),
+        " (",
+        share_figure(causes[most], idle, most),
+        f" of it: {_MEANING.get(most, most)}).",
+    ]
 
 
 def _gain(found: Found) -> Words:
@@ -121,8 +130,16 @@ def _gain(found: Found) -> Words:
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
-    doubt = " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
-    return [f"Where most can be gained{some}: {best.what}. The run would end ", share, " (", gain, f") earlier {best.supposed}.{doubt}"]
+    doubt = (
+        " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
+    )
+    return [
+        f"Where most can be gained{some}: {best.what}. The run would end ",
+        share,
+        " (",
+        gain,
+        f") earlier {best.supposed}.{doubt}",
+    ]
 
 
 def _trust(found: Found) -> Words:
@@ -132,7 +149,11 @@ def _trust(found: Found) -> Words:
     stood = Figure(f"{share} %", float(share) / 100, "explained")
     some = "" if len(ranks) == 1 else ", at worst (rank " + f"{least.rank})"
     count = len({text for rank in ranks for text in rank.warnings}) + len(found.summary.warnings)
-    noted = f" {counted(count, 'warning')} below {'says' if count == 1 else 'say'} what the recording lacks." if count else ""
+    noted = (
+        f" {counted(count, 'warning')} below {'says' if count == 1 else 'say'} what the recording lacks."
+        if count
+        else ""
+    )
     known = [
         " of the time that calls, threads and streams waited is explained",
         some,
@@ -142,7 +163,9 @@ def _trust(found: Found) -> Words:
 
 
 def _error(found: Found) -> Words:
-    """Tell the error of the replay that the gains are differences of: of all ranks together, where they were replayed so."""
+    """Tell the error of the replay that the gains are differences of: of all ranks together, where they were replayed
+    so.
+    """
     run = found.summary.run.replay if found.summary.run else None
     if run is not None and run.error_pct is not None and found.advice and len(found.advice.ranks) == len(found.ranks):
         error = Figure(f"{run.error_pct:+.3f} %", run.error_pct, "replay", "summary.json#/run/replay/error_pct")
@@ -150,7 +173,11 @@ def _error(found: Found) -> Words:
     worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
     at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
     error = Figure(f"{worst.replay.error_pct:+.3f} %", worst.replay.error_pct, "replay", at)
-    return ["the replay differs by ", error, " from the recording (that the graph agrees with itself is no prediction)."]
+    return [
+        "the replay differs by ",
+        error,
+        " from the recording (that the graph agrees with itself is no prediction).",
+    ]
 
 
 def about(found: Found) -> str:

@@ -1,7 +1,7 @@
 """The jobs of a Paddle worker: each one's phase, step, chunk and microbatch.
 
-Types are named by the passes in Paddle's ``pipeline_scheduler_pass/`` (docs/paddle.md). Steps are cut at the optimizer, else at the
-learning rate; where that does not add up, or neither is in the logs, at the longest idle gaps.
+Types are named by the passes in Paddle's ``pipeline_scheduler_pass/`` (docs/paddle.md). Steps are cut at the optimizer,
+else at the learning rate; where that does not add up, or neither is in the logs, at the longest idle gaps.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _PHASES: Final = {
 class Jobs:
     """The jobs of one worker; one entry per job, in the order of its log.
 
-    ``phase`` is a ``Pass`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
-    overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule`` points into ``RULES``.
+    ``phase`` is a ``Pass`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is
+    (``forward(chunk0)``, where 1F1B overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule``
+    points into ``RULES``.
     """
 
     log: JobLog
@@ -80,7 +81,9 @@ def _typed(log: JobLog) -> Jobs:
 
 
 def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
-    """Return ``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
+    """Return ``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of
+    Paddle's.
+    """
     used = [getattr(jobs, column)[jobs.work] for jobs in workers]
     numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     numbers = numbers[numbers != NOWHERE]
@@ -123,7 +126,8 @@ def _refuse_overlaps(log: JobLog) -> None:
         raise InputError(
             f"its jobs overlap by {over[at] / 1e6:.3f} ms, and a worker runs one at a time: the file mixes runs",
             path=log.path,
-            where=f"{log.strings[log.type[later]]} of microbatch {log.microbatch[later]}, job_start_time {log.start_ns[later] / 1e6:.3f}",
+            where=f"{log.strings[log.type[later]]} of microbatch {log.microbatch[later]}, job_start_time "
+            f"{log.start_ns[later] / 1e6:.3f}",
             todo="keep the log of one run in it, or record again",
         )
 
@@ -152,8 +156,16 @@ def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
 
 
 def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
-    ranges = [log.stop_step - log.first_step for jobs in workers if (log := jobs.log).first_step is not None and log.stop_step is not None]
-    count = _mode(ranges) if ranges else _mode(int(np.count_nonzero(_may_begin(jobs))) for jobs in workers if _knows_microbatches(jobs))
+    ranges = [
+        log.stop_step - log.first_step
+        for jobs in workers
+        if (log := jobs.log).first_step is not None and log.stop_step is not None
+    ]
+    count = (
+        _mode(ranges)
+        if ranges
+        else _mode(int(np.count_nonzero(_may_begin(jobs))) for jobs in workers if _knows_microbatches(jobs))
+    )
     forwards = [n for jobs in workers if (n := int(np.count_nonzero(jobs.phase == Pass.F)))]
     count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
     how = "cut at the longest idle gaps" if count > 1 else "taken as one"
@@ -176,8 +188,8 @@ def _steps_by_marks(jobs: Jobs) -> I64 | None:
 
 
 def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
-    """Cut into ``count`` steps where the worker idled longest before a forward of microbatch 0; where there are too few of those,
-    anywhere."""
+    """Cut into ``count`` steps where the worker idled longest before a forward of microbatch 0; where there are too few
+    of those, anywhere."""
     first = np.zeros(len(jobs.phase), np.bool_)
     may = np.flatnonzero(_may_begin(jobs))
     may = may[may > 0]
@@ -189,8 +201,8 @@ def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
 
 
 def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
-    """Match steps of workers: who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose
-    middle its own lie."""
+    """Match steps of workers: who logged fewer steps than another worker of its machine takes the numbers of those
+    steps of it in whose middle its own lie."""
     middles = [_middles(jobs) for jobs in workers]
     most = max(map(len, middles), default=0)
     out = []
@@ -199,7 +211,11 @@ def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
             out.append(jobs)
             continue
         said = f"{jobs.log.path}: holds {len(middle)} steps where others hold {most}"
-        whole = [m for other, m in zip(workers, middles, strict=True) if len(m) == most and other.log.machine == jobs.log.machine]
+        whole = [
+            m
+            for other, m in zip(workers, middles, strict=True)
+            if len(m) == most and other.log.machine == jobs.log.machine
+        ]
         place = np.searchsorted(whole[0][:-1] // 2 + whole[0][1:] // 2, middle) if whole else np.arange(len(middle))
         if (np.diff(place) <= 0).any():
             place = np.arange(len(middle))
@@ -219,7 +235,9 @@ def _may_begin(jobs: Jobs) -> Bool:
     """Return which forwards may be the first of a step."""
     forward = jobs.phase == Pass.F
     lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
-    return np.asarray(forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs))))
+    return np.asarray(
+        forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs)))
+    )
 
 
 def _knows_microbatches(jobs: Jobs) -> bool:
@@ -239,7 +257,9 @@ def _per_step(jobs: Jobs, step: I64) -> I64:
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:
-    """Return how far steps are from holding a forward and a backward of every microbatch, and as many forwards as others hold."""
+    """Return how far steps are from holding a forward and a backward of every microbatch, and as many forwards as
+    others hold.
+    """
     faults = int(np.abs(_per_step(jobs, step) - usual).sum())
     if jobs.returns.any():
         forwards, backwards = _forwards_and_backwards(jobs, codes(step, jobs.chunk, jobs.microbatch))
@@ -250,7 +270,9 @@ def _faults(jobs: Jobs, step: I64, usual: int) -> int:
 def _forwards_and_backwards(jobs: Jobs, code: I64) -> tuple[I64, I64]:
     whole = jobs.part <= 0
     size = int(code.max(initial=-1)) + 1
-    return np.bincount(code[(jobs.phase == Pass.F) & whole], minlength=size), np.bincount(code[jobs.returns & whole], minlength=size)
+    return np.bincount(code[(jobs.phase == Pass.F) & whole], minlength=size), np.bincount(
+        code[jobs.returns & whole], minlength=size
+    )
 
 
 # chunks and microbatches
@@ -279,7 +301,9 @@ def _repeats(jobs: Jobs) -> list[int]:
 
 
 def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
-    """Number chunks as the types do; else a microbatch's k-th forward is of chunk k, and backwards go through them in reverse."""
+    """Number chunks as the types do; else a microbatch's k-th forward is of chunk k, and backwards go through them in
+    reverse.
+    """
     if (jobs.chunk[jobs.work] != NOWHERE).any():
         return jobs
     if repeats <= 1:
@@ -298,7 +322,10 @@ def _missing(jobs: Jobs, usual: int) -> list[str]:
     per_step = _per_step(jobs, jobs.step)
     odd = np.flatnonzero((per_step != usual) & (per_step > 0))
     if len(odd):
-        out.append(f"{path}: {len(odd)} steps have not {usual} forwards as others have, e.g. its step {odd[0]} has {per_step[odd[0]]}")
+        out.append(
+            f"{path}: {len(odd)} steps have not {usual} forwards as others have, e.g. its step {odd[0]} has "
+            f"{per_step[odd[0]]}"
+        )
     if not jobs.returns.any():
         return [*out, f"{path}: holds no backward job"]
     code = codes(jobs.step, jobs.chunk, jobs.microbatch)
@@ -307,7 +334,8 @@ def _missing(jobs: Jobs, usual: int) -> list[str]:
     if len(unequal):
         first = int(np.flatnonzero((code == unequal[0]) & jobs.work)[0])
         out.append(
-            f"{path}: {len(unequal)} microbatches have not as many forwards as backwards, e.g. microbatch {jobs.microbatch[first]} of its "
+            f"{path}: {len(unequal)} microbatches have not as many forwards as backwards, e.g. microbatch "
+            f"{jobs.microbatch[first]} of its "
             f"step {jobs.step[first]}: {forwards[unequal[0]]} and {backwards[unequal[0]]}; lines of its log are missing"
         )
     return out

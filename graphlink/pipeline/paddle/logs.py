@@ -1,8 +1,9 @@
 """Paddle worker logs -> ``JobLog``: a folder of ``workerlog.N``, or of ``machineM/workerlog.N``.
 
-What is in them and what is not: ``docs/paddle.md``. A job is found by its marker anywhere in the text, out of any amount of other text, so
-neither long lines nor several jobs on one line matter; no line is kept as a whole, memory is bounded. Source of the format:
-``standalone_executor.cc`` and ``profiler_helper_static.py`` of Paddle. Older versions write no ``micro_batch_id``.
+What is in them and what is not: ``docs/paddle.md``. A job is found by its marker anywhere in the text, out of any
+amount of other text, so neither long lines nor several jobs on one line matter; no line is kept as a whole, memory is
+bounded. Source of the format: ``standalone_executor.cc`` and ``profiler_helper_static.py`` of Paddle. Older versions
+write no ``micro_batch_id``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MARKER: Final = b"Profiler Info: Job ("
 
 _TIME: Final = rb"(\d{1,13})(?:\.(\d{1,30}))?(?![\d.]|[eE][+-]\d)"  # ms since the epoch: whole, fraction
 _ENTRY: Final = re.compile(
-    rb"Profiler (?:Info: Job \((?:\d+\), *type *= *([^, \r\n][^,\r\n]{0,199}?) *,(?: *micro_batch_id *= *(-?\d{1,18}) *,)?"
+    rb"Profiler (?:Info: Job \((?:\d+\), *type *= *([^, \r\n][^,\r\n]{0,199}?) *,(?: *micro_batch_id *= *(-?\d{1,18}) *,)?"  # noqa: E501
     rb" *job_start_time *= *" + _TIME + rb" *, *job_end_time *= *" + _TIME + rb")?"
     rb"|start at step (\d{1,18}) and end at step (\d{1,18}))"
 )
@@ -40,7 +41,9 @@ _LATEST_NS: Final = (1 << 63) - 1
 HEAD_BYTES: Final = 1 << 22  # of a file that is not named as a worker log, in which a job is looked for
 _MACHINE: Final = re.compile(r"machine(\d{1,9})")
 _MOST_NAMED: Final = 8
-_RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
+_RECORD: Final = (
+    "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ class JobLog:
     """The jobs of one Paddle worker, sorted by start, then end; one entry per job in each column.
 
     ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
-    ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
-    What concerns the whole folder is in the warnings of its first log.
+    ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the
+    machine's own clock. What concerns the whole folder is in the warnings of its first log.
     """
 
     path: str
@@ -67,21 +70,24 @@ class JobLog:
 
 
 def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
-    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, recognised by
-    content.
+    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd,
+    recognised by content.
 
-    Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64 bytes a job.
+    Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64
+    bytes a job.
 
     Raises:
-        InputError: there is no such folder, no worker log with jobs in it, two logs of one worker, a file that cannot be read, or a job
-            whose numbers cannot be read.
+        InputError: there is no such folder, no worker log with jobs in it, two logs of one worker, a file that cannot
+            be read, or a job whose numbers cannot be read.
     """
     folder = Path(folder)
     machines = _machines(folder)
     logs = [_log(str(path), rank, machine, read_job_lines(path)) for rank, machine, path in _ranked(machines)]
     stray = _stray(folder, machines)
     if not any(len(log.start_ns) for log in logs):
-        what = f"none of its {len(logs)} worker logs holds a job" if logs else "has no workerlog.N or machineM/workerlog.N"
+        what = (
+            f"none of its {len(logs)} worker logs holds a job" if logs else "has no workerlog.N or machineM/workerlog.N"
+        )
         raise InputError("; ".join([what, *stray]), path=folder, todo=_RECORD)
     warnings = [*_unequal(machines), *stray]
     return (replace(logs[0], warnings=(*warnings, *logs[0].warnings)), *logs[1:])
@@ -90,11 +96,16 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
 def _machines(folder: Path) -> dict[int, dict[int, Path]]:
     """Return machine number -> worker number -> log. One machine: its number is 0."""
     here = _numbered(folder, WORKER, files=True)
-    below = {number: _numbered(path, WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
+    below = {
+        number: _numbered(path, WORKER, files=True)
+        for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())
+    }
     below = {number: workers for number, workers in below.items() if workers}
     if here and below:
         raise InputError(
-            "holds both workerlog.N and machineM/workerlog.N", path=folder, todo="name the folder of one run: of one machine, or of all"
+            "holds both workerlog.N and machineM/workerlog.N",
+            path=folder,
+            todo="name the folder of one run: of one machine, or of all",
         )
     return below or {0: here}
 
@@ -112,13 +123,17 @@ def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, 
         if found := name.fullmatch(path.name):
             number = int(found[1])
             if number in out:
-                raise InputError(f"has the number of {out[number].name} beside it", path=path, todo="leave one of them in the folder")
+                raise InputError(
+                    f"has the number of {out[number].name} beside it", path=path, todo="leave one of them in the folder"
+                )
             out[number] = path
     return out
 
 
 def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[tuple[int, int, Path]]:
-    """Return rank, machine and log of every worker. The rank: workers of the machines before, missing ones counted, and its number."""
+    """Return rank, machine and log of every worker. The rank: workers of the machines before, missing ones counted, and
+    its number.
+    """
     usual = Counter(map(_size, machines.values())).most_common(1)[0][0]
     out: list[tuple[int, int, Path]] = []
     next_machine, next_rank = min(machines), 0
@@ -136,14 +151,20 @@ def _size(workers: Mapping[int, Path]) -> int:
 def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
     """Warn of workers and machines that are missing."""
     several = len(machines) > 1
-    away = [f"machine{n}" for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)]
+    away = [
+        f"machine{n}"
+        for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)
+    ]
     for machine, workers in sorted(machines.items()):
         gaps = islice((n for n in range(_size(workers)) if n not in workers), _MOST_NAMED)
         away += [f"machine{machine}/workerlog.{n}" if several else f"workerlog.{n}" for n in gaps]
     out = [f"missing: {listed(away)}; their ranks are left free"] if away else []
     if len({_size(workers) for workers in machines.values()}) > 1:
         sizes = listed([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
-        out.append(f"machines have unequal numbers of workers ({sizes}): ranks count those of the machines before, and may be wrong")
+        out.append(
+            f"machines have unequal numbers of workers ({sizes}): ranks count those of the machines before, and may be "
+            "wrong"
+        )
     return out
 
 
@@ -184,11 +205,17 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
     again = np.append(np.zeros(min(len(order), 1), np.bool_), np.logical_and.reduce([c[1:] == c[:-1] for c in columns]))
     start, end, kind, microbatch = (column[~again] for column in columns)
     if len(start) and int(end.max()) - int(start.min()) >= MAX_SPAN_NS:
-        raise InputError("its jobs lie more than 104 days apart", path=path, todo="remove the lines with wrong times, or record again")
+        raise InputError(
+            "its jobs lie more than 104 days apart",
+            path=path,
+            todo="remove the lines with wrong times, or record again",
+        )
     backward_in_time = np.flatnonzero(timed & ~forward)
     warnings = []
     if len(backward_in_time):
-        warnings.append(f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line[backward_in_time[0]]}")
+        warnings.append(
+            f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line[backward_in_time[0]]}"
+        )
     if lines.cut_last_line:
         warnings.append(f"{path}: is cut off in its last line, {lines.lines}")
     if len(set(lines.steps)) > 1:
@@ -224,8 +251,8 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
 class JobLines:
     """The jobs of a log in the order of its lines.
 
-    ``jobs`` has five numbers a job, one behind the other: its type (points into ``types``), its microbatch (``NOWHERE`` where the line
-    gives none), start and end in ns, and its line, from 1.
+    ``jobs`` has five numbers a job, one behind the other: its type (points into ``types``), its microbatch (``NOWHERE``
+    where the line gives none), start and end in ns, and its line, from 1.
     """
 
     types: dict[bytes, int] = field(default_factory=dict)
@@ -307,7 +334,8 @@ def read_job_lines(path: Path) -> JobLines:
     """Read the log at ``path``, plain or packed. Memory: some MB, and 40 bytes a job.
 
     Raises:
-        InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be cut.
+        InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be
+            cut.
     """
     with open_source(path) as source:
         return JobLines().read(source)

@@ -25,7 +25,8 @@ from graphlink.tables import codes, take
 
 log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
-    "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
+    "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; "
+    "communication, host and their causes are unknown"
 )
 _MOST_NAMED: Final = 8
 
@@ -45,15 +46,19 @@ def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
     log.info("looking for bubbles")
     pipeline = analyse(runs)
     if pipeline is None:
-        raise InputError("its workers have no step in common", path=logs, todo="keep the logs of one run, whole, in the folder")
+        raise InputError(
+            "its workers have no step in common", path=logs, todo="keep the logs of one run, whole, in the folder"
+        )
     return replace(pipeline, warnings=(*warnings, *pipeline.warnings))
 
 
 def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list[StageRun], list[str]]:
-    """Find steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
+    """Find steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log
+    n) in jobs.
 
-    Return a run for each worker that belongs to a pipeline, by rank, and the warnings of the whole folder. With data or tensor parallelism
-    there are several pipelines side by side (the logs do not tell which of the two it is), of equally many stages.
+    Return a run for each worker that belongs to a pipeline, by rank, and the warnings of the whole folder. With data or
+    tensor parallelism there are several pipelines side by side (the logs do not tell which of the two it is), of
+    equally many stages.
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
@@ -80,7 +85,9 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
     if len(pipelines) > 1:
         named = "; ".join(map(listed, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
         warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
-    previous = {here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)}
+    previous = {
+        here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)
+    }
     chosen = [_of_steps(jobs, steps, first_step) for jobs in workers] if steps else workers
     if not any(len(jobs.phase) for jobs in chosen):
         last = max(int(jobs.step[-1]) for jobs in workers) + first_step
@@ -104,14 +111,18 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
     promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
     held = max(int(jobs.step[-1]) for jobs in workers) + 1
     if held > promised > 0:
-        return first, [f"logs hold {held} steps where their headers say {promised}: several runs may have written into them"]
+        return first, [
+            f"logs hold {held} steps where their headers say {promised}: several runs may have written into them"
+        ]
     return first, []
 
 
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
     others = {"jobs of other steps": int(np.count_nonzero(~keep))}
-    log = replace(take(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
+    log = replace(
+        take(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}}
+    )
     return replace(take(jobs, keep), log=log)
 
 
@@ -139,8 +150,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
 
 
 def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64, first_step: int) -> Ranges:
-    """Return a range for each job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no
-    microbatch."""
+    """Return a range for each job; one for all parts of a forward or backward. An optimizer has its worker's first
+    stage, no chunk, no microbatch."""
     chosen = np.flatnonzero(jobs.phase != NO_PHASE)
     phase, part = jobs.phase[chosen], jobs.part[chosen]
     step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]

@@ -1,18 +1,21 @@
 """Find which workers share a stage, in which order the stages stand, and which workers form one pipeline.
 
-The logs name no stage. But whatever the schedule, a microbatch that leaves a stage passes all later ones forwards and backwards before
-it is back: the time it is away, from the end of its forward to the end of its backward, is longer than on the next stage by the forward
-there and the backward here at least. This holds for each microbatch, on each machine's own clock. So the time away orders the workers,
-and refutes a pipeline that is none: workers of one stage are away equally long.
+The logs name no stage. But whatever the schedule, a microbatch that leaves a stage passes all later ones forwards and
+backwards before it is back: the time it is away, from the end of its forward to the end of its backward, is longer than
+on the next stage by the forward there and the backward here at least. This holds for each microbatch, on each machine's
+own clock. So the time away orders the workers, and refutes a pipeline that is none: workers of one stage are away
+equally long.
 
 Clocks of several machines, aligned by what cannot have been otherwise.
 
-A forward cannot start before the same microbatch's forward on the stage before has ended, nor a backward before that on the stage
-behind. Across two machines the first bounds the difference of their clocks from one side, the second from the other. All bounds together
-form a system of differences, which shortest paths solve; the middle of what they leave open is taken, half of it is the uncertainty.
+A forward cannot start before the same microbatch's forward on the stage before has ended, nor a backward before that on
+the stage behind. Across two machines the first bounds the difference of their clocks from one side, the second from the
+other. All bounds together form a system of differences, which shortest paths solve; the middle of what they leave open
+is taken, half of it is the uncertainty.
 
-Machines that nothing passed between may still hold workers of one stage, in pipelines side by side. Those exchange gradients: no
-optimizer ends before the last backward of the step on each of them has ended. These bounds are wide; they serve where there are no others.
+Machines that nothing passed between may still hold workers of one stage, in pipelines side by side. Those exchange
+gradients: no optimizer ends before the last backward of the step on each of them has ended. These bounds are wide; they
+serve where there are no others.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ _Cell = tuple[int, int]  # of ``Passages``: worker, and position of the chunk in
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """The times at which microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back``
-    holds."""
+    """The times at which microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where
+    ``forth`` or ``back`` holds."""
 
     chunks: tuple[int, ...]
     forth: Bool
@@ -57,7 +60,8 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """``position[w]`` of each worker in the pipeline, 0 .. ``count`` - 1; ``pipelines`` holds workers in stage order, one a stage.
+    """``position[w]`` of each worker in the pipeline, 0 .. ``count`` - 1; ``pipelines`` holds workers in stage order,
+    one a stage.
 
     ``reversed_chunks``: those that run from the last position to the first (V-shaped schedules).
     """
@@ -77,9 +81,14 @@ class Stages:
 
 
 def passages(workers: Sequence[Jobs]) -> Passages:
-    """Return the first passage of each microbatch through each chunk of each worker, of as many microbatches as fit ``MOST_CELLS``."""
+    """Return the first passage of each microbatch through each chunk of each worker, of as many microbatches as fit
+    ``MOST_CELLS``.
+    """
     worker = np.repeat(np.arange(len(workers)), [len(jobs.phase) for jobs in workers])
-    columns = [np.concatenate([getattr(jobs, name) for jobs in workers]) for name in ("step", "microbatch", "chunk", "phase", "returns")]
+    columns = [
+        np.concatenate([getattr(jobs, name) for jobs in workers])
+        for name in ("step", "microbatch", "chunk", "phase", "returns")
+    ]
     step, microbatch, chunk, phase, returns = columns
     start = np.concatenate([jobs.log.start_ns for jobs in workers])
     end = np.concatenate([jobs.log.end_ns for jobs in workers])
@@ -93,8 +102,8 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     cell = (worker * shape[1] + np.searchsorted(names, chunk)) * shape[2] + key
 
     def first(where: Bool) -> tuple[Bool, I64, I64]:
-        """Find the first start and the last end of each cell, and whether it has a job: jobs of a worker are sorted by start, so of several
-        in a cell (parts) the first starts it and the last ends it."""
+        """Find the first start and the last end of each cell, and whether it has a job: jobs of a worker are sorted by
+        start, so of several in a cell (parts) the first starts it and the last ends it."""
         seen = np.zeros(np.prod(shape), np.bool_)
         starts, ends = np.zeros(seen.shape, np.int64), np.zeros(seen.shape, np.int64)
         rows = np.flatnonzero(where & some)
@@ -120,14 +129,19 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
         ranks = [workers[w].log.rank for w in apart.tolist() if w != NOWHERE]
         counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
         named = first_few(ranks, _MOST_NAMED)
-        warnings.append(f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left out")
+        warnings.append(
+            f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left "
+            "out"
+        )
     pipelines = tuple(tuple(row) for row in rows[whole].tolist())
     heads = [int(column[column != NOWHERE][0]) for column in rows.T]
     return Stages(rows.shape[1], position, pipelines, _reversed(seen, heads), tuple(warnings))
 
 
 def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
-    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be reported of it."""
+    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be reported of
+    it.
+    """
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
         return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
@@ -146,7 +160,8 @@ def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
 
 
 def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
-    """Yield the rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest pipelines first.
+    """Yield the rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest
+    pipelines first.
 
     Ranks stand in a mesh row by row, so those of one stage repeat with a stride: that of its dimension.
     """
@@ -169,7 +184,9 @@ def _side_by_side(groups: Sequence[Sequence[int]]) -> I64:
 
 
 class _Away:
-    """Time away of the microbatches (columns) that every worker (rows) logged forwards and backwards through its first chunk."""
+    """Time away of the microbatches (columns) that every worker (rows) logged forwards and backwards through its first
+    chunk.
+    """
 
     def __init__(self, seen: Passages, common: Bool) -> None:
         self.ns: I64 = (seen.back_end_ns - seen.forth_end_ns)[:, 0, common]
@@ -182,7 +199,9 @@ class _Away:
         return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
 
     def is_possible(self, rows: I64) -> bool:
-        """Tell whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
+        """Tell whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every
+        pipeline of ``rows``.
+        """
         here, there = rows[:, :-1].ravel(), rows[:, 1:].ravel()
         both = (here != NOWHERE) & (there != NOWHERE)
         here, there = here[both], there[both]
@@ -203,7 +222,9 @@ class _Away:
 
 
 def _groups_by_start(seen: Passages) -> list[list[int]]:
-    """Group by the start of the first forward on each worker; who starts before the first of a group has ended its forward is in it."""
+    """Group by the start of the first forward on each worker; who starts before the first of a group has ended its
+    forward is in it.
+    """
     far = np.iinfo(np.int64).max
     start = np.where(seen.forth, seen.forth_start_ns, far).min(axis=(1, 2), initial=far)
     end = np.where(seen.forth, seen.forth_end_ns, far).min(axis=(1, 2), initial=far)
@@ -219,15 +240,18 @@ def _groups_by_start(seen: Passages) -> list[list[int]]:
 def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
     if len(workers) < 2:
         return []
-    said = "no microbatch is logged forwards and backwards on every worker: stages are ordered by the start of their first forward"
+    said = (
+        "no microbatch is logged forwards and backwards on every worker: stages are ordered by the start of their "
+        "first forward"
+    )
     if len({jobs.log.machine for jobs in workers}) > 1:
         said += ", and the clocks of machines are taken as they are"
     return [said]
 
 
 def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
-    """Find the chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a
-    stage."""
+    """Find the chunks of which the last position is first: microbatches are away longest from there, or start there.
+    ``heads``: one a stage."""
     out = set()
     for at, chunk in enumerate(seen.chunks):
         both: Bool = np.all((seen.forth & seen.back)[heads, at], axis=0)
@@ -246,7 +270,9 @@ def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
 
 
 def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[I64, list[str]]:
-    """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches + machines^3)."""
+    """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches +
+    machines^3).
+    """
     numbers = sorted({jobs.log.machine for jobs in workers})
     machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
     hops = _hops(seen, stages)
@@ -259,11 +285,14 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[
             bound[here, there] = min(bound[here, there], _least(_back_gap(seen, cell, following)))
     slack, closed = solved(bound)
     if (closed >= OPEN // 2).any():
-        slack, closed = solved(np.where(closed < OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
+        slack, closed = solved(
+            np.where(closed < OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages)))
+        )
     shift, warnings = _middle(closed, slack, numbers)
     if slack > TOLERANCE_NS:
         warnings.append(
-            f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before what they need"
+            f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before "
+            "what they need"
         )
     shifts = shift[machine]
     return shifts, [*warnings, *_early(workers, seen, hops, shifts)]
@@ -320,27 +349,35 @@ def _least(gap: I64) -> int:
 
 
 def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
-    """Return shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their
-    mean."""
+    """Return shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the
+    lowest, thus their mean."""
     high, low = closed[0], -closed[:, 0]
     bounded, least = high < OPEN // 2, low > -OPEN // 2
     shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))
     said, unknown = [], []
     for at in range(1, len(numbers)):
         if bounded[at] and least[at]:
-            said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (within {_ms((high[at] - low[at] + 1) // 2 + slack_ns)} ms)")
+            said.append(
+                f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (within "
+                f"{_ms((high[at] - low[at] + 1) // 2 + slack_ns)} ms)"
+            )
         elif bounded[at] or least[at]:
             said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (bounded on one side only)")
         else:
             unknown.append(f"machine{numbers[at]}")
     out = [f"clocks are shifted onto that of machine{numbers[0]}: {listed(said)}"] if said else []
     if unknown:
-        out.append(f"the clocks of {listed(unknown)} are taken as they are: nothing passed between them and machine{numbers[0]}")
+        out.append(
+            f"the clocks of {listed(unknown)} are taken as they are: nothing passed between them and "
+            f"machine{numbers[0]}"
+        )
     return shift, out
 
 
 def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[tuple[_Cell, _Cell]], shift_ns: I64) -> list[str]:
-    """Warn of forwards that began before those they follow had ended: waits inside a job, or stages in a wrong order."""
+    """Warn of forwards that began before those they follow had ended: waits inside a job, or stages in a wrong
+    order.
+    """
     count = every = worst = 0
     example = ""
     for here, there in hops:
@@ -353,7 +390,8 @@ def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[tuple[_Cell, 
     if not count:
         return []
     return [
-        f"{count} of {every} forwards began before the same microbatch had left the stage before, by up to {_ms(worst)} ms ({example}): "
+        f"{count} of {every} forwards began before the same microbatch had left the stage before, by up to "
+        f"{_ms(worst)} ms ({example}): "
         "either they waited inside their jobs, which counts as work, or the stages are not in this order"
     ]
 

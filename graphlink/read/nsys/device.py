@@ -21,19 +21,45 @@ KERNEL: Final = CUPTI + "KERNEL"
 GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
 NO_COMMS: Final = CommTable(np.zeros(0, np.int32), ())
-_IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "graphId", "graphNodeId", "correlationId", "globalPid")
+_IDS: Final = (
+    "start",
+    "end",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "graphId",
+    "graphNodeId",
+    "correlationId",
+    "globalPid",
+)
 _GRID: Final = ("gridX", "gridY", "gridZ")
 _MOST_BLOCKS: Final = 1 << 20  # along an axis: more than any device has SMs
 
 _MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")
-# Kineto's words, by the last part of the names in ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the numbers where those tables lack.
-_COPIES: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", *_MIGRATIONS)
+# Kineto's words, by the last part of the names in ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the numbers where those
+# tables lack.
+_COPIES: Final = (
+    "Unknown",
+    "HtoD",
+    "DtoH",
+    "HtoA",
+    "AtoH",
+    "AtoA",
+    "AtoD",
+    "DtoA",
+    "DtoD",
+    "HtoH",
+    "PtoP",
+    *_MIGRATIONS,
+)
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportWork(DeviceRows):
-    """Device rows of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded: unique within its ``context``."""
+    """Device rows of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded: unique within its
+    ``context``.
+    """
 
     process: I64
     context: I64
@@ -64,7 +90,13 @@ def context_of(column: I64) -> I64:
 
 
 def _work(
-    export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None, gpus: Sequence[Gpu] = ()
+    export: Export,
+    table: str,
+    columns: Columns,
+    name: I32,
+    kind: DeviceKind,
+    keep: Bool | None = None,
+    gpus: Sequence[Gpu] = (),
 ) -> ExportWork:
     start, end = export.spans(table, columns)
     nothing = np.zeros(len(start), np.int64)
@@ -142,7 +174,8 @@ def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> Expor
 
 
 def _words(export: Export, table: str, words: tuple[str, ...]) -> dict[int, str]:
-    """Return {number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021.
+    """Return {number: word}: as the export's own table spells its numbers, which were others in early versions; else as
+    since 2021.
 
     Of ``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` the longest ending that is a known word counts: ``DEVICE_STATIC``.
     """

@@ -1,6 +1,7 @@
 """An nsys sqlite export as columns: read-only, tables and columns by name, since every version of nsys has others.
 
-A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into it or next to it.
+A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into it or
+next to it.
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
 _MOST_ROW_BYTES: Final = 256 << 20  # damaged pages say that a row goes on for gigabytes
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
-_ABSENT: Final = {"correlationId": 0, "bytes": 0}  # what a number is that is not there, in tables of later stages; others are MISSING
+_ABSENT: Final = {
+    "correlationId": 0,
+    "bytes": 0,
+}  # what a number is that is not there, in tables of later stages; others are MISSING
 _ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
 
 Columns = dict[str, I64]
 
 
 class Export:
-    """One open export: columns of its ``tables``, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
+    """One open export: columns of its ``tables``, and what was passed over in it (``left_out``) or is doubtful about it
+    (``warnings``).
+    """
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
@@ -63,15 +69,20 @@ class Export:
         return table in self.tables and self.tables[table].issuperset(columns)
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:
-        """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
+        """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and
+        for absent columns.
 
         Of correlation ids and numbers of bytes these are 0.
-        sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
+        sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x
+        300,000).
         """
         there = [name for name in names if self.has(table, name)]
         count = 0 if there or table not in self.tables else self.count(table)
         absent = {name: _ABSENT.get(name, MISSING) for name in names}
-        joined = (f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)" for c in there)
+        joined = (
+            f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)"
+            for c in there
+        )
         parts = {name: [np.zeros(0, np.int64)] for name in there}
         for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
@@ -84,16 +95,19 @@ class Export:
         return out
 
     def _processes(self, table: str, rows: Columns) -> I64:
-        """Return the globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
+        """Return the globalPid of the ``rows`` of a table without that column, as early versions of nsys and other
+        tools leave it out.
 
-        Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such rows of the
-        device and context agree (ids of two processes meet by chance); else MISSING.
+        Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such
+        rows of the device and context agree (ids of two processes meet by chance); else MISSING.
         """
         count = len(rows[_PROCESS])
         ids, process = self._calls.T
         only = np.unique(process)
         if len(only) < 2:
-            self.warnings.append(f"{table} has no column {_PROCESS}: its rows are taken to be of the only process in the export")
+            self.warnings.append(
+                f"{table} has no column {_PROCESS}: its rows are taken to be of the only process in the export"
+            )
             return np.full(count, only[0] if len(only) else 0)
         out = np.full(count, MISSING)
         correlation, device, context = (rows.get(name, out) for name in ("correlationId", "deviceId", "contextId"))
@@ -106,7 +120,8 @@ class Export:
             if len(votes) and counts.max() >= 0.9 * counts.sum():
                 out[mine] = votes[counts.argmax()]
         self.warnings.append(
-            f"{table} has no column {_PROCESS}: {int(np.count_nonzero(out != MISSING)):,} of {count:,} rows are taken to be of the process "
+            f"{table} has no column {_PROCESS}: {int(np.count_nonzero(out != MISSING)):,} of {count:,} rows are taken "
+            "to be of the process "
             "that made the calls of their device, the others are left out"
         )
         return out
@@ -121,14 +136,18 @@ class Export:
         return np.array(pairs, np.int64).reshape(-1, 2)
 
     def texts(self, table: str, column: str, kind: str = "text") -> Iterator[tuple[I64, list[bytes]]]:
-        """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut after 64 KiB."""
+        """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut
+        after 64 KiB.
+        """
         if not self.has(table, column):
             return
         value, row_id = _quoted(column), self._row_id(table)
         test = f"typeof({value}) = 'text'" if kind == "text" else f"{value} IS NOT NULL"
         shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
         with self._reading(table):
-            cursor = self._connection.execute(f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}")
+            cursor = self._connection.execute(
+                f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}"
+            )
         for first in itertools.count(0, TEXT_ROWS):
             with self._reading(table):
                 page = cursor.fetchmany(TEXT_ROWS)
@@ -164,7 +183,8 @@ class Export:
     def spans(self, table: str, columns: Columns) -> tuple[I64, I64]:
         """Return start and end of the rows of a table in ns since the epoch.
 
-        A row that ends before it starts has no length, and is counted. Raises InputError for a time that is no integer or beyond 2**62.
+        A row that ends before it starts has no length, and is counted. Raises InputError for a time that is no integer
+        or beyond 2**62.
         """
         for name in ("start", "end"):
             wrong = (columns[name] <= -MAX_NS) | (columns[name] >= MAX_NS)
@@ -174,7 +194,10 @@ class Export:
         end = np.maximum(start, columns["end"] + self.epoch_ns)
         self.left_out["end before start taken as no length"] += int(np.count_nonzero(columns["end"] < columns["start"]))
         if len(start):
-            self._outermost += [(int(start.min()), table, int(start.argmin())), (int(end.max()), table, int(end.argmax()))]
+            self._outermost += [
+                (int(start.min()), table, int(start.argmin())),
+                (int(end.max()), table, int(end.argmax())),
+            ]
         return start, end
 
     def note_negative(self, table: str, start: I64) -> None:
@@ -184,11 +207,13 @@ class Export:
             first = int(early[0])
             rows = f"{len(early)} row{'s' * (len(early) > 1)} of {table}"
             self.warnings.append(
-                f"{rows} with a start before the report's time 0, the first {self._place(table, first)}: {start[first]} ns"
+                f"{rows} with a start before the report's time 0, the first {self._place(table, first)}: "
+                f"{start[first]} ns"
             )
 
     def refuse_span(self, lanes: int) -> None:
-        """Refuse rows too far apart: later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
+        """Refuse rows too far apart: later stages put all ``lanes`` (threads, streams) one behind the other on one
+        int64 time axis.
 
         InputError where the rows lie too far apart for that, as one with a damaged time does from all others.
         """
@@ -223,17 +248,26 @@ class Export:
             said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
             value = f"is {said!r} ({kind.decode()})"
         return InputError(
-            "a row has no usable time", path=self.path, where=f"{self._place(table, position)}: {column} {value}", todo=_EXPORT_AGAIN
+            "a row has no usable time",
+            path=self.path,
+            where=f"{self._place(table, position)}: {column} {value}",
+            todo=_EXPORT_AGAIN,
         )
 
     def _epoch_ns(self) -> int:
-        """Return when the report's time 0 was; 0 where the export does not say, so that times are those of the report."""
+        """Return when the report's time 0 was; 0 where the export does not say, so that times are those of the
+        report.
+        """
         told = [row[0] for row in self.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if row[0] is not None]
         usable = [ns for ns in told if isinstance(ns, int) and 0 <= ns < MAX_NS]
         if len(usable) < len(told):
-            self.warnings.append("TARGET_INFO_SESSION_START_TIME holds no time: times are those of the report, not of the day")
+            self.warnings.append(
+                "TARGET_INFO_SESSION_START_TIME holds no time: times are those of the report, not of the day"
+            )
         if len(set(usable)) > 1:
-            self.warnings.append(f"the export joins {len(usable)} sessions: all times are taken from the start of the first")
+            self.warnings.append(
+                f"the export joins {len(usable)} sessions: all times are taken from the start of the first"
+            )
         return usable[0] if usable else 0
 
     def _row_id(self, table: str) -> str:
@@ -241,12 +275,20 @@ class Export:
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
     def _pages(self, table: str, select: str, columns: str) -> Iterator[list[Any]]:
-        """Yield pages of rows after each other by row id, each aggregated into one row: how many rows it has, ``select``."""
+        """Yield pages of rows after each other by row id, each aggregated into one row: how many rows it has,
+        ``select``.
+        """
         row_id, last = self._row_id(table), MISSING
-        page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
+        page = (
+            f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} "
+            "LIMIT "
+            f"{PAGE_ROWS}"
+        )
         while True:
             with self._reading(table):
-                highest, *row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
+                highest, *row = self._connection.execute(
+                    f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)
+                ).fetchone()
             if row[0]:
                 yield row
                 last = highest
@@ -257,7 +299,12 @@ class Export:
     def _reading(self, table: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as problem:  # the last: a page says that gigabytes follow
+        except (
+            sqlite3.Error,
+            OverflowError,
+            UnicodeError,
+            MemoryError,
+        ) as problem:  # the last: a page says that gigabytes follow
             raise InputError(
                 f"the sqlite file is damaged ({str(problem) or 'a row without end'})",
                 path=self.path,
@@ -280,7 +327,9 @@ def open_export(path: str | Path) -> Iterator[Export]:
             wal = Path(f"{path}-wal")
             with suppress(OSError):
                 if plain == path and wal.stat().st_size:
-                    export.warnings.append(f"{wal.name} beside it holds rows that were not written into it yet: passed over")
+                    export.warnings.append(
+                        f"{wal.name} beside it holds rows that were not written into it yet: passed over"
+                    )
             yield export
 
 
@@ -299,7 +348,9 @@ def _plain(path: Path, folder: Path) -> Path:
                     while part := source.read(1 << 20):
                         out.write(part)
         except OSError as problem:
-            raise InputError(f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself") from None
+            raise InputError(
+                f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself"
+            ) from None
     _refuse_cut(path, head, plain.stat().st_size)
     return plain
 
@@ -312,12 +363,14 @@ def _no_export(path: Path, head: bytes) -> InputError:
     kind = kinds.ALL.get(looks_like(path) or "")
     if kind is None:
         return InputError("is no sqlite database, so no nsys export", path=path, todo=_EXPORT_AGAIN)
-    return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
+    return InputError(
+        f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo
+    )
 
 
 def _refuse_cut(path: Path, head: bytes, there: int) -> None:
-    """Refuse a file that is cut, by the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the
-    last change."""
+    """Refuse a file that is cut, by the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it
+    was written with the last change."""
     page_bytes = int.from_bytes(head[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     told = page_bytes * int.from_bytes(head[28:32], "big")

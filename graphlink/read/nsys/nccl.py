@@ -1,9 +1,10 @@
-"""The data that NCCL records with its NVTX ranges: communicator, size, peer, root; which kernels it launched for them; who is in a
-communicator.
+"""The data that NCCL records with its NVTX ranges: communicator, size, peer, root; which kernels it launched for them;
+who is in a communicator.
 
-The payload of a range is four u64 (domain, schema, size, offset) and a struct that NVTX_PAYLOAD_SCHEMA_ENTRIES describes, since NCCL
-numbers its schemas differently in every version. Exported only with --include-blobs=true. Sizes are as NCCL passes them
-(github.com/NVIDIA/nccl, src/collectives.cc): of one rank's part for all-gather, reduce-scatter, gather, scatter and all-to-all.
+The payload of a range is four u64 (domain, schema, size, offset) and a struct that NVTX_PAYLOAD_SCHEMA_ENTRIES
+describes, since NCCL numbers its schemas differently in every version. Exported only with --include-blobs=true. Sizes
+are as NCCL passes them (github.com/NVIDIA/nccl, src/collectives.cc): of one rank's part for all-gather, reduce-scatter,
+gather, scatter and all-to-all.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HEADER: Final = struct.Struct("<QQQQ")
 _NUMBER_BITS: Final = 0xFFFFFF  # of a schema id; what is above says only that it was registered
 # nvToolsExtPayload.h, NVTX_PAYLOAD_ENTRY_TYPE_*: the integers
 _TYPES: Final = {
-    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b", 12: "B", 13: "h", 14: "H", 15: "i", 16: "I",
+    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b", 12: "B", 13: "h", 14: "H", 15: "i", 16: "I",  # noqa: E501
     17: "q", 18: "Q", 22: "Q", 23: "Q",
 }  # fmt: skip
 _FIELDS: Final = {
@@ -74,7 +75,9 @@ def read_payloads(export: Export, table: str) -> dict[int, Payload]:
 
 
 def _schemas(export: Export) -> dict[tuple[int, int], _Schema]:
-    """Return the schemas by domain and number. Schemas repeat once per process; where two of a number differ, neither is used."""
+    """Return the schemas by domain and number. Schemas repeat once per process; where two of a number differ, neither
+    is used.
+    """
     entries: dict[tuple[int, int], dict[str, set[tuple[str, int]]]] = {}
     columns = ("domainId", "schemaId", "type", "name", "offset")
     for domain, schema, kind, name, offset in export.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns):
@@ -110,7 +113,9 @@ def _payload(data: bytes, schemas: dict[tuple[int, int], _Schema]) -> Payload:
 
 
 def operation(name: str) -> str | None:
-    """Return the communication call that a range of NCCL's domain is of, as PyTorch spells it: ``ncclAllReduce`` -> ``allreduce``."""
+    """Return the communication call that a range of NCCL's domain is of, as PyTorch spells it: ``ncclAllReduce`` ->
+    ``allreduce``.
+    """
     found = _OPERATION.fullmatch(name)
     if found is None:
         return None
@@ -153,14 +158,20 @@ def comm_of(name: str, payload: Payload, sizes: dict[int, int]) -> Comm:
 
 
 def kernel_comms(
-    thread: I64, start_ns: I64, end_ns: I64, names: Sequence[str], comms: dict[int, Comm], launches: Iterable[tuple[int, int, int]]
+    thread: I64,
+    start_ns: I64,
+    end_ns: I64,
+    names: Sequence[str],
+    comms: dict[int, Comm],
+    launches: Iterable[tuple[int, int, int]],
 ) -> dict[int, Comm]:
-    """Return {kernel: the call that it stands for}. One entry per range of a call or of a group's begin and end, in any order.
+    """Return {kernel: the call that it stands for}. One entry per range of a call or of a group's begin and end, in any
+    order.
 
-    ``launches``: thread and time of the launch, kernel. A kernel launched inside the range of a call is of that call, the first one
-    where there are several. What is called inside a group is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands
-    for all calls of the group where one record can say what they do: one call, collectives of one kind and communicator (their sizes
-    add up), sends and receives between all (an all-to-all).
+    ``launches``: thread and time of the launch, kernel. A kernel launched inside the range of a call is of that call,
+    the first one where there are several. What is called inside a group is launched by the ``ncclGroupEnd`` that closes
+    it: its first kernel stands for all calls of the group where one record can say what they do: one call, collectives
+    of one kind and communicator (their sizes add up), sends and receives between all (an all-to-all).
     """
     events: dict[int, list[tuple[int, bool, int]]] = defaultdict(list)
     for k, (tid, begins_ns) in enumerate(zip(thread.tolist(), start_ns.tolist(), strict=True)):
@@ -174,7 +185,9 @@ def kernel_comms(
 def _launched(
     events: list[tuple[int, bool, int]], ends_ns: list[int], names: Sequence[str], comms: dict[int, Comm]
 ) -> Iterator[tuple[int, Comm]]:
-    """Yield kernels of one thread with their calls. ``events``: time, whether it is the launch of a kernel, kernel or range."""
+    """Yield kernels of one thread with their calls. ``events``: time, whether it is the launch of a kernel, kernel or
+    range.
+    """
     depth, until_ns = 0, 0
     waiting: list[Comm] = []  # have launched nothing yet
     due: list[Comm] = []  # of these what the next kernel stands for
@@ -200,12 +213,15 @@ def _launched(
 
 
 def _as_one(calls: list[Comm]) -> Comm | None:
-    """Return the one call that does the same as these together; where nothing does, only their names, as of coalesced calls in other
-    recordings."""
+    """Return the one call that does the same as these together; where nothing does, only their names, as of coalesced
+    calls in other recordings."""
     if len(calls) < 2:
         return calls[0] if calls else None
     first = calls[0]
-    if all((c.name, c.pg_name, c.elem_bytes, c.rank) == (first.name, first.pg_name, first.elem_bytes, first.rank) for c in calls):
+    if all(
+        (c.name, c.pg_name, c.elem_bytes, c.rank) == (first.name, first.pg_name, first.elem_bytes, first.rank)
+        for c in calls
+    ):
         one = first.name
     elif _is_all_to_all(calls):
         one = "alltoall"
@@ -213,16 +229,21 @@ def _as_one(calls: list[Comm]) -> Comm | None:
         one = "send"
     if one in ("send", "recv"):
         return Comm("coalesced " + ", ".join(c.name.upper() for c in calls), pg_name=first.pg_name)
-    sent, received = _added([c.in_nelems for c in calls if c.name != "recv"]), _added([c.out_nelems for c in calls if c.name != "send"])
+    sent, received = (
+        _added([c.in_nelems for c in calls if c.name != "recv"]),
+        _added([c.out_nelems for c in calls if c.name != "send"]),
+    )
     return msgspec.structs.replace(first, name=one, in_nelems=sent, out_nelems=received, src_rank=None, dst_rank=None)
 
 
 def _is_all_to_all(calls: list[Comm]) -> bool:
-    """Tell whether the calls are a send to and a receive from every rank of one communicator, itself included: how frameworks make an
-    all-to-all of NCCL."""
+    """Tell whether the calls are a send to and a receive from every rank of one communicator, itself included: how
+    frameworks make an all-to-all of NCCL."""
     size = calls[0].group_size
     to, origin = [c.dst_rank for c in calls if c.name == "send"], [c.src_rank for c in calls if c.name == "recv"]
-    whole = size is not None and len(to) == len(origin) == size and len({*to} - {None}) == len({*origin} - {None}) == size
+    whole = (
+        size is not None and len(to) == len(origin) == size and len({*to} - {None}) == len({*origin} - {None}) == size
+    )
     return whole and len(calls) == len(to) + len(origin) and len({c.pg_name for c in calls}) == 1
 
 

@@ -9,7 +9,9 @@ from graphlink.model import ProcessGroup
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The ranks of the places of one file, and what NCCL tells of the run: the numbers are its own where ``world_size`` is known."""
+    """The ranks of the places of one file, and what NCCL tells of the run: the numbers are its own where ``world_size``
+    is known.
+    """
 
     ranks: tuple[int, ...]
     world_size: int | None

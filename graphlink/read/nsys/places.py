@@ -1,7 +1,8 @@
 """The ranks that an nsys export contains: a rank is a (process, device) that ran work, and what its number is.
 
-Numbers come from the largest NCCL communicator that all of them are in, where the export tells one (``--include-blobs=true``); else
-they follow the order of file, process and device. A file alone in its rank may have it in its name, which the caller knows.
+Numbers come from the largest NCCL communicator that all of them are in, where the export tells one
+(``--include-blobs=true``); else they follow the order of file, process and device. A file alone in its rank may have it
+in its name, which the caller knows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ Members = dict[int, tuple[int, Place]]  # of a communicator: rank in it -> file,
 
 
 def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[Numbering]:
-    """Return ranks for the places of all files, which are those of one run. ``named``: the rank that the name of a file says."""
+    """Return ranks for the places of all files, which are those of one run. ``named``: the rank that the name of a file
+    says.
+    """
     communicators = _communicators(files)
     everywhere = [(k, place) for k, contents in enumerate(files) for place in contents.places]
     of_all = [name for name, (_, members) in communicators.items() if sorted(members.values()) == sorted(everywhere)]
@@ -46,8 +49,13 @@ def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[
     else:
         rank_of = {where: rank for rank, where in enumerate(everywhere)}
     size = None if world is None else communicators[world][0]
-    groups = [_group(str(name), *communicators[name], None if name == world else rank_of) for name in sorted(communicators)]
-    return [Numbering(tuple(rank_of[k, place] for place in contents.places), size, tuple(groups)) for k, contents in enumerate(files)]
+    groups = [
+        _group(str(name), *communicators[name], None if name == world else rank_of) for name in sorted(communicators)
+    ]
+    return [
+        Numbering(tuple(rank_of[k, place] for place in contents.places), size, tuple(groups))
+        for k, contents in enumerate(files)
+    ]
 
 
 def _names_tell(files: Sequence[Contents], named: Sequence[int | None]) -> bool:
@@ -55,7 +63,9 @@ def _names_tell(files: Sequence[Contents], named: Sequence[int | None]) -> bool:
 
 
 def _communicators(files: Sequence[Contents]) -> dict[int, tuple[int, Members]]:
-    """Return size and members of each communicator; no members where two have the same rank, or they differ about the size."""
+    """Return size and members of each communicator; no members where two have the same rank, or they differ about the
+    size.
+    """
     found: dict[int, tuple[int, Members]] = {}
     doubtful = set()
     for k, contents in enumerate(files):

@@ -21,8 +21,19 @@ _OVERHEADS: Final = (CUPTI + "OVERHEAD", "PROFILER_OVERHEAD")
 DEFAULT_DOMAIN: Final = 0
 _NCCL_DOMAINS: Final = frozenset({b"NCCL", b"RCCL"})
 # name in ENUM_NSYS_EVENT_TYPE -> the number where that table lacks
-_RANGE_TYPES: Final = {b"NvtxPushPopRange": 59, b"NvtxStartEndRange": 60, b"NvtxtPushPopRange": 70, b"NvtxtStartEndRange": 71}
-_OTHER_TYPES: Final = {b"NvtxMark": 34, b"NvtxtMark": 65, b"NvtxCategory": 33, b"NvtxDomainCreate": 75, b"NvtxDomainDestroy": 76}
+_RANGE_TYPES: Final = {
+    b"NvtxPushPopRange": 59,
+    b"NvtxStartEndRange": 60,
+    b"NvtxtPushPopRange": 70,
+    b"NvtxtStartEndRange": 71,
+}
+_OTHER_TYPES: Final = {
+    b"NvtxMark": 34,
+    b"NvtxtMark": 65,
+    b"NvtxCategory": 33,
+    b"NvtxDomainCreate": 75,
+    b"NvtxDomainDestroy": 76,
+}
 _QUERIES: Final = (b"cudaEventQuery", b"cuEventQuery")
 _NOT_READY: Final = 600  # cudaErrorNotReady, CUDA_ERROR_NOT_READY
 _BACKWARD: Final = "Backward"
@@ -43,14 +54,18 @@ class ExportRanges(HostRows):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportCalls(CallRows):
-    """Runtime and driver calls in the order of the export; ``tid`` is a globalTid. ``not_ready``: a query that found work undone."""
+    """Runtime and driver calls in the order of the export; ``tid`` is a globalTid. ``not_ready``: a query that found
+    work undone.
+    """
 
     not_ready: Bool
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportOverheads(OverheadRows):
-    """The time that profiling itself took, as nsys records it, in no order; ``tid`` is a globalTid. These rows are no nodes."""
+    """The time that profiling itself took, as nsys records it, in no order; ``tid`` is a globalTid. These rows are no
+    nodes.
+    """
 
     tid: I64
 
@@ -129,7 +144,9 @@ def _texts(export: Export, names: ByteTexts, ids: I64) -> _RangeTexts:
 
 
 def _types(export: Export) -> dict[bytes, int]:
-    told = {name: number for number, name in export.rows("ENUM_NSYS_EVENT_TYPE", ("id", "name")) if isinstance(number, int)}
+    told = {
+        name: number for number, name in export.rows("ENUM_NSYS_EVENT_TYPE", ("id", "name")) if isinstance(number, int)
+    }
     return {name: told.get(name, number) for name, number in {**_RANGE_TYPES, **_OTHER_TYPES}.items()}
 
 
@@ -158,9 +175,11 @@ def _of_nccl(names: ByteTexts, columns: Columns, types: dict[bytes, int], name: 
 
 
 def forward_backward(ranges: ExportRanges, strings: Sequence[str]) -> FlowRows:
-    """Find the forward operator of each backward operator by the numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
+    """Find the forward operator of each backward operator by the numbers that ``emit_nvtx`` writes; ``tid`` columns are
+    globalTids.
 
-    As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two backward rows.
+    As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two
+    backward rows.
     """
     is_engine = np.array([text.startswith(_ENGINE) for text in strings], np.bool_)
     is_backward = np.array([_BACKWARD in text for text in strings], np.bool_)

@@ -1,4 +1,5 @@
-"""An nsys sqlite export of any schema since 2020 -> one ``model.Trace`` a (process, device). docs/nsys.md says how rows are read.
+"""An nsys sqlite export of any schema since 2020 -> one ``model.Trace`` a (process, device). docs/nsys.md says how rows
+are read.
 
 Time: one pass over each table inside sqlite, few Python objects a row, then sorts. Memory: the columns.
 """
@@ -26,9 +27,26 @@ from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
 from graphlink.read.nsys.numbering import Numbering
 from graphlink.read.nsys.places import Contents, Place, number
-from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
+from graphlink.read.nsys.ranges import (
+    NVTX,
+    ExportCalls,
+    ExportRanges,
+    forward_backward,
+    read_calls,
+    read_overheads,
+    read_ranges,
+)
 from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
-from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_records, with_untold
+from graphlink.read.nsys.syncs import (
+    EVENTS,
+    SYNCS,
+    calls_of,
+    context_devices,
+    read_events,
+    read_syncs,
+    with_records,
+    with_untold,
+)
 from graphlink.tables import comm_table
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
@@ -37,13 +55,14 @@ _TIMES: Final = ("start", "timestamp")  # a table with such a column holds event
 
 
 def read_nsys(path: str | Path) -> tuple[Trace, ...]:
-    """Read the export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank; times in int64 ns.
+    """Read the export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank;
+    times in int64 ns.
 
     Without device work: one for every process with ranges or calls. What is no node is counted, in
     ``left_out`` of the first (process, device).
 
-    Raises InputError: no nsys export, damaged or cut off; a row whose time is no integer or beyond 2**62; rows more than 104 days
-    apart; nothing in it.
+    Raises InputError: no nsys export, damaged or cut off; a row whose time is no integer or beyond 2**62; rows more
+    than 104 days apart; nothing in it.
     """
     contents, unnumbered = read_report(path)
     numbering = number([contents])[0]
@@ -77,7 +96,9 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
         work_comm = _kernel_comms(strings, work, calls, ranges, range_comm)
         work, ranges = replace(work, comm=comm_table(work_comm)), replace(ranges, comm=comm_table(range_comm))
         flows = forward_backward(ranges, strings)
-        rows, renumbered = with_clear_streams(ExportRows(work, ranges, calls, syncs, events, flows, read_overheads(export, names)))
+        rows, renumbered = with_clear_streams(
+            ExportRows(work, ranges, calls, syncs, events, flows, read_overheads(export, names))
+        )
         several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
         told = with_untold(with_records(rows.syncs, rows.events), names, calls, np.array(several, np.int64))
         rows = replace(rows, syncs=told)
@@ -170,7 +191,9 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
         ("synchronisation rows", rows.syncs.process),
         ("event records", rows.events.process),
     ):
-        export.left_out[f"{what} of processes without device work"] += int(np.count_nonzero(~np.isin(process, processes)))
+        export.left_out[f"{what} of processes without device work"] += int(
+            np.count_nonzero(~np.isin(process, processes))
+        )
     for table in sorted(export.tables.keys() - _READ):
         if any(export.has(table, column) for column in _TIMES):
             export.left_out[table] += export.count(table)
@@ -191,19 +214,26 @@ def _system(export: Export) -> System:
             told.setdefault(name.decode("utf-8", "replace"), set()).add(value.decode("utf-8", "replace").strip())
     once = {name: values.pop() for name, values in told.items() if len(values) == 1}
     cpu, driver = once.get("CpuDescription", ""), once.get("NvDriverVersion", "")
-    return System(cpu="" if cpu == "unknown" else cpu, driver=driver, cuda_driver=cuda_version(once.get("CudaDriverVersion")))
+    return System(
+        cpu="" if cpu == "unknown" else cpu, driver=driver, cuda_driver=cuda_version(once.get("CudaDriverVersion"))
+    )
 
 
 def _gpus(export: Export) -> tuple[Gpu, ...]:
     """Return the devices of the machine, by their CUDA numbers where the export has those."""
     number = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
     rows = export.rows("TARGET_INFO_GPU", (number, "name", "computeMajor", "computeMinor", "smCount"))
-    return gpus((device, name.decode("utf-8", "replace") if isinstance(name, bytes) else "", *rest) for device, name, *rest in rows)
+    return gpus(
+        (device, name.decode("utf-8", "replace") if isinstance(name, bytes) else "", *rest)
+        for device, name, *rest in rows
+    )
 
 
 def cut_window(export: Export) -> list[str]:
     """Return warnings of tools that cut the export."""
-    told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
+    told = {
+        name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)
+    }
     if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:
         return []
     window = _WINDOW.fullmatch(told.get(b"DERIVED_WINDOW_NS", b""))

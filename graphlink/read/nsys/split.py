@@ -1,11 +1,12 @@
 """Split the rows of a whole nsys export into one ``model.Trace`` for each (process, device).
 
-Where a process drives one device, all of its threads, calls and ranges are that rank's. Where it drives several, a thread is in the
-rank of every device that its calls launched work on, with all that it did: its time is spent once, but both devices wait for it. A
-thread that launched nothing is in all ranks of its process, since it may have handed work to any.
+Where a process drives one device, all of its threads, calls and ranges are that rank's. Where it drives several, a
+thread is in the rank of every device that its calls launched work on, with all that it did: its time is spent once, but
+both devices wait for it. A thread that launched nothing is in all ranks of its process, since it may have handed work
+to any.
 
-nsys numbers streams within their context, and later stages know a stream by (device, number) alone: so streams are numbered anew where
-two contexts of a device have the same number.
+nsys numbers streams within their context, and later stages know a stream by (device, number) alone: so streams are
+numbered anew where two contexts of a device have the same number.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, NOWHERE, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows, Trace
+from graphlink.model import (
+    I64,
+    NOWHERE,
+    CallRows,
+    DeviceRows,
+    EventRows,
+    FlowRows,
+    HostRows,
+    OverheadRows,
+    SyncRows,
+    Trace,
+)
 from graphlink.pairs import numbered_pairs
 from graphlink.read.nsys.device import ExportWork
 from graphlink.read.nsys.file import PID_MASK
@@ -39,19 +51,25 @@ class ExportRows:
 
 
 def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, list[str]]:
-    """Return (rows, changes in words): rows with stream numbers that are unambiguous within process and device, 0 where none is known."""
+    """Return (rows, changes in words): rows with stream numbers that are unambiguous within process and device, 0 where
+    none is known.
+    """
     work, syncs, events = rows.work, rows.syncs, rows.events
     of_stream = take(syncs, syncs.stream_known)
     tables = (work, of_stream, events)
     process, device, context, stream = (
-        np.concatenate([getattr(table, column) for table in tables]) for column in ("process", "device", "context", "stream")
+        np.concatenate([getattr(table, column) for table in tables])
+        for column in ("process", "device", "context", "stream")
     )
     numbers, renumbered = number_streams(process, device, context, stream)
     of_work, known, of_events = np.split(numbers, np.cumsum([len(table.stream) for table in tables[:-1]]))
     of_syncs = np.zeros(len(syncs.stream), np.int64)
     of_syncs[syncs.stream_known] = known
     clear = replace(
-        rows, work=replace(work, stream=of_work), syncs=replace(syncs, stream=of_syncs), events=replace(events, stream=of_events)
+        rows,
+        work=replace(work, stream=of_work),
+        syncs=replace(syncs, stream=of_syncs),
+        events=replace(events, stream=of_events),
     )
     return clear, renumbered
 
@@ -59,8 +77,8 @@ def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, list[str]]:
 def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tuple[I64, list[str]]:
     """Return (number of each row's stream, what changed in words).
 
-    A stream keeps its number unless a lower context of its device has it; then it gets the next one above all numbers there.
-    O(n) where numbers lie close together.
+    A stream keeps its number unless a lower context of its device has it; then it gets the next one above all numbers
+    there. O(n) where numbers lie close together.
     """
     places, at = numbered_pairs(process, device)
     streams, of_context = numbered_pairs(context, stream)
@@ -110,13 +128,15 @@ def _of_process(rows: ExportRows, process: int) -> ExportRows:
 def _of_device(rows: ExportRows, device: int | None) -> ExportRows:
     """Return the rows of one device out of those of its process.
 
-    Of threads those that launched on it, or launched nothing at all. Of synchronisation rows those whose call is in the rank, of
-    whatever device: no wait for another may seem one for this. Rows without a call are chosen by their device.
+    Of threads those that launched on it, or launched nothing at all. Of synchronisation rows those whose call is in the
+    rank, of whatever device: no wait for another may seem one for this. Rows without a call are chosen by their device.
     """
     work, ranges, calls, syncs, flows = rows.work, rows.ranges, rows.calls, rows.syncs, rows.flows
     call = calls_of(work.process, work.correlation, calls)
     launches, here = call[call != NOWHERE], work.device[call != NOWHERE] == device
-    threads = np.setdiff1d(np.union1d(calls.tid, ranges.tid), np.setdiff1d(calls.tid[launches], calls.tid[launches[here]]))
+    threads = np.setdiff1d(
+        np.union1d(calls.tid, ranges.tid), np.setdiff1d(calls.tid[launches], calls.tid[launches[here]])
+    )
     # Ids of calls that launched on other devices alone, and waited for nothing, join nothing here.
     elsewhere = np.setdiff1d(launches[~here], launches[here])
     elsewhere = elsewhere[~np.isin(calls.correlation[elsewhere], syncs.correlation[syncs.correlation > 0])]
@@ -149,6 +169,8 @@ def _trace(rows: ExportRows, blank: Trace) -> Trace:
     )
 
 
-def _by_start(table: HostRows | CallRows | DeviceRows | SyncRows | OverheadRows, *, longest_first: bool = False) -> NDArray[np.intp]:
+def _by_start(
+    table: HostRows | CallRows | DeviceRows | SyncRows | OverheadRows, *, longest_first: bool = False
+) -> NDArray[np.intp]:
     """Return the order of rows by start; of those that start together, the shortest or longest first."""
     return np.lexsort((-table.end_ns if longest_first else table.end_ns, table.start_ns))

@@ -1,9 +1,10 @@
 """Synchronisation rows and event records of an nsys export, of all processes.
 
-Which call a row is of is known from (process, correlation), and the call is believed where the row's own type says otherwise (seen in a
-real export). The device is that of the context: real exports write device 0 on every synchronisation row. The record behind a wait is
-the CUDA_EVENT row with its ``eventSyncId`` in the process, else the last earlier record of its (process, context, event): ids of events
-are used again. "Earlier" is by correlation id, which CUPTI gives out as calls begin; a record's time is that of its completion, or 0.
+Which call a row is of is known from (process, correlation), and the call is believed where the row's own type says
+otherwise (seen in a real export). The device is that of the context: real exports write device 0 on every
+synchronisation row. The record behind a wait is the CUDA_EVENT row with its ``eventSyncId`` in the process, else the
+last earlier record of its (process, context, event): ids of events are used again. "Earlier" is by correlation id,
+which CUPTI gives out as calls begin; a record's time is that of its completion, or 0.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def call_kinds(names: ByteTexts) -> U8:
 
 def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEvents:
     """Read event records. ``devices``: of each (process, context)."""
-    columns = export.integers(EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
+    columns = export.integers(
+        EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId")
+    )
     kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
     export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
     process, context = columns["globalPid"][kept], context_of(columns["contextId"][kept])
@@ -86,9 +89,24 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
     )
 
 
-def read_syncs(export: Export, names: ByteTexts, calls: ExportCalls, devices: dict[tuple[int, int], int]) -> ExportSyncs:
-    """Read every synchronisation row whose kind is known, by its call or else by its type; without records. O(n log n)."""
-    wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
+def read_syncs(
+    export: Export, names: ByteTexts, calls: ExportCalls, devices: dict[tuple[int, int], int]
+) -> ExportSyncs:
+    """Read every synchronisation row whose kind is known, by its call or else by its type; without records. O(n
+    log n).
+    """
+    wanted = (
+        "start",
+        "end",
+        "deviceId",
+        "contextId",
+        "streamId",
+        "correlationId",
+        "globalPid",
+        "syncType",
+        "eventId",
+        "eventSyncId",
+    )
     columns = export.integers(SYNCS, wanted)
     start, end = export.spans(SYNCS, columns)
     by_type = np.zeros(len(start), np.uint8)
@@ -145,10 +163,13 @@ def with_records(syncs: ExportSyncs, events: ExportEvents) -> ExportSyncs:
 def with_untold(syncs: ExportSyncs, names: ByteTexts, calls: ExportCalls, processes: I64) -> ExportSyncs:
     """Add a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
 
-    Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.
+    Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take
+    it for its own.
     """
     kind = call_kinds(names)[calls.name]
-    asked = np.flatnonzero(np.isin(kind, [1 + SyncKind.STREAM, 1 + SyncKind.DEVICE]) & np.isin(calls.tid & PID_MASK, processes))
+    asked = np.flatnonzero(
+        np.isin(kind, [1 + SyncKind.STREAM, 1 + SyncKind.DEVICE]) & np.isin(calls.tid & PID_MASK, processes)
+    )
     rows = calls_of(syncs.process, syncs.correlation, calls)
     calls_without = np.setdiff1d(asked, rows)
     new = {f.name: np.zeros(len(calls_without), getattr(syncs, f.name).dtype) for f in fields(syncs)}
@@ -165,7 +186,9 @@ def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], i
     rows = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
     told = [row for row in rows if all(isinstance(number, int) for number in row)]
     processes = np.unique(work.process).tolist()
-    return {(one, context): device for one in processes for pid, context, device in told if pid == pid_of(one)} | of_work
+    return {
+        (one, context): device for one in processes for pid, context, device in told if pid == pid_of(one)
+    } | of_work
 
 
 def pid_of(process: int) -> int:
@@ -180,7 +203,9 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
 
 
 def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
-    """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+    """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n
+    log n).
+    """
     out = np.full(len(process), NOWHERE, np.int64)
     order = np.argsort(calls.start_ns, kind="stable")
     process_of_call = calls.tid[order] & PID_MASK
@@ -196,10 +221,12 @@ def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
     out = last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation)
     paired = w.pair != 0
     out[~paired] = NOWHERE
-    # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find another.
+    # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find
+    # another.
     by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
     same = last_before((e.process, e.context, e.event), e.correlation, (w.process, w.context, w.event), w.correlation)
-    # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once tells it.
+    # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once
+    # tells it.
     other = last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation)
     other[~_used_once(w.process, w.event, e)] = NOWHERE
     for found in (same, other):

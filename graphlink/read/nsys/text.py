@@ -1,4 +1,6 @@
-"""Names in an nsys export: ids of ``StringIds`` or text, version suffixes of calls, and what PyTorch's ``emit_nvtx`` writes into names."""
+"""Names in an nsys export: ids of ``StringIds`` or text, version suffixes of calls, and what PyTorch's ``emit_nvtx``
+writes into names.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,22 @@ _SUFFIX: Final = re.compile(rb", (?:seq = (\d{1,18})(?=,|$)|(op_id) = \d+(?=,|$)
 _OP_ID: Final = b", op_id = "
 _SEQ: Final = b", seq = "
 _AFTER_OP_ID: Final = (b"sizes = [", b"sizes = (", b"input_op_ids = [", b"input_op_ids = (")
-_OPERATOR: Final = re.compile(rb"(?:[A-Za-z_]\w*::)+~?\w+(?:\.\w+)?|autograd::engine::evaluate_function: .+|record_param_comms|detach_?")
-_TORCH: Final = (b"aten::", b"c10d::", b"prims::", b"torch::", b"_c10d_functional::", b"autograd::engine::evaluate_function: ")
+_OPERATOR: Final = re.compile(
+    rb"(?:[A-Za-z_]\w*::)+~?\w+(?:\.\w+)?|autograd::engine::evaluate_function: .+|record_param_comms|detach_?"
+)
+_TORCH: Final = (
+    b"aten::",
+    b"c10d::",
+    b"prims::",
+    b"torch::",
+    b"_c10d_functional::",
+    b"autograd::engine::evaluate_function: ",
+)
 
 
 def range_name(text: bytes) -> tuple[bytes, int, bool]:
-    """Split what ``emit_nvtx`` adds off a name: return the name, its sequence number (-1 where it has none), whether it is an operator's.
+    """Split what ``emit_nvtx`` adds off a name: return the name, its sequence number (-1 where it has none), whether it
+    is an operator's.
 
     Ranges come in millions, and each with an op_id of its own: what else stands in their names is looked at once.
     """
@@ -45,8 +57,9 @@ def range_name(text: bytes) -> tuple[bytes, int, bool]:
 def split_name(text: bytes) -> tuple[bytes, int, bool]:
     """Return the same as ``range_name``.
 
-    emit_nvtx writes operators and ranges of users alike, so an operator is: what has a sequence number or sizes (user ranges never
-    have); what has an op_id and is called ``namespace::name``; and what is called as PyTorch's own operators are.
+    emit_nvtx writes operators and ranges of users alike, so an operator is: what has a sequence number or sizes (user
+    ranges never have); what has an op_id and is called ``namespace::name``; and what is called as PyTorch's own
+    operators are.
     """
     found = _SUFFIX.search(text) if b" = " in text else None
     if found is None:
@@ -85,7 +98,9 @@ def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[Spell
     yield Spelled(np.flatnonzero(left), export.strings(found), which)
 
 
-def name_column(export: Export, names: ByteTexts, table: str, ids: I64, column: str, bare: Callable[[bytes], bytes] = bytes) -> I32:
+def name_column(
+    export: Export, names: ByteTexts, table: str, ids: I64, column: str, bare: Callable[[bytes], bytes] = bytes
+) -> I32:
     """Read codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
     out = np.zeros(len(ids), np.int32)
     for part in spelled(export, table, ids, column):

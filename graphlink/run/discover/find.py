@@ -30,16 +30,19 @@ log: Final = logging.getLogger("graphlink")
 _NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
 
 
-def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool = False, one: bool = False) -> Discovered:
+def find(
+    recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool = False, one: bool = False
+) -> Discovered:
     """Find and pair the recordings; what is missing, was left aside or is doubtful is in ``warnings``.
 
-    The traces of nsys exports, which say their ranks once they are read, lie in ``folder`` then, and so do the beginnings of files
-    behind URLs.
+    The traces of nsys exports, which say their ranks once they are read, lie in ``folder`` then, and so do the
+    beginnings of files behind URLs.
 
     ``linked``: every rank needs an execution trace. ``one``: of several, the rank ``recordings.rank`` is picked out.
 
     Raises:
-        InputError: a file or folder is missing, cannot be read, or there is none of a rank; with ``recordings.strict`` anything is missing.
+        InputError: a file or folder is missing, cannot be read, or there is none of a rank; with ``recordings.strict``
+            anything is missing.
         UsageError: files cannot be paired, or not be used as asked.
     """
     standins = Standins(folder / "urls")  # a folder, which is not published
@@ -50,7 +53,8 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         log.warning("%s%s", text, summary.like_it(count))
     if found.missing and recordings.strict:
         raise InputError(
-            f"--strict, and the run is not whole: {'; '.join(found.missing)}", todo="add what is missing, or leave out --strict"
+            f"--strict, and the run is not whole: {'; '.join(found.missing)}",
+            todo="add what is missing, or leave out --strict",
         )
     if not found.exports:
         if linked and (bare := [rank for rank in found.ranks if rank.et is None]):
@@ -60,7 +64,10 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
     for option, refused in (
         (linked, "--linked merges an execution trace with device ops, and nsys exports have none"),
         (recordings.nccl, "--nccl is for Kineto traces: side files are not joined with nsys exports"),
-        (recordings.strict, "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are"),
+        (
+            recordings.strict,
+            "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are",
+        ),
     ):
         if option:
             raise UsageError(refused, path=found.exports[0])
@@ -101,7 +108,8 @@ def _only(found: Discovered, rank: int) -> Discovered:
 
 
 def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: RunsOn) -> list[Inputs]:
-    """Return the ranks that the nsys exports of a run hold; each is read once, and the traces of its ranks are left in ``folder``.
+    """Return the ranks that the nsys exports of a run hold; each is read once, and the traces of its ranks are left in
+    ``folder``.
 
     ``rank``: that of the only one, from ``--rank``. Files count in the order of their names, numbers in them by value.
 
@@ -139,7 +147,9 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
             for place in range(len(contents.places))
         ]
     told = [one.numbering.ranks[one.place] if one.numbering else 0 for one in out]
-    placed = places(exports, told) if len(out) == len(exports) else [None] * len(out)  # of files with several ranks names do not tell
+    placed = (
+        places(exports, told) if len(out) == len(exports) else [None] * len(out)
+    )  # of files with several ranks names do not tell
     return [replace(one, placed=place) for one, place in zip(out, placed, strict=True)]
 
 

@@ -52,16 +52,20 @@ class _Folder(msgspec.Struct, frozen=True):
 
 
 def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
-    """Find the ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
+    """Find the ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair
+    is one as given.
 
     Raises:
-        InputError: a glob has no match, a file cannot be read, two files are of one rank, or of two runs without ``same_run``.
+        InputError: a glob has no match, a file cannot be read, two files are of one rank, or of two runs without
+            ``same_run``.
         UsageError: files cannot be paired.
     """
     devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
         one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
-        if not any(map(glob.has_magic, kineto)):  # a name is for this file alone, which may be a pipe and must not be read twice
+        if not any(
+            map(glob.has_magic, kineto)
+        ):  # a name is for this file alone, which may be a pipe and must not be read twice
             if rank is None and os.path.isfile(devices[0]):  # noqa: PTH113 - False, where Path.is_file raises
                 refuse_world(read_head(devices[0]), None)
             return Discovered((one,))
@@ -69,21 +73,24 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
         one = _single(head, one.et, rank)
         return Discovered((one,), missing=holes({rank_of(one, None)}, [head]))
     if rank is not None:
-        raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
+        raise UsageError(
+            "--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold"
+        )
     return pair(read_heads(devices), read_heads(hosts), same_run=same_run)
 
 
 def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
-    """Find the recordings in folders and the files named, recognised by content and paired by rank over all of them; side files of NCCL not
-    yet.
+    """Find the recordings in folders and the files named, recognised by content and paired by rank over all of them;
+    side files of NCCL not yet.
 
-    A folder that holds none itself is taken as a folder of folders, of a rank or host each. A single pair that is named is one as given,
-    as with ``--kineto`` and ``--et``: that other ranks were not recorded is not missed.
+    A folder that holds none itself is taken as a folder of folders, of a rank or host each. A single pair that is named
+    is one as given, as with ``--kineto`` and ``--et``: that other ranks were not recorded is not missed.
 
     Raises:
-        InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or of two runs
-            without ``same_run``; a file that is named is no recording.
-        UsageError: files cannot be paired; execution traces together with nsys exports, or without any trace of a device.
+        InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or
+            of two runs without ``same_run``; a file that is named is no recording.
+        UsageError: files cannot be paired; execution traces together with nsys exports, or without any trace of a
+            device.
     """
     paths = _named(names)
     named = [path for path in paths if path.is_file()]
@@ -102,9 +109,13 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
             raise UsageError("no Kineto trace given", path=hosts[0].path, todo="add the Kineto trace of the same run")
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
-        return Discovered((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
+        return Discovered(
+            (), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing
+        )
     warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
-    if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
+    if len(devices) == 1 and (
+        not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))
+    ):
         one = _single(devices[0], hosts[0].path if hosts else None, rank)
         if len(named) < len(paths):
             missing = (*missing, *holes({rank_of(one, None)}, devices))
@@ -132,12 +143,15 @@ def _matches(name: str) -> list[Path]:
         return [Path(name)]
     found = sorted(glob.glob(name))  # noqa: PTH207  (absolute patterns too)
     if not found:
-        raise InputError("no file matches", path=name, todo="check the pattern; quote it so that the shell leaves it alone")
+        raise InputError(
+            "no file matches", path=name, todo="check the pattern; quote it so that the shell leaves it alone"
+        )
     return [Path(match) for match in found]
 
 
 def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead]]:
-    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, recognised by content, and the side files.
+    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, recognised by content, and
+    the side files.
 
     Raises:
         InputError: one is no recording.
@@ -161,7 +175,9 @@ def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead
             raise InputError(
                 "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
                 path=path,
-                todo=logs if is_worker_log(path) else "give what a profiler wrote; graphlink doctor --env tells what it would write",
+                todo=logs
+                if is_worker_log(path)
+                else "give what a profiler wrote; graphlink doctor --env tells what it would write",
             )
         of_kind[kind].append(path)
     return of_kind, dumps
@@ -224,14 +240,23 @@ def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and file not in known]
     dumps = {head.path: head for head in heads_of(unknown)}
     return [
-        _folder(path, inner, [heads[file] for file in inner if file in heads], [dumps[file] for file in inner if file in dumps])
+        _folder(
+            path,
+            inner,
+            [heads[file] for file in inner if file in heads],
+            [dumps[file] for file in inner if file in dumps],
+        )
         for path, inner in files.items()
     ]
 
 
 def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[DumpHead]) -> _Folder:
     side_files, own = {dump.path for dump in dumps}, own_outputs(path)
-    strange = [head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)]
+    strange = [
+        head.path
+        for head in heads
+        if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)
+    ]
     silent = {head.path for head in heads if head.kind is None} - {*strange, *side_files}
     for head in heads:
         log.debug("%s: %s", head.path, head.kind or "no trace")
@@ -246,7 +271,11 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
             *strange,
             *(file for file in files if is_named_so(file) and may_be_side_file(file.name) and file not in side_files),
         ),
-        foreign=tuple(file for file in files if file.name not in own and (file in silent or kinds.kind_by_name(file.name) is not None)),
+        foreign=tuple(
+            file
+            for file in files
+            if file.name not in own and (file in silent or kinds.kind_by_name(file.name) is not None)
+        ),
     )
 
 
@@ -256,7 +285,9 @@ def own_outputs(folder: Path) -> frozenset[str]:
         listed = json.loads((folder / "summary.json").read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
-    return frozenset({"summary.json", *(name for name in listed if isinstance(name, str))} if isinstance(listed, list) else ())
+    return frozenset(
+        {"summary.json", *(name for name in listed if isinstance(name, str))} if isinstance(listed, list) else ()
+    )
 
 
 def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -276,14 +307,20 @@ def refuse_absent(names: Iterable[str]) -> None:
 
 
 def _absent(path: Path) -> InputError:
-    return InputError("there is no such file or folder", path=path, todo="give a folder or files; graphlink --help lists the verbs")
+    return InputError(
+        "there is no such file or folder", path=path, todo="give a folder or files; graphlink --help lists the verbs"
+    )
 
 
 def _inside(folder: Path) -> list[Path]:
     """List what is in a folder, but for hidden files."""
     if not _is_folder(folder):
         if folder.exists():
-            raise InputError("is neither a file nor a folder, but a pipe or a device", path=folder, todo="say what it is: --kineto or --et")
+            raise InputError(
+                "is neither a file nor a folder, but a pipe or a device",
+                path=folder,
+                todo="say what it is: --kineto or --et",
+            )
         raise _absent(folder)
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -311,7 +348,8 @@ def _looks_like(path: Path, *, needed: bool = False) -> str | None:
 def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) -> tuple[str, ...]:
     """Describe the recordings of other kinds than the one that is ``taken`` from the folders, in words."""
     return tuple(
-        f"{folder.path}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: read with {option}"
+        f"{folder.path}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: "
+        f"read with {option}"
         for folder in folders
         for kind, paths, option in (
             ("nsys export", folder.exports(needed=False) if exports_too else (), "--nsys"),
@@ -327,7 +365,9 @@ def _refuse_exports(folders: Sequence[_Folder], exports: Sequence[Path], hosts: 
     if not exports:
         others = f", nor in {few([str(folder.path) for folder in folders[1:]])}" if len(folders) > 1 else ""
         logs = [folder.path for folder in folders if folder.logs]
-        todo = f"give the worker logs with --paddle-logs {logs[0]}" if logs else "give the files with --kineto or --nsys"
+        todo = (
+            f"give the worker logs with --paddle-logs {logs[0]}" if logs else "give the files with --kineto or --nsys"
+        )
         raise InputError(f"no Kineto trace and no nsys export was found in it{others}", path=folders[0].path, todo=todo)
     if hosts:
         raise UsageError(

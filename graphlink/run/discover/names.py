@@ -1,8 +1,8 @@
 """Ranks in the names of files.
 
-A number is a rank only where the name says so: after ``rank`` (of the run: not after ``local_rank``, ``tp_rank`` and the like), ``et``,
-``kineto`` or ``trace.``, or where the numbers of all files are 0 to n - 1. Others are processes (PyTorch's own ``host_pid.time``), steps,
-devices (``mi250``) or dates.
+A number is a rank only where the name says so: after ``rank`` (of the run: not after ``local_rank``, ``tp_rank`` and
+the like), ``et``, ``kineto`` or ``trace.``, or where the numbers of all files are 0 to n - 1. Others are processes
+(PyTorch's own ``host_pid.time``), steps, devices (``mi250``) or dates.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNO
 _OTHERS: Final = "step|iter|epoch|pid|host|node|gpu|local"  # what is counted, where numbers are no ranks
 _INNER: Final = r"(?:(?P<inner>local|node|group|tp|pp|dp|ep|cp|sp|mp|dcp|etp|edp)[_.-]?)?"
 _RANK: Final = re.compile(
-    rf"(?<![a-z]){_INNER}rank[_.-]?(?P<rank>\d{{1,9}})(?!\d)(?:[_.-]?of[_.-]?(?P<world>\d{{1,9}})(?!\d))?", re.IGNORECASE
+    rf"(?<![a-z]){_INNER}rank[_.-]?(?P<rank>\d{{1,9}})(?!\d)(?:[_.-]?of[_.-]?(?P<world>\d{{1,9}})(?!\d))?",
+    re.IGNORECASE,
 )
 # et_0, et_plus_0, kineto0, trace.0
 _KIND: Final = re.compile(
-    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?!\d)", re.IGNORECASE
+    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?!\d)",
+    re.IGNORECASE,
 )
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times
 _DIGITS: Final = re.compile(r"\d+")
@@ -41,7 +43,9 @@ def is_named_as_recording(path: Path) -> bool:
 
 
 def named_rank(path: Path) -> int | None:
-    """Read the number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its folder's."""
+    """Read the number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its
+    folder's.
+    """
     found = _told(_stem(path)) or _rank_in(path.parent.name)
     return int(found["rank"]) if found else None
 
@@ -58,15 +62,18 @@ def named_world(path: Path) -> int | None:
 
 
 def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int] | None:
-    """Find the numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is ``told`` of any.
+    """Find the numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is
+    ``told`` of any.
 
-    That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder. Without any, the
-    number of a node and that of the rank on it: ``report_{node}_{local}``. None where there is no such number, or two that differ.
+    That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder.
+    Without any, the number of a node and that of the rank on it: ``report_{node}_{local}``. None where there is no such
+    number, or two that differ.
     """
     full = [
         numbers
         for numbers in _columns(paths)
-        if sorted(numbers) == list(range(len(paths))) and all(t in (None, n) for t, n in zip(told, numbers, strict=True))
+        if sorted(numbers) == list(range(len(paths)))
+        and all(t in (None, n) for t, n in zip(told, numbers, strict=True))
     ]
     if full:
         return full[0] if all(numbers == full[0] for numbers in full) else None
@@ -75,18 +82,20 @@ def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int
 
 
 def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
-    """Return rank = node x ranks a node + local rank where names have these two as ``_placed`` reads them; None where they do not tell."""
+    """Return rank = node x ranks a node + local rank where names have these two as ``_placed`` reads them; None where
+    they do not tell.
+    """
     found = _placed(paths)
     return None if found is None else [place.rank for place in found]
 
 
 def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] | None]:
-    """Return (node, local rank) of each of the files of a run, as their names tell; None for all where names do not tell, or numbers in
-    them are the ``ranks`` themselves, and for those of another rank than the names say."""
+    """Return (node, local rank) of each of the files of a run, as their names tell; None for all where names do not
+    tell, or numbers in them are the ``ranks`` themselves, and for those of another rank than the names say."""
     found = None if any(numbers == [*ranks] for numbers in _columns(paths)) else _placed(paths)
-    return [(one.node, one.local) if one.rank == rank else None for one, rank in zip(found or (), ranks, strict=False)] or [None] * len(
-        paths
-    )
+    return [
+        (one.node, one.local) if one.rank == rank else None for one, rank in zip(found or (), ranks, strict=False)
+    ] or [None] * len(paths)
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -96,16 +105,18 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def _placed(paths: Sequence[Path]) -> list[_Place] | None:
-    """Read the number of a node and of a rank on it in names that differ in these two alone, as ``report_0_3`` (node 0, local rank 3) or
-    ``report_03``.
+    """Read the number of a node and of a rank on it in names that differ in these two alone, as ``report_0_3`` (node 0,
+    local rank 3) or ``report_03``.
 
-    Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of them must be there,
-    or the digits could be of one number. None where the names do not tell.
+    Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of
+    them must be there, or the digits could be of one number. None where the names do not tell.
     """
     stems = [_stem(path) for path in paths]
     if len(paths) < 2 or len({_DIGITS.sub("0", stem) for stem in stems}) > 1 or _TIMES.search(stems[0]):
         return None
-    if any((found["inner"] or "node").lower() not in ("node", "local") for found in _RANK.finditer(stems[0])):  # of tensors, stages, ...
+    if any(
+        (found["inner"] or "node").lower() not in ("node", "local") for found in _RANK.finditer(stems[0])
+    ):  # of tensors, stages, ...
         return None
     columns = [column for column in zip(*map(_DIGITS.findall, stems), strict=True) if len(set(column)) > 1]
     if len(columns) == 1 and all(1 < len(text) < 6 for text in columns[0]):

@@ -33,10 +33,11 @@ _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The files of the ranks of Kineto traces, or nsys exports where there is no Kineto trace; and the side files of NCCL in the folders.
+    """The files of the ranks of Kineto traces, or nsys exports where there is no Kineto trace; and the side files of
+    NCCL in the folders.
 
-    ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth saying, such as
-    recordings that were left aside.
+    ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth
+    saying, such as recordings that were left aside.
     """
 
     ranks: tuple[Inputs, ...] = ()
@@ -79,13 +80,20 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
         for one, place in zip(device_of, placed, strict=True)
     )
     both = [*device_of, *host_of]
-    warnings = (*left_aside, *_named_otherwise(both), *_by_order(both), *(f"{found.path}: {found.what}" for found in apart))
+    warnings = (
+        *left_aside,
+        *_named_otherwise(both),
+        *_by_order(both),
+        *(f"{found.path}: {found.what}" for found in apart),
+    )
     missing = (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices))
     return Discovered(ranks, warnings=warnings, missing=missing)
 
 
 def refuse_world(head: Head, rank: int | None) -> None:
-    """Raise InputError where the file's ``rank``, or the number of ranks in its name, cannot be of a run as large as it says."""
+    """Raise InputError where the file's ``rank``, or the number of ranks in its name, cannot be of a run as large as it
+    says.
+    """
     named = named_world(head.path)
     world, told = (head.world_size, "it records") if head.world_size is not None else (named, "its name says")
     if world is None:
@@ -116,7 +124,9 @@ def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
 
 
 def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Sequence[int]) -> list[_Ranked]:
-    """Assign ranks by content, else by name, else in order of names: ranks that are ``wanted`` first, then those that are free."""
+    """Assign ranks by content, else by name, else in order of names: ranks that are ``wanted`` first, then those that
+    are free.
+    """
     paths = [head.path for head in heads]
     by_name = [None if rank is not None else named_rank(path) for path, rank in zip(paths, recorded, strict=True)]
     told = [rank if rank is not None else name for rank, name in zip(recorded, by_name, strict=True)]
@@ -128,14 +138,16 @@ def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Seque
     untold = sorted((k for k, rank in enumerate(told) if rank is None), key=lambda k: natural_order(paths[k]))
     by_order = dict(zip(untold, free, strict=False))
     return [
-        _Ranked(head, by_order[k], "order") if rank is None else _Ranked(head, rank, "name" if recorded[k] is None else "content")
+        _Ranked(head, by_order[k], "order")
+        if rank is None
+        else _Ranked(head, rank, "name" if recorded[k] is None else "content")
         for k, (head, rank) in enumerate(zip(heads, told, strict=True))
     ]
 
 
 def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ranked]:
-    """Assign ranks by what the ET's header says, by the process that a Kineto trace is of too, by the ET's collectives, or by name, in this
-    order."""
+    """Assign ranks by what the ET's header says, by the process that a Kineto trace is of too, by the ET's collectives,
+    or by name, in this order."""
     of_process = _of_same_process(devices, hosts)
     recorded = [head.rank if head.rank is not None else rank for head, rank in zip(hosts, of_process, strict=True)]
     untold = [k for k, rank in enumerate(recorded) if rank is None]
@@ -145,7 +157,9 @@ def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ra
 
 
 def _of_same_process(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[int | None]:
-    """Return the rank of the Kineto trace that has the ET's pid, where no other file of either kind has it: pids repeat over hosts."""
+    """Return the rank of the Kineto trace that has the ET's pid, where no other file of either kind has it: pids repeat
+    over hosts.
+    """
     devices_with = Counter(one.head.pid for one in devices)
     hosts_with = Counter(head.pid for head in hosts)
     rank_of: dict[int | None, int] = {
@@ -182,7 +196,9 @@ def _named_otherwise(files: Sequence[_Ranked]) -> list[str]:
 
 
 def _by_order(files: Sequence[_Ranked]) -> list[str]:
-    listed = [f"{one.head.path} (rank {one.rank})" for one in sorted(files, key=lambda one: one.rank) if one.by == "order"]
+    listed = [
+        f"{one.head.path} (rank {one.rank})" for one in sorted(files, key=lambda one: one.rank) if one.by == "order"
+    ]
     what = "neither content nor name tells the rank: in order of names"
     return [f"{what} {few(listed)}; name them kineto_R, et_R or with rank_R"] if listed else []
 

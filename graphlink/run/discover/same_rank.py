@@ -36,7 +36,9 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
         first, second = of_rank[again[0]][:2]
         more = f"; of {len(again) - 1:,} more ranks there are several, too" if len(again) > 1 else ""
         raise InputError(
-            f"is of rank {again[0]}, as is {first.path}{more}", path=second.path, todo=f"give one of the {what} of a rank, without the copy"
+            f"is of rank {again[0]}, as is {first.path}{more}",
+            path=second.path,
+            todo=f"give one of the {what} of a rank, without the copy",
         )
     apart_by, sets = runs
     (one, ones), (other, others), *_ = sets.items()
@@ -62,13 +64,16 @@ def refuse_copies(heads: Sequence[Head]) -> None:
 
 
 def of_other_runs(heads: Sequence[Head]) -> InputError | None:
-    """Return the error to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the
-    time."""
+    """Return the error to raise where recordings of one kind differ in what is the same in all of a run: number of
+    ranks, job, and the time."""
     worlds = [head.world_size or named_world(head.path) for head in heads]
     labels = (
         ("the number of ranks", [f"{world:,}" if world else None for world in worlds]),
         of_jobs([head.job for head in heads]),
-        ("the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]),
+        (
+            "the time",
+            [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)],
+        ),
     )
     for found in differences(heads, labels):
         return InputError(
@@ -96,8 +101,8 @@ def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[
 
 
 def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[str | None]]]:
-    """Yield what can distinguish runs, surest first, and its value for each file. Names do so only where ``several`` ranks
-    are repeated: one name that differs is a copy's."""
+    """Yield what can distinguish runs, surest first, and its value for each file. Names do so only where ``several``
+    ranks are repeated: one name that differs is a copy's."""
     yield "the number of ranks", [f"{head.world_size:,}" if head.world_size else None for head in heads]
     yield "the number of process groups", [f"{head.group_count:,}" if head.group_count else None for head in heads]
     yield _BACKEND, [head.backend for head in heads]
@@ -120,7 +125,10 @@ def _times(heads: Sequence[Head]) -> list[str | None]:
     for k, start in enumerate(starts):
         before = begin[starts[k - 1]] if k else start
         begin[start] = before if start - before <= APART_NS else start
-    return [None if head.start_ns not in begin else f"{(begin[head.start_ns] - starts[0]) / 60e9:,.0f} min" for head in heads]
+    return [
+        None if head.start_ns not in begin else f"{(begin[head.start_ns] - starts[0]) / 60e9:,.0f} min"
+        for head in heads
+    ]
 
 
 def _few(heads: Sequence[Head]) -> str:

@@ -57,7 +57,9 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
     pipe = next((path for path in files if path.exists() and not path.is_file()), None)
     if pipe is not None:
         raise InputError(
-            "is no file but a pipe or a device", path=pipe, todo="give a file: side files are looked into before they are read"
+            "is no file but a pipe or a device",
+            path=pipe,
+            todo="give a file: side files are looked into before they are read",
         )
     head_of = dict(zip(files, at_once(read_dump_head, files), strict=True))
     out: dict[Path, DumpHead] = {}
@@ -78,7 +80,9 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Discovered:
-    """Pair ``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
+    """Pair ``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and
+    communicators of files.
+    """
     only_found = {dump.path for dump in found} - {dump.path for dump in named}
     dumps = {dump.path: dump for dump in (*found, *named)}.values()
     if not dumps:
@@ -122,12 +126,16 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
 
 
 def _traces(ranks: Sequence[Inputs]) -> list[Head]:
-    """Return the header of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
+    """Return the header of each recording, with the rank as recorded, else as named or given. What may be a pipe is not
+    looked into.
+    """
     heads = {head.path: head for head in read_heads([one.recording for one in ranks if one.recording.is_file()])}
     out = []
     for one in ranks:
         head = heads.get(one.recording, Head(one.recording, None))
-        out.append(replace(head, rank=next((n for n in (head.rank, one.rank, one.expected_rank) if n is not None), None)))
+        out.append(
+            replace(head, rank=next((n for n in (head.rank, one.rank, one.expected_rank) if n is not None), None))
+        )
     return out
 
 
@@ -154,7 +162,9 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
         for communicator, own in _own(dump):
             seen[communicator.key].add(own)
     everyone = set(range(world))
-    return frozenset(key for key, ranks in seen.items() if sizes.get(key, world) == world and (key in sizes or ranks == everyone))
+    return frozenset(
+        key for key, ranks in seen.items() if sizes.get(key, world) == world and (key in sizes or ranks == everyone)
+    )
 
 
 def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> set[int]:
@@ -172,12 +182,14 @@ def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
 
 def _sizes(dumps: Collection[DumpHead]) -> dict[str, int]:
     """Return the numbers of ranks of communicators that are recorded."""
-    return {communicator.key: communicator.size for dump in dumps for communicator, _ in _own(dump) if communicator.size}
+    return {
+        communicator.key: communicator.size for dump in dumps for communicator, _ in _own(dump) if communicator.size
+    }
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
-    """Return for each communicator the global ranks in its order, where each rank that made calls is known; side files of all ranks are
-    given."""
+    """Return for each communicator the global ranks in its order, where each rank that made calls is known; side files
+    of all ranks are given."""
     place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes = _sizes(dumps)
     for dump, numbers in zip(dumps, told, strict=True):
@@ -192,7 +204,9 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
     return out
 
 
-def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _members_of(
+    dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
     keys = sorted({communicator.key for dump in dumps for communicator, _ in dump.members} & members.keys())
     return tuple((key, members[key]) for key in keys)
 
@@ -204,4 +218,8 @@ def _none(path: Path) -> InputError:
     kind = kinds.ALL.get(looks_like(path) or "")
     if kind is not None and kind is not kinds.NCCL:
         return InputError(f"is {kind.what}, not a side file of NCCL", path=path, todo=kind.todo)
-    return InputError(f"is {what or 'no side file of NCCL or the Flight Recorder'}", path=path, todo="docs/nccl.md says which are read")
+    return InputError(
+        f"is {what or 'no side file of NCCL or the Flight Recorder'}",
+        path=path,
+        todo="docs/nccl.md says which are read",
+    )

@@ -1,6 +1,8 @@
-"""Recordings on other file systems while they are found and paired: their beginnings, in a folder of this machine that looks like theirs.
+"""Recordings on other file systems while they are found and paired: their beginnings, in a folder of this machine that
+looks like theirs.
 
-All that is asked of them until their ranks are known is in their headers; so the same code answers as for files of this machine.
+All that is asked of them until their ranks are known is in their headers; so the same code answers as for files of this
+machine.
 """
 
 from __future__ import annotations
@@ -46,12 +48,15 @@ class Standins:
             UsageError: its file system needs a package that is not there.
         """
         both = [name for name in (*recordings.kineto, *recordings.et) if files.is_url(name)]
-        self._add([one for name in both for one in (files.found(name) if files.is_pattern(name) else [files.remote(name)])])
+        self._add(
+            [one for name in both for one in (files.found(name) if files.is_pattern(name) else [files.remote(name)])]
+        )
         self._add([one for name in filter(files.is_url, recordings.nccl) for one in _side_files(name)])
         for url in self._folders(recordings.folders):
             self._fill(url)
         kineto, et, nccl, folders = (
-            tuple(map(self._name, names)) for names in (recordings.kineto, recordings.et, recordings.nccl, recordings.folders)
+            tuple(map(self._name, names))
+            for names in (recordings.kineto, recordings.et, recordings.nccl, recordings.folders)
         )
         return replace(recordings, kineto=kineto, et=et, nccl=nccl, folders=folders)
 
@@ -63,7 +68,11 @@ class Standins:
         """
         for path in found.exports:
             if path in self._remotes:
-                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].name, todo="copy it here first")
+                raise UsageError(
+                    "nsys exports are read from this machine only",
+                    path=self._remotes[path].name,
+                    todo="copy it here first",
+                )
         return replace(
             found,
             ranks=tuple(
@@ -88,11 +97,17 @@ class Standins:
     def _folders(self, names: Sequence[str]) -> list[str]:
         out = []
         for url in filter(files.is_url, names):
-            out += (files.folders(url) or [one.name for one in files.found(url)]) if files.is_pattern(url) else [url.rstrip("/")]
+            out += (
+                (files.folders(url) or [one.name for one in files.found(url)])
+                if files.is_pattern(url)
+                else [url.rstrip("/")]
+            )
         return out
 
     def _fill(self, url: str) -> None:
-        """Make stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
+        """Make stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording
+        itself.
+        """
         if files.is_file(url):
             self._add([files.remote(url)])
             return

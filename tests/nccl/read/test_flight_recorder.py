@@ -1,7 +1,7 @@
 """Dumps of PyTorch's Flight Recorder: real ones of gloo, written ones whose truth is known, and pickles that mean harm.
 
-``real/``: rank 1 of two, PyTorch 2.13, gloo on CPU: all_reduce of 8, all_gather of 6, all_reduce of 3 x 5 BFloat16 in the group "pair",
-barrier; ``_dump_fr_trace(True, False, False)`` and ``_dump_fr_trace_json()``.
+``real/``: rank 1 of two, PyTorch 2.13, gloo on CPU: all_reduce of 8, all_gather of 6, all_reduce of 3 x 5 BFloat16 in
+the group "pair", barrier; ``_dump_fr_trace(True, False, False)`` and ``_dump_fr_trace_json()``.
 """
 
 from __future__ import annotations
@@ -76,12 +76,24 @@ def test_real_dumps_of_gloo(form: str) -> None:
         {},
         (),
     )
-    assert [(group.key, group.desc, group.ranks) for group in dump.communicators] == [("0", "default_pg", None), ("1", "pair", None)]
+    assert [(group.key, group.desc, group.ranks) for group in dump.communicators] == [
+        ("0", "default_pg", None),
+        ("1", "pair", None),
+    ]
     assert texts(dump, calls.function) == ["allreduce", "allgather", "allreduce", "barrier"]
     assert texts(dump, calls.dtype) == ["Float", "Float", "BFloat16", ""]
-    assert (calls.communicator.tolist(), calls.seq.tolist(), calls.rank.tolist()) == ([0, 0, 1, 0], [1, 2, 1, 3], [1] * 4)
+    assert (calls.communicator.tolist(), calls.seq.tolist(), calls.rank.tolist()) == (
+        [0, 0, 1, 0],
+        [1, 2, 1, 3],
+        [1] * 4,
+    )
     assert (calls.count.tolist(), calls.bytes.tolist()) == ([8, 6, 15, NOWHERE], [32, 48, 30, NOWHERE])
-    assert calls.start_ns.tolist() == [1795307787541607147, 1795307787542268126, 1795307787542652856, 1795307787543257211]
+    assert calls.start_ns.tolist() == [
+        1795307787541607147,
+        1795307787542268126,
+        1795307787542652856,
+        1795307787543257211,
+    ]
     assert calls.end_ns.tolist() == [0] * 4
 
 
@@ -138,17 +150,24 @@ def test_a_recorder_that_recorded_nothing_still_lists_groups(tmp_path: Path) -> 
 
 def test_early_recorders_wrote_a_bare_list_and_one_sequence_number(tmp_path: Path) -> None:
     early = [
-        {"profiling_name": "nccl:all_reduce", "pg_id": 2, "seq_id": seq, "input_sizes": [[4]], "input_dtypes": ["Half"]} for seq in (8, 9)
+        {"profiling_name": "nccl:all_reduce", "pg_id": 2, "seq_id": seq, "input_sizes": [[4]], "input_dtypes": ["Half"]}
+        for seq in (8, 9)
     ]
     (tmp_path / "x").write_bytes(pickle.dumps(early, 2))
     dump = read_dump(tmp_path / "x")
-    assert ([group.key for group in dump.communicators], dump.calls.seq.tolist(), dump.calls.bytes.tolist()) == (["2"], [8, 9], [8, 8])
+    assert ([group.key for group in dump.communicators], dump.calls.seq.tolist(), dump.calls.bytes.tolist()) == (
+        ["2"],
+        [8, 9],
+        [8, 8],
+    )
     assert dump.warnings == ("its version is not said: 2.x is known, other fields may be missing",)
 
 
 def test_what_is_no_entry_is_counted(tmp_path: Path) -> None:
     for write in (WRITERS["json"], WRITERS["pickle 2"]):
-        (tmp_path / "x").write_bytes(write(WHOLE | {"entries": [ENTRIES[0], 7, None, {"profiling_name": 3}], "version": "1.0"}))
+        (tmp_path / "x").write_bytes(
+            write(WHOLE | {"entries": [ENTRIES[0], 7, None, {"profiling_name": 3}], "version": "1.0"})
+        )
         dump = read_dump(tmp_path / "x")
         assert (dump.events, dump.left_out) == (4, {"entries that are no objects": 2, "entries without a name": 1})
         assert dump.warnings == ("its version is another one: 2.x is known, other fields may be missing",)
@@ -180,7 +199,10 @@ def short(text: bytes) -> bytes:
 def hostile(mark: Path) -> dict[str, bytes]:
     command = short(f"touch {mark}".encode())
     return {
-        **{f"REDUCE, protocol {number}": pickle.dumps({"entries": [], "pg_config": Runs(mark)}, number) for number in (2, 3, 4, 5)},
+        **{
+            f"REDUCE, protocol {number}": pickle.dumps({"entries": [], "pg_config": Runs(mark)}, number)
+            for number in (2, 3, 4, 5)
+        },
         "NEWOBJ": pickle.dumps({"pg_config": Slots()}, 2),
         "NEWOBJ_EX": around(b"cos\nsystem\n(" + command + b"t}\x92"),
         "GLOBAL": around(b"cos\nsystem\n"),
@@ -250,7 +272,14 @@ def test_values_that_hold_themselves_or_are_deep_are_read(tmp_path: Path) -> Non
     itself = b"]q\x00h\x00a"
     deep = b"]" * 100_000 + b"a" * 99_999
     nested = (
-        short(b"entries") + b"](}" + short(b"profiling_name") + short(b"nccl:all_reduce") + b"s}" + short(b"profiling_name") + deep + b"se"
+        short(b"entries")
+        + b"](}"
+        + short(b"profiling_name")
+        + short(b"nccl:all_reduce")
+        + b"s}"
+        + short(b"profiling_name")
+        + deep
+        + b"se"
     )
     sizes = b"}" + short(b"profiling_name") + short(b"nccl:send 0->1") + b"s" + short(b"input_sizes") + itself + b"s"
     for entries in (nested, short(b"entries") + b"](" + sizes + b"e", short(b"entries") + itself):
@@ -262,7 +291,10 @@ def test_values_that_hold_themselves_or_are_deep_are_read(tmp_path: Path) -> Non
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner) | st.lists(inner).map(tuple)
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.tuples(inner, inner)
+        | st.lists(inner).map(tuple)
     ),
     max_leaves=20,
 )

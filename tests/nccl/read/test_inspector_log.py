@@ -17,7 +17,9 @@ from graphlink.read.nccl_kinds import DumpKind
 EPOCH_US = 1752867229235059  # as in NCCL's README
 
 
-def line(kind: str, perf: dict[str, Any], comm: str = "0xb07ad3f00dcafe00", rank: int = 4, **header: Any) -> dict[str, Any]:
+def line(
+    kind: str, perf: dict[str, Any], comm: str = "0xb07ad3f00dcafe00", rank: int = 4, **header: Any
+) -> dict[str, Any]:
     return {
         "header": {"id": comm, "rank": rank, "n_ranks": 8, "nnodes": 1} | header,
         "metadata": {"inspector_output_format_version": "v4.0", "git_rev": "x", "rec_mechanism": "nccl_profiler_interface",
@@ -26,26 +28,52 @@ def line(kind: str, perf: dict[str, Any], comm: str = "0xb07ad3f00dcafe00", rank
     }  # fmt: skip
 
 
-def collective(name: str, number: int, size: int, took_us: int, source: str = "kernel_gpu", **more: Any) -> dict[str, Any]:
-    perf = {"coll": name, "coll_sn": number, "coll_msg_size_bytes": size, "coll_exec_time_us": took_us, "coll_timing_source": source}
+def collective(
+    name: str, number: int, size: int, took_us: int, source: str = "kernel_gpu", **more: Any
+) -> dict[str, Any]:
+    perf = {
+        "coll": name,
+        "coll_sn": number,
+        "coll_msg_size_bytes": size,
+        "coll_exec_time_us": took_us,
+        "coll_timing_source": source,
+    }
     return line("coll_perf", perf | {"coll_algobw_gbs": 1.5, "coll_busbw_gbs": 2.5} | more.pop("verbose", {}), **more)
 
 
 VERBOSE = {
-    "event_trace_sn": {"coll_start_sn": 1, "coll_stop_sn": 2, "kernel_events": [{"channel_id": 0, "kernel_start_sn": 3}]},
+    "event_trace_sn": {
+        "coll_start_sn": 1,
+        "coll_stop_sn": 2,
+        "kernel_events": [{"channel_id": 0, "kernel_start_sn": 3}],
+    },
     "event_trace_ts": {
         "coll_start_ts": EPOCH_US,
         "coll_stop_ts": EPOCH_US + 5,
         "kernel_events": [
-            {"channel_id": channel, "kernel_start_ts": EPOCH_US + 122 + channel, "kernel_stop_ts": EPOCH_US + 40752, "kernel_record_ts": 1}
+            {
+                "channel_id": channel,
+                "kernel_start_ts": EPOCH_US + 122 + channel,
+                "kernel_stop_ts": EPOCH_US + 40752,
+                "kernel_record_ts": 1,
+            }
             for channel in range(2)
         ],
     },
 }
-POINT = {"p2p": "Send", "p2p_sn": 5, "p2p_peer": 3, "p2p_msg_size_bytes": 64, "p2p_exec_time_us": 9, "p2p_timing_source": "kernel_cpu"}
+POINT = {
+    "p2p": "Send",
+    "p2p_sn": 5,
+    "p2p_peer": 3,
+    "p2p_msg_size_bytes": 64,
+    "p2p_exec_time_us": 9,
+    "p2p_timing_source": "kernel_cpu",
+}
 LINES = [
     collective("AllReduce", 1407, 17179869184, 61974, comm_name="tp"),
-    collective("ReduceScatter", 1231, 2147483648, 41057, verbose=VERBOSE, comm="0x7f8c496ae9f661", rank=2, comm_name="unknown"),
+    collective(
+        "ReduceScatter", 1231, 2147483648, 41057, verbose=VERBOSE, comm="0x7f8c496ae9f661", rank=2, comm_name="unknown"
+    ),
     collective("AllGather", 1408, 8192, 12, "collective_cpu"),
     line("p2p_perf", POINT, comm_name="tp"),
 ]
@@ -82,7 +110,11 @@ def test_every_field_is_read(tmp_path: Path, indent: int | None) -> None:
 
 
 def test_what_later_versions_list_in_a_call(tmp_path: Path) -> None:
-    kernel = {"event_type": "KernelCh", "channel_id": 1, "event_trace_ts": {"kernel_start_ts": EPOCH_US, "kernel_stop_ts": EPOCH_US + 3}}
+    kernel = {
+        "event_type": "KernelCh",
+        "channel_id": 1,
+        "event_trace_ts": {"kernel_start_ts": EPOCH_US, "kernel_stop_ts": EPOCH_US + 3},
+    }
     events = [kernel, {"event_type": "ProxyOp", "proxy_id": 5, "proxy_states": []}]
     (tmp_path / "x.log").write_text(json.dumps(collective("AllReduce", 1, 2, 3, verbose={"events": events})))
     dump = read_dump(tmp_path / "x.log")
@@ -106,7 +138,13 @@ def test_a_cut_log_and_lines_of_others_are_counted(tmp_path: Path, indent: int |
 
 
 def test_values_of_other_types_are_not_recorded(tmp_path: Path) -> None:
-    bad = {"coll": 7, "coll_sn": "x", "coll_msg_size_bytes": 1 << 63, "coll_exec_time_us": "nan", "coll_timing_source": None}
+    bad = {
+        "coll": 7,
+        "coll_sn": "x",
+        "coll_msg_size_bytes": 1 << 63,
+        "coll_exec_time_us": "nan",
+        "coll_timing_source": None,
+    }
     other = line("coll_perf", bad, comm="no hash", rank=-4) | {"metadata": {"hostname": 3, "pid": None}}
     (tmp_path / "x.log").write_text(json.dumps(other))
     dump = read_dump(tmp_path / "x.log")

@@ -28,10 +28,14 @@ HASH = 12715772615376301750  # above 2**63
 
 def event(name: str, cat: str, ph: str, ts: float, args: str = "", ident: int = 0) -> str:
     tail = f', "args": {{{args}}}' if args else ""
-    return f'{{"name": "{name}", "cat": "{cat}", "ph": "{ph}", "id": {ident}, "pid": 77, "tid": 1, "ts": {ts:f}{tail}}},'
+    return (
+        f'{{"name": "{name}", "cat": "{cat}", "ph": "{ph}", "id": {ident}, "pid": 77, "tid": 1, "ts": {ts:f}{tail}}},'
+    )
 
 
-def span(name: str, cat: str, begin: float, end: float, args: str = "", within: list[str] | None = None, ident: int = 0) -> list[str]:
+def span(
+    name: str, cat: str, begin: float, end: float, args: str = "", within: list[str] | None = None, ident: int = 0
+) -> list[str]:
     return [event(name, cat, "b", begin, args, ident), *(within or []), event(name, cat, "e", end, ident=ident)]
 
 
@@ -106,21 +110,32 @@ def test_every_event_has_its_place(tmp_path: Path) -> None:
     calls = dump.calls
     assert (calls.communicator.tolist(), calls.rank.tolist(), calls.seq.tolist()) == ([0, 1], [3, 1], [0, 0])
     assert (texts(dump, calls.function), texts(dump, calls.dtype)) == (["allreduce"] * 2, ["BFloat16"] * 2)
-    assert (texts(dump, calls.algorithm), texts(dump, calls.protocol), calls.channels.tolist()) == (["RING"] * 2, ["LL128"] * 2, [2, 2])
+    assert (texts(dump, calls.algorithm), texts(dump, calls.protocol), calls.channels.tolist()) == (
+        ["RING"] * 2,
+        ["LL128"] * 2,
+        [2, 2],
+    )
     assert (calls.count.tolist(), calls.bytes.tolist(), calls.peer.tolist()) == ([1000] * 2, [2000] * 2, [NOWHERE] * 2)
     assert (calls.start_ns.tolist(), calls.end_ns.tolist()) == ([13_000, 40_000], [14_000, 41_000])
     kernels = dump.kernels
     assert (kernels.call.tolist(), kernels.channel.tolist()) == ([0, 0, 1], [0, 1, 0])
-    assert (kernels.start_ns.tolist(), kernels.end_ns.tolist()) == ([30_000, 30_000, 50_000], [0, 0, 0]), "30.0005 us rounds to even"
+    assert (kernels.start_ns.tolist(), kernels.end_ns.tolist()) == ([30_000, 30_000, 50_000], [0, 0, 0]), (
+        "30.0005 us rounds to even"
+    )
     assert kernels.gpu_start_ns.tolist() == [10**18, 10**18 + 7, 10**18 + 9]
     proxies = dump.proxies
     assert (proxies.call.tolist(), proxies.sends.tolist()) == ([0, 0, NOWHERE], [True, False, True])
-    assert (proxies.peer.tolist(), proxies.channel.tolist(), proxies.bytes.tolist()) == ([2, 0, 2], [1, 1, 1], [4096] * 3)
+    assert (proxies.peer.tolist(), proxies.channel.tolist(), proxies.bytes.tolist()) == (
+        [2, 0, 2],
+        [1, 1, 1],
+        [4096] * 3,
+    )
     steps = dump.steps
     assert [
         (proxy, step, State(state).name, start, end)
         for proxy, step, state, start, end in zip(
-            *(column.tolist() for column in (steps.proxy, steps.step, steps.state, steps.start_ns, steps.end_ns)), strict=True
+            *(column.tolist() for column in (steps.proxy, steps.step, steps.state, steps.start_ns, steps.end_ns)),
+            strict=True,
         )
     ] == [
         (1, 9, "RECEIVE", 19_000, 20_000),
@@ -144,7 +159,9 @@ def quoted(line: str) -> str:
 @pytest.mark.parametrize("end", ["", "{}]", "{}\n]\n", "]\n", "{} ]"])
 @pytest.mark.parametrize("change", [str, quoted, lambda line: line + "\r"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
-def test_all_ways_to_write_it_say_the_same(tmp_path: Path, end: str, change: Callable[[str], str], pack: Callable[[bytes], bytes]) -> None:
+def test_all_ways_to_write_it_say_the_same(
+    tmp_path: Path, end: str, change: Callable[[str], str], pack: Callable[[bytes], bytes]
+) -> None:
     plain = read_dump(written(tmp_path / "x.json", EVENTS))
     path = written(tmp_path / "x.json", [change(line) for line in EVENTS], end)
     path.write_bytes(pack(path.read_bytes()))
@@ -207,8 +224,12 @@ def test_an_event_after_the_end_of_a_call_is_not_of_it(tmp_path: Path) -> None:
 
 
 def test_steps_without_times_are_left_out(tmp_path: Path) -> None:
-    steps = [*span("SendGpuWait", "NET", 20, 0, '"Step": 4'), *span("SendPeerWait", "NET", 0, 22, '"Step": 4'),
-             *span("SendWait", "NET", 22, 21, '"Step": 4'), *span("SendBufferWait", "NET", 18, 20, '"Step": 4')]  # fmt: skip
+    steps = [
+        *span("SendGpuWait", "NET", 20, 0, '"Step": 4'),
+        *span("SendPeerWait", "NET", 0, 22, '"Step": 4'),
+        *span("SendWait", "NET", 22, 21, '"Step": 4'),
+        *span("SendBufferWait", "NET", 18, 20, '"Step": 4'),
+    ]
     dump = read_dump(written(tmp_path / "x.json", coll(1, 2, 0, span("ProgressSend", "PROXY", 19, 25, OP_ARGS, steps))))
     assert len(dump.steps.proxy) == 0
     assert dump.left_out == {"steps without a time": 4, "steps that end before they begin": 2, "NET SendBufferWait": 2}
@@ -218,16 +239,24 @@ def test_older_proxy_ops_have_other_names(tmp_path: Path) -> None:
     states = ', "POSTED": {"step": 1, "ts": 1.0}, "DONE": {"step": 8, "ts": 2.0}'
     events = coll(1, 2, 0, span("Recv", "PROXY", 19, 25, OP_ARGS + states))
     dump = read_dump(written(tmp_path / "x.json", [line.replace("nChannels", "nMaxChannels") for line in events]))
-    assert (dump.proxies.sends.tolist(), dump.proxies.call.tolist(), dump.calls.channels.tolist()) == ([False], [0], [2])
+    assert (dump.proxies.sends.tolist(), dump.proxies.call.tolist(), dump.calls.channels.tolist()) == (
+        [False],
+        [0],
+        [2],
+    )
 
 
 def test_values_of_other_types_are_not_recorded(tmp_path: Path) -> None:
-    args = '"SeqNum": -1, "CommHash": "x", "Rank": 99999999999, "Count": 18446744073709551615, "Datatype": 3, "nChannels": null'
+    args = (
+        '"SeqNum": -1, "CommHash": "x", "Rank": 99999999999, "Count": 18446744073709551615, "Datatype": 3, '
+        '"nChannels": null'
+    )
     dump = read_dump(written(tmp_path / "x.json", span("AllReduce", "COLL", 1e300, 2, args)))
     calls = dump.calls
-    assert [column.tolist() for column in (calls.communicator, calls.rank, calls.seq, calls.count, calls.bytes, calls.channels)] == [
-        [NOWHERE]
-    ] * 6
+    assert [
+        column.tolist()
+        for column in (calls.communicator, calls.rank, calls.seq, calls.count, calls.bytes, calls.channels)
+    ] == [[NOWHERE]] * 6
     assert (calls.start_ns.tolist(), calls.end_ns.tolist(), texts(dump, calls.dtype)) == ([0], [2000], [""])
 
 
@@ -245,7 +274,9 @@ def test_the_real_dump_of_four_ranks() -> None:
     assert ring == [(rank, way, (rank + by) % 4) for rank in range(4) for way, by in (("send", 1), ("recv", -1))]
     assert set(calls.bytes.tolist()) == {1 << 30}
     zeros = len(re.findall(rb'"ts": 0\.000000', REAL.read_bytes()))
-    assert zeros == 140 == int((kernels.end_ns == 0).sum()) + 4 + 8, "ends of KernelCh, begins of KernelLaunch and P2P_API"
+    assert zeros == 140 == int((kernels.end_ns == 0).sum()) + 4 + 8, (
+        "ends of KernelCh, begins of KernelLaunch and P2P_API"
+    )
     assert np.unique(kernels.call, return_counts=True)[1].tolist() == [16] * 8
     rank = calls.rank[kernels.call]
     offsets = kernels.gpu_start_ns - kernels.start_ns
@@ -256,7 +287,9 @@ def test_the_real_dump_of_four_ranks() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 1), st.integers(0, 2)), max_size=40))
 def test_pairs_are_those_of_a_walk_through_the_file(rows: list[tuple[int, int, int, int]]) -> None:
-    category, name, ident, phase = (np.array(column, np.int32) for column in (zip(*rows, strict=True) if rows else ([], [], [], [])))
+    category, name, ident, phase = (
+        np.array(column, np.int32) for column in (zip(*rows, strict=True) if rows else ([], [], [], []))
+    )
     wanted = [NOWHERE] * len(rows)
     open_: dict[tuple[int, int, int], int] = {}
     for at, (*key, kind) in enumerate(rows):
@@ -279,7 +312,10 @@ def test_what_is_inside_is_what_a_walk_finds(phases: list[str]) -> None:
         current = current + 1 if phase == "b" else current
         if phase == "o":
             wanted.append(current)
-    ended = [row != NOWHERE and end[begins[row]] != NOWHERE and end[begins[row]] < place for row, place in zip(wanted, at, strict=True)]
+    ended = [
+        row != NOWHERE and end[begins[row]] != NOWHERE and end[begins[row]] < place
+        for row, place in zip(wanted, at, strict=True)
+    ]
     wanted = [NOWHERE if over else row for row, over in zip(wanted, ended, strict=True)]
     assert inside(np.array(begins, np.int64), end[begins] if begins else np.zeros(0, np.int64), at).tolist() == wanted
 

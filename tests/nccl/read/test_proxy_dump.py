@@ -32,12 +32,21 @@ class Written:
     def beside(self, collective: str, *, begins: bool) -> str:
         channels = ' "totalChannels": 2,' if begins else ""
         return (
-            f', "chunkSize": 131072, "totalSteps": 4,{channels} "collectiveName": "{collective}" , "totalbytes": -7 ,  "proto": 2'
+            f', "chunkSize": 131072, "totalSteps": 4,{channels} "collectiveName": "{collective}" , "totalbytes": -7 ,  '
+            '"proto": 2'
             if self.pr
             else ""
         )
 
-    def step(self, name: str, channel: int, times_us: list[float], collective: str = "allreduce-1", op: int = 4, slot: int = 9) -> None:
+    def step(
+        self,
+        name: str,
+        channel: int,
+        times_us: list[float],
+        collective: str = "allreduce-1",
+        op: int = 4,
+        slot: int = 9,
+    ) -> None:
         """``times_us``: when each state begins, and the end of the last."""
         states = SEND if name.startswith("Send") else RECEIVE
         head = f'"cat": "NET", "ph": "%s", "id": {self.number}, "pid": {channel}, "tid": 1, "ts": %f'
@@ -54,14 +63,16 @@ class Written:
         args = ', "args": { "added": 3 }' if name == "Append" else ""
         for phase, ts, more in (("b", begin, args), ("e", end, "")):
             self.lines.append(
-                f'{{"name": "{name}", "cat": "NET", "ph": "{phase}", "id": {self.number}, "pid": -1, "tid": 1, "ts": {ts:f}{more} }},'
+                f'{{"name": "{name}", "cat": "NET", "ph": "{phase}", "id": {self.number}, "pid": -1, "tid": 1, "ts": '
+                f"{ts:f}{more} }},"
             )
         self.number += 1
 
     def collective(self, name: str, number: int, begin: float, end: float) -> None:
         for phase, ts in (("b", begin), ("e", end)):
             self.lines.append(
-                f'{{"name": "{name}-{number}", "cat": "COL", "id": {number}, "ph": "{phase}", "pid": -1, "tid": 1, "ts": {ts:f} }},'
+                f'{{"name": "{name}-{number}", "cat": "COL", "id": {number}, "ph": "{phase}", "pid": -1, "tid": 1, '
+                f'"ts": {ts:f} }},'
             )
 
     def read(self, path: Path) -> Dump:
@@ -81,7 +92,8 @@ def steps_of(dump: Dump) -> list[tuple[int, int, str, int, int]]:
     steps = dump.steps
     columns = (steps.proxy, steps.step, steps.state, steps.start_ns, steps.end_ns)
     return [
-        (proxy, step, State(state).name, start, end) for proxy, step, state, start, end in zip(*(c.tolist() for c in columns), strict=True)
+        (proxy, step, State(state).name, start, end)
+        for proxy, step, state, start, end in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
@@ -118,7 +130,11 @@ def test_steps_make_ops_and_ops_belong_to_calls(tmp_path: Path, pr: bool) -> Non
     dump = out.read(tmp_path / "x.json")
     assert (dump.kind, dump.communicators, dump.warnings) == (DumpKind.PROXY, (), ())
     proxies = dump.proxies
-    assert (proxies.peer.tolist(), proxies.channel.tolist(), proxies.sends.tolist()) == ([1, 2, 1], [3] * 3, [True, False, True])
+    assert (proxies.peer.tolist(), proxies.channel.tolist(), proxies.sends.tolist()) == (
+        [1, 2, 1],
+        [3] * 3,
+        [True, False, True],
+    )
     assert proxies.bytes.tolist() == [NOWHERE] * 3, "totalbytes is not what goes over the wire"
     assert steps_of(dump) == STEPS
     assert dump.left_out == {"NET BufferWait": 8, "NET Idle": 2, "NET Append": 2}
@@ -129,7 +145,11 @@ def test_steps_make_ops_and_ops_belong_to_calls(tmp_path: Path, pr: bool) -> Non
     assert proxies.call.tolist() == [0, 0, 1]
     assert (texts(dump, calls.function), calls.seq.tolist()) == (["allreduce", "broadcast"], [1, 2])
     assert (calls.start_ns.tolist(), calls.end_ns.tolist()) == ([4_990_000, 5_990_000], [5_019_000, 6_004_000])
-    assert (texts(dump, calls.protocol), calls.channels.tolist(), calls.communicator.tolist()) == (["Simple"] * 2, [2, 2], [NOWHERE] * 2)
+    assert (texts(dump, calls.protocol), calls.channels.tolist(), calls.communicator.tolist()) == (
+        ["Simple"] * 2,
+        [2, 2],
+        [NOWHERE] * 2,
+    )
 
 
 def test_a_cut_dump_has_calls_by_the_names_that_steps_say(tmp_path: Path) -> None:
@@ -172,7 +192,10 @@ def test_collectives_before_the_first_step_have_another_zero(tmp_path: Path) -> 
     out.collective("allreduce", 3, 500, 600)
     dump = out.read(tmp_path / "x.json")
     assert dump.calls.start_ns.tolist() == [0, 0, 500_000]
-    assert dump.warnings[0] == "2 collectives came before the profiler set its clock to zero again: their times are not used"
+    assert (
+        dump.warnings[0]
+        == "2 collectives came before the profiler set its clock to zero again: their times are not used"
+    )
     assert len(dump.steps.proxy) == 2
 
 
@@ -219,7 +242,9 @@ STEP_ROWS = st.lists(st.tuples(*[st.integers(0, 1)] * 3, st.integers(0, 4)), max
 
 @given(STEP_ROWS)
 def test_ops_are_those_of_a_walk_through_the_file(rows: list[tuple[int, int, int, int]]) -> None:
-    peer, channel, slot, step = (np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else [()] * 4))
+    peer, channel, slot, step = (
+        np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else [()] * 4)
+    )
     same = np.zeros(len(rows), np.int64)
     wanted, last, count = [], {}, 0
     for *key, number in rows:

@@ -38,7 +38,8 @@ FILES: dict[str, tuple[DumpKind, bytes]] = {
     "Flight Recorder, JSON": (DumpKind.FLIGHT_RECORDER, json.dumps(WHOLE).encode()),
 }
 OTHERS = {
-    "CoMMA": b'[{"args": {"size": 4}, "cat": "COLL", "comm_hash": "0x1", "dur": 5, "name": "AllReduce", "ph": "X", "pid": 1, "ts": 2}]',
+    "CoMMA": b'[{"args": {"size": 4}, "cat": "COLL", "comm_hash": "0x1", "dur": 5, "name": "AllReduce", "ph": "X", '
+    b'"pid": 1, "ts": 2}]',
     "other plugin": b'{"type": "CollApi", "func": "AllReduce", "commId": 5, "start": {"ts": 12.5}}\n' * 3,
     "Prometheus": b'# HELP nccl_algorithm_bandwidth_gbs x\nnccl_algorithm_bandwidth_gbs{rank="4"} 2\n',
 }
@@ -73,7 +74,10 @@ def test_files_of_other_tools_are_refused_by_name(tmp_path: Path, name: str) -> 
     path.write_bytes(OTHERS[name])
     assert read_dump_head(path) is None
     assert looks_like(path) == "nccl", "no trace"
-    with pytest.raises(InputError, match={"CoMMA": "CoMMA", "other plugin": "another profiler plugin", "Prometheus": "Prometheus"}[name]):
+    with pytest.raises(
+        InputError,
+        match={"CoMMA": "CoMMA", "other plugin": "another profiler plugin", "Prometheus": "Prometheus"}[name],
+    ):
         read_dump(path)
 
 
@@ -87,7 +91,10 @@ def head_of(path: Path, text: bytes) -> DumpHead:
 def test_heads_say_who_wrote_the_file(tmp_path: Path) -> None:
     plugin = head_of(tmp_path / "a", FILES["plugin"][1])
     assert (plugin.pid, plugin.rank) == (77, None)
-    assert [(communicator.key, rank) for communicator, rank in plugin.members] == [("12715772615376301750", 3), ("5", 1)]
+    assert [(communicator.key, rank) for communicator, rank in plugin.members] == [
+        ("12715772615376301750", 3),
+        ("5", 1),
+    ]
     inspector = head_of(tmp_path / "b", FILES["inspector"][1])
     assert (inspector.pid, inspector.host) == (438776, "node-7")
     assert [(communicator.name, rank) for communicator, rank in inspector.members][:2] == [("tp", 4), ("", 2)]
@@ -114,7 +121,9 @@ def test_names_give_the_rank(tmp_path: Path, name: str, rank: int | None) -> Non
 def test_the_plugins_name_gives_communicator_and_rank(tmp_path: Path) -> None:
     head = head_of(tmp_path / "out_12715772615376301750_6.json", EVENTS[-1].join(["[\n", "\n"]).encode())
     assert [(communicator.key, rank) for communicator, rank in head.members] == [("12715772615376301750", 6)]
-    host = head_of(tmp_path / "gpu-1-pid31.log", b'{"header": {"id": "0x5", "rank": 1}, "coll_perf": {"coll": "AllReduce"}}')
+    host = head_of(
+        tmp_path / "gpu-1-pid31.log", b'{"header": {"id": "0x5", "rank": 1}, "coll_perf": {"coll": "AllReduce"}}'
+    )
     assert (host.host, host.pid) == ("gpu-1", 31)
 
 
@@ -168,7 +177,11 @@ def test_a_deep_line_is_one_that_is_no_event(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b'{"entries": [' + b"[" * 10**6, b'{"entries": [{"profiling_name": ' + b'{"a":' * 10**6, b'[{"cat": "COLL"}, {"a": ' + b"[" * 10**6],
+    [
+        b'{"entries": [' + b"[" * 10**6,
+        b'{"entries": [{"profiling_name": ' + b'{"a":' * 10**6,
+        b'[{"cat": "COLL"}, {"a": ' + b"[" * 10**6,
+    ],
 )
 def test_depth_elsewhere_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "x"
@@ -179,9 +192,12 @@ def test_depth_elsewhere_is_refused(tmp_path: Path, text: bytes) -> None:
 
 GIGABYTE = 1 << 30
 STARTS = {
-    "plugin": b'[\n{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "pid": 1, "tid": 1, "ts": 1.0, "args": {}},\n{"name": "',
-    "plugin on one line": b'[{"name": "A", "cat": "COLL", "ph": "b", "ts": 1.0}, {"name": "B", "cat": "COLL", "ph": "b", "ts": "',
-    "proxy profiler": b'[\n{"name": "Send-1-0", "cat": "NET", "ph": "b", "id": 0, "pid": 1, "tid": 1, "ts": 1.0},\n{"name": "',
+    "plugin": b'[\n{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "pid": 1, "tid": 1, "ts": 1.0, "args": '
+    b'{}},\n{"name": "',
+    "plugin on one line": b'[{"name": "A", "cat": "COLL", "ph": "b", "ts": 1.0}, {"name": "B", "cat": "COLL", "ph": '
+    b'"b", "ts": "',
+    "proxy profiler": b'[\n{"name": "Send-1-0", "cat": "NET", "ph": "b", "id": 0, "pid": 1, "tid": 1, "ts": '
+    b'1.0},\n{"name": "',
     "inspector": json.dumps(LINES[0]).encode() + b"\n" + b'{"header": {"id": "',
     "inspector, pretty": json.dumps(LINES[0], indent=2).encode() + b"\n{\n" + b'"header": {"id": "',
     "Flight Recorder, JSON": b'{"entries": [{"profiling_name": "',
@@ -217,7 +233,9 @@ def test_a_line_packed_a_thousandfold_takes_little_memory(tmp_path: Path) -> Non
 
 
 def peak_mb(path: Path) -> int:
-    """Of a process that reads ``path``, with or without success. (``ru_maxrss`` would begin with that of this process.)"""
+    """Of a process that reads ``path``, with or without success. (``ru_maxrss`` would begin with that of this
+    process.)
+    """
     program = """
         import sys
         from pathlib import Path

@@ -15,8 +15,8 @@ from graphlink.model import Comm, Trace
 from graphlink.read import read_nsys
 from graphlink.read.nsys.nccl import Member, comm_of, kernel_comms, members, operation
 from graphlink.read.nsys.places import Contents, Place, number
-from graphlink.testing import CommArgs, Execution, Group, Program, ThreadBuilder, Training, run, training_program
-from graphlink.testing.nsys import NsysVariation, write_nsys
+from tests.simulator import CommArgs, Execution, Group, Program, ThreadBuilder, Training, run, training_program
+from tests.simulator.nsys import NsysVariation, write_nsys
 
 ID = (1 << 63) + 17
 
@@ -93,7 +93,10 @@ def test_payloads_that_were_kept_as_hexadecimal_text(tmp_path: Path) -> None:
 def test_a_range_of_the_same_name_in_another_domain_is_the_users(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(training_program(1, Training(steps=1)))], path, vary=NsysVariation(nccl=True))
-    for statement in ("UPDATE NVTX_EVENTS SET text = 'mine' WHERE eventType = 75", "UPDATE NVTX_EVENTS SET domainId = 0"):
+    for statement in (
+        "UPDATE NVTX_EVENTS SET text = 'mine' WHERE eventType = 75",
+        "UPDATE NVTX_EVENTS SET domainId = 0",
+    ):
         with sqlite3.connect(path) as connection:
             connection.execute(statement)
         connection.close()
@@ -126,7 +129,9 @@ START, END = ("ncclGroupStart", None), ("ncclGroupEnd", None)
 
 
 def kernels(*ranges: tuple[str, Comm | None] | int) -> list[Comm | None]:
-    """Ranges after each other; a number: so many kernels are launched in the range before it. The calls of the kernels."""
+    """Ranges after each other; a number: so many kernels are launched in the range before it. The calls of the
+    kernels.
+    """
     names, comms, launches = [], {}, []
     for one in ranges:
         if isinstance(one, int):
@@ -208,13 +213,19 @@ def test_names_count_for_files_of_one_rank_only() -> None:
 
 def test_the_largest_communicator_of_all_tells() -> None:
     files = [
-        Contents((P, Q), (member(7, 2, 0, Q), member(7, 2, 1, P), member(8, 8, 5, P), member(8, 8, 4, Q), member(6, 1, 0, P))),
+        Contents(
+            (P, Q), (member(7, 2, 0, Q), member(7, 2, 1, P), member(8, 8, 5, P), member(8, 8, 4, Q), member(6, 1, 0, P))
+        ),
         Contents((S,), (member(8, 8, 0, S),)),
     ]
     found = number(files, (None, 1))
     assert [n.ranks for n in found] == [(5, 4), (0,)]
     assert {n.world_size for n in found} == {8}
-    assert {g.name: (g.size, g.ranks) for g in found[0].groups} == {"6": (1, (5,)), "7": (2, (4, 5)), "8": (8, tuple(range(8)))}
+    assert {g.name: (g.size, g.ranks) for g in found[0].groups} == {
+        "6": (1, (5,)),
+        "7": (2, (4, 5)),
+        "8": (8, tuple(range(8))),
+    }
 
 
 def test_a_communicator_that_contradicts_itself_tells_nothing() -> None:
@@ -235,7 +246,11 @@ def test_members_are_of_the_processes_that_recorded_them() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(order=st.permutations([P, Q, R, S]), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), spare=st.integers(0, 3))
+@given(
+    order=st.permutations([P, Q, R, S]),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    spare=st.integers(0, 3),
+)
 def test_ranks_are_different_and_groups_are_ranks(order: list[Place], sizes: list[int], spare: int) -> None:
     world = [member(99, 4 + spare, rank, place) for rank, place in enumerate(order)]
     found = [member(k, n, rank, place) for k, n in enumerate(sizes) for rank, place in enumerate(order[-n:])]

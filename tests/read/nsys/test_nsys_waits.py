@@ -44,7 +44,9 @@ def test_the_last_row_before(rows: list[tuple[int, int, int]], asked: list[tuple
 )
 def test_the_call_of_a_process_and_correlation(calls: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
     process, correlation, start = columns(calls, 3)
-    table = ExportCalls(start, start + 1, process + 77, np.zeros(len(calls), np.int32), correlation, np.zeros(len(calls), np.bool_))
+    table = ExportCalls(
+        start, start + 1, process + 77, np.zeros(len(calls), np.int32), correlation, np.zeros(len(calls), np.bool_)
+    )
     found = calls_of(*columns(asked, 2), table)
     for k, (one, number) in enumerate(asked):
         same = [i for i, (p, c, _) in enumerate(calls) if (p, c) == (one, number)]

@@ -20,9 +20,9 @@ from graphlink.pairs import dense
 from graphlink.read import looks_like, read_nsys
 from graphlink.read.nsys.file import open_export
 from graphlink.read.nsys.text import call_name, range_name, split_name
-from graphlink.testing import EPOCH_NS, Execution, RowIds, Shape, Training, random_program, run, training_program
-from graphlink.testing.nsys import REPORT_NS, NsysVariation, write_nsys
-from graphlink.testing.nsys_tables import SCHEMAS
+from tests.simulator import EPOCH_NS, Execution, RowIds, Shape, Training, random_program, run, training_program
+from tests.simulator.nsys import REPORT_NS, NsysVariation, write_nsys
+from tests.simulator.nsys_tables import SCHEMAS
 
 ENGINE = "autograd::engine::evaluate_function"
 TRAINING = run(training_program(1, Training(steps=2, layers=2)))
@@ -45,7 +45,9 @@ def edit(path: Path, *statements: str) -> None:
 def host_rows(trace: Trace) -> Counter[tuple[Any, ...]]:
     h = trace.host
     columns = (h.start_ns, h.end_ns, h.tid, h.name, h.annotation, h.seq_id)
-    return Counter((a, b, c, trace.strings[d], e, f) for a, b, c, d, e, f in zip(*(x.tolist() for x in columns), strict=True))
+    return Counter(
+        (a, b, c, trace.strings[d], e, f) for a, b, c, d, e, f in zip(*(x.tolist() for x in columns), strict=True)
+    )
 
 
 def true_host_rows(execution: Execution, ids: RowIds, epoch_ns: int = EPOCH_NS) -> Counter[tuple[Any, ...]]:
@@ -73,12 +75,22 @@ def test_calls_lose_their_version_and_keep_their_correlation(tmp_path: Path, sch
     found = {
         (c, trace.strings[n], t, s - EPOCH_NS, e - EPOCH_NS)
         for c, n, t, s, e in zip(
-            *(x.tolist() for x in (trace.calls.correlation, trace.calls.name, trace.calls.tid, trace.calls.start_ns, trace.calls.end_ns)),
+            *(
+                x.tolist()
+                for x in (
+                    trace.calls.correlation,
+                    trace.calls.name,
+                    trace.calls.tid,
+                    trace.calls.start_ns,
+                    trace.calls.end_ns,
+                )
+            ),
             strict=True,
         )
     }
     assert found == {
-        (ids.call_correlation[i], row.call.name, ids.call_tid[i], row.start_ns, row.end_ns) for i, row in enumerate(RANDOM.calls)
+        (ids.call_correlation[i], row.call.name, ids.call_tid[i], row.start_ns, row.end_ns)
+        for i, row in enumerate(RANDOM.calls)
     }
 
 
@@ -89,7 +101,8 @@ def test_work_is_device_rows_under_kinetos_names(tmp_path: Path, schema: str) ->
     found = Counter(
         (trace.strings[n], k, dev, st_, c, b, s - EPOCH_NS, e - EPOCH_NS)
         for n, k, dev, st_, c, b, s, e in zip(
-            *(x.tolist() for x in (d.name, d.kind, d.device, d.stream, d.correlation, d.bytes, d.start_ns, d.end_ns)), strict=True
+            *(x.tolist() for x in (d.name, d.kind, d.device, d.stream, d.correlation, d.bytes, d.start_ns, d.end_ns)),
+            strict=True,
         )
     )
     kinds = {"kernel": DeviceKind.KERNEL, "gpu_memcpy": DeviceKind.MEMCPY, "gpu_memset": DeviceKind.MEMSET}
@@ -116,7 +129,8 @@ def test_numbers_of_memory_kinds_are_the_exports_own(tmp_path: Path) -> None:
     read_one(path, TRAINING, "3.16")
     edit(
         path, "DELETE FROM ENUM_CUDA_MEM_KIND",
-        "INSERT INTO ENUM_CUDA_MEM_KIND VALUES (2, 'CUDA_MEMOPR_MEMORY_KIND_PINNED', NULL), (3, 'CUDA_MEMOPR_MEMORY_KIND_DEVICE', NULL)",
+        "INSERT INTO ENUM_CUDA_MEM_KIND VALUES (2, 'CUDA_MEMOPR_MEMORY_KIND_PINNED', NULL), (3, "
+        "'CUDA_MEMOPR_MEMORY_KIND_DEVICE', NULL)",
         "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 2, dstKind = 3",
     )  # fmt: skip
     (trace,) = read_nsys(path)
@@ -231,7 +245,10 @@ def test_a_graph_is_one_row_unless_its_nodes_are_recorded(tmp_path: Path) -> Non
     assert sum(trace.strings[n] == "CUDA graph 3" for n in trace.device.name) == len(launches)
     assert len(trace.device.start_ns) == len(execution.device) - nodes + len(launches)
     trace, ids = read_one(path, execution)
-    graph = f"SELECT start, end, 0, 1, 0, 7, {ids.call_correlation[min(launches)]}, globalPid, 3, 4 FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1"
+    graph = (
+        f"SELECT start, end, 0, 1, 0, 7, {ids.call_correlation[min(launches)]}, globalPid, 3, 4 FROM "
+        "CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1"
+    )
     edit(path, f"INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE {graph}")
     (trace,) = read_nsys(path)
     assert len(trace.device.start_ns) == len(execution.device)
@@ -263,7 +280,10 @@ def test_synchronisation_rows(tmp_path: Path) -> None:
         assert not s.stream_known[k] or s.stream[k] == row.call.stream
         assert s.record_known[k] == (row.record is not None)
         if row.record is not None:
-            assert (s.record[k], s.record_stream[k]) == (ids.call_correlation[row.record], RANDOM.calls[row.record].call.stream)
+            assert (s.record[k], s.record_stream[k]) == (
+                ids.call_correlation[row.record],
+                RANDOM.calls[row.record].call.stream,
+            )
     records = [(c, call[c].call.stream) for c in ids.call_correlation if call[c].call.name == "cudaEventRecord"]
     assert sorted(zip(trace.events.correlation.tolist(), trace.events.stream.tolist(), strict=True)) == records
     unready = trace.left_out.get("query that found its event not ready", 0)
@@ -277,7 +297,11 @@ def test_two_waits_may_share_an_id(tmp_path: Path) -> None:
     execution = next(e for e in (run(random_program(s, Shape(events=1))) for s in range(99)) if _shared(e))
     trace, ids = read_one(path, execution)
     record = _shared(execution)
-    waits = [ids.call_correlation[i] for i, c in enumerate(execution.calls) if c.record == record and c.call.name == "cudaStreamWaitEvent"]
+    waits = [
+        ids.call_correlation[i]
+        for i, c in enumerate(execution.calls)
+        if c.record == record and c.call.name == "cudaStreamWaitEvent"
+    ]
     s = trace.syncs
     assert set(s.record[np.isin(s.correlation, waits)].tolist()) == {ids.call_correlation[record]}
     assert len(waits) > 1
@@ -324,11 +348,17 @@ def test_a_cut_window_is_a_warning(tmp_path: Path) -> None:
     assert trace.device.start_ns.min() >= EPOCH_NS + middle
 
 
-@pytest.mark.parametrize(("hosts", "name"), [((), ""), (("node7",), "node7"), (("node7", "node7"), "node7"), (("node7", "node8"), "")])
+@pytest.mark.parametrize(
+    ("hosts", "name"), [((), ""), (("node7",), "node7"), (("node7", "node7"), "node7"), (("node7", "node8"), "")]
+)
 def test_the_name_of_the_host(tmp_path: Path, hosts: tuple[str, ...], name: str) -> None:
     path = tmp_path / "run.sqlite"
     read_one(path, TRAINING)
-    edit(path, "CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT)")
+    edit(
+        path,
+        "CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value "
+        "TEXT)",
+    )
     for host in hosts:
         edit(path, f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Local (CLI)', 'Hostname', 619, '{host}')")
     assert {trace.host_name for trace in read_nsys(path)} == {name}
@@ -338,7 +368,11 @@ def test_the_devices_of_the_machine_by_their_cuda_numbers(tmp_path: Path) -> Non
     path = tmp_path / "run.sqlite"
     read_one(path, TRAINING)
     assert {trace.gpus for trace in read_nsys(path)} == {()}
-    edit(path, "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor INTEGER)")
+    edit(
+        path,
+        "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor "
+        "INTEGER)",
+    )
     edit(path, "INSERT INTO TARGET_INFO_GPU VALUES (1, 'NVIDIA H100', 0, 9, 0), (0, NULL, 1, 'x', NULL)")
     assert {trace.gpus for trace in read_nsys(path)} == {(Gpu(0, "NVIDIA H100", (9, 0)), Gpu(1, "", None))}
     assert {trace.device.sm_share.any() for trace in read_nsys(path)} == {False}
@@ -352,16 +386,27 @@ def test_the_devices_of_the_machine_by_their_cuda_numbers(tmp_path: Path) -> Non
 def test_every_table_but_one_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     rows = ("RUNTIME", "SYNCHRONIZATION", "CUDA_EVENT", "MEMCPY", "MEMSET", "KERNEL")
-    for table in ("StringIds", "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", *(f"CUPTI_ACTIVITY_KIND_{row}" for row in rows)):
+    for table in (
+        "StringIds",
+        "NVTX_EVENTS",
+        "TARGET_INFO_SESSION_START_TIME",
+        *(f"CUPTI_ACTIVITY_KIND_{row}" for row in rows),
+    ):
         trace, _ = read_one(path, TRAINING, without_tables=(table,))
         assert len(trace.host.start_ns) == (0 if table == "NVTX_EVENTS" else len(TRAINING.host))
         assert len(trace.calls.start_ns) == (0 if "RUNTIME" in table else len(TRAINING.calls))
-        assert len(trace.device.start_ns) == sum(f"CUPTI_ACTIVITY_KIND_{_table(op.work.kind)}" != table for op in TRAINING.device)
+        assert len(trace.device.start_ns) == sum(
+            f"CUPTI_ACTIVITY_KIND_{_table(op.work.kind)}" != table for op in TRAINING.device
+        )
         if table == "StringIds":
             assert any("no name" in warning for warning in trace.warnings)
     write_nsys([TRAINING], path)
     with sqlite3.connect(path) as connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master") if name != "CUPTI_ACTIVITY_KIND_KERNEL"]
+        names = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master")
+            if name != "CUPTI_ACTIVITY_KIND_KERNEL"
+        ]
     connection.close()
     edit(path, *(f"DROP TABLE {name}" for name in names))
     (trace,) = read_nsys(path)
@@ -423,7 +468,9 @@ def test_names_of_emit_nvtx(text: str, bare: str, seq: int, is_operator: bool) -
     assert range_name(text.encode()) == (bare.encode(), seq, is_operator)
 
 
-PIECES = st.sampled_from(["aten::mul", "F 0", ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ", "12", "[[2]]", "(1)", "x", ", "])
+PIECES = st.sampled_from(
+    ["aten::mul", "F 0", ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ", "12", "[[2]]", "(1)", "x", ", "]
+)
 
 
 @settings(max_examples=400, deadline=None)
@@ -459,11 +506,15 @@ CELL = (
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(CELL, CELL), max_size=30), gap=st.integers(1, 9))
-def test_columns_are_what_a_plain_select_gives(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]], gap: int) -> None:
+def test_columns_are_what_a_plain_select_gives(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]], gap: int
+) -> None:
     path = tmp_path_factory.mktemp("cells") / "x.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t(a, b)")
-        connection.executemany("INSERT INTO t(rowid, a, b) VALUES (?, ?, ?)", [(gap * k - 20, *row) for k, row in enumerate(rows)])
+        connection.executemany(
+            "INSERT INTO t(rowid, a, b) VALUES (?, ?, ?)", [(gap * k - 20, *row) for k, row in enumerate(rows)]
+        )
     connection.close()
     with open_export(path) as export:
         found = export.integers("t", ("a", "b", "absent"))
@@ -504,16 +555,28 @@ def test_rows_without_a_process_are_of_the_only_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_of_several_processes_it_is_the_one_whose_calls_have_their_ids(tmp_path: Path, apart: bool) -> None:
-    """Where both gave out the same ids in a context of the same number, nothing tells which: the rows are left out and counted."""
+    """Where both gave out the same ids in a context of the same number, nothing tells which: the rows are left out and
+    counted.
+    """
     path = tmp_path / "run.sqlite"
     write_nsys([TRAINING, RANDOM], path, schema="3.25", vary=NsysVariation())
     tables = ("KERNEL", "MEMCPY", "MEMSET")
     process = "(SELECT max(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
     for table in ("RUNTIME", "SYNCHRONIZATION", *tables) if apart else ():
         own = f"(globalTid & {~0xFFFFFF})" if table == "RUNTIME" else "globalPid"
-        edit(path, f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET correlationId = correlationId + 1000000 WHERE {own} = {process}")
+        edit(
+            path,
+            f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET correlationId = correlationId + 1000000 WHERE {own} = {process}",
+        )
     whole = read_nsys(path)
-    edit(path, *(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET contextId = contextId + (globalPid >> 24) % 1000" for table in tables if apart))
+    edit(
+        path,
+        *(
+            f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET contextId = contextId + (globalPid >> 24) % 1000"
+            for table in tables
+            if apart
+        ),
+    )
     _without_processes(path)
     found = read_nsys(path)
     same = [trace.device.start_ns.tolist() for trace in found] == [trace.device.start_ns.tolist() for trace in whole]

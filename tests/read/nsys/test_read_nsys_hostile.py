@@ -1,4 +1,6 @@
-"""Damaged, cut and hostile exports: an InputError that says where, or a warning; never anything else, never much memory."""
+"""Damaged, cut and hostile exports: an InputError that says where, or a warning; never anything else, never much
+memory.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Trace
 from graphlink.read import read_nsys
-from graphlink.testing import Training, run, training_program
-from graphlink.testing.nsys import NsysVariation, write_nsys
+from tests.simulator import Training, run, training_program
+from tests.simulator.nsys import NsysVariation, write_nsys
 
 TRAINING = run(training_program(1, Training(steps=2, layers=2)))
 KERNEL, RUNTIME, NVTX, SYNC = (
@@ -67,7 +69,9 @@ def check(trace: Trace) -> None:
 @pytest.mark.parametrize("value", ["'soon'", "NULL", "1.5", "x'00'", "9223372036854775807", "-9223372036854775807"])
 def test_a_time_that_is_none_is_named(path: Path, table: str, value: str) -> None:
     with sqlite3.connect(path) as connection:
-        last, sql = connection.execute(f"SELECT max(rowid), (SELECT sql FROM sqlite_master WHERE name = '{table}') FROM {table}").fetchone()
+        last, sql = connection.execute(
+            f"SELECT max(rowid), (SELECT sql FROM sqlite_master WHERE name = '{table}') FROM {table}"
+        ).fetchone()
     connection.close()
     edit(
         path,
@@ -116,7 +120,10 @@ def test_ranges_before_the_report_began_are_told(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         (start,) = connection.execute(f"SELECT start FROM {NVTX} WHERE rowid = 6").fetchone()
     connection.close()
-    assert f"2 rows of {NVTX} with a start before the report's time 0, the first row 6 of {NVTX}: {start} ns" in trace.warnings
+    assert (
+        f"2 rows of {NVTX} with a start before the report's time 0, the first row 6 of {NVTX}: {start} ns"
+        in trace.warnings
+    )
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -129,12 +136,18 @@ def test_a_row_days_away_is_named(path: Path, table: str, start: int) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("value", ["'text'", "NULL", "-5", "1.25", "9223372036854775807", "-9223372036854775808", "x'ff'"])
+@pytest.mark.parametrize(
+    "value", ["'text'", "NULL", "-5", "1.25", "9223372036854775807", "-9223372036854775808", "x'ff'"]
+)
 def test_any_other_value_is_read_or_counted(path: Path, table: str, value: str) -> None:
     with sqlite3.connect(path) as connection:
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] not in ("start", "end")]
+        columns = [
+            row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] not in ("start", "end")
+        ]
         connection.executescript(
-            ";".join(f"UPDATE {table} SET {c} = {value} WHERE rowid % {len(columns)} = {k}" for k, c in enumerate(columns))
+            ";".join(
+                f"UPDATE {table} SET {c} = {value} WHERE rowid % {len(columns)} = {k}" for k, c in enumerate(columns)
+            )
         )
     connection.close()
     for trace in read_nsys(path):
@@ -213,7 +226,8 @@ def test_nothing_is_written_beside_or_into_an_export(path: Path) -> None:
     "statement",
     [
         f"CREATE VIEW {KERNEL} AS SELECT 1 AS start, 2 AS end",
-        f"CREATE VIEW {KERNEL} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS start, x AS end FROM n",
+        f"CREATE VIEW {KERNEL} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS start, x AS "
+        "end FROM n",
         f"CREATE TABLE {KERNEL}(a)",
         f"CREATE TABLE {KERNEL}(start PRIMARY KEY, end) WITHOUT ROWID",
         f"CREATE TABLE {KERNEL}(start, end, rowid, _rowid_, oid)",
@@ -252,7 +266,9 @@ def many_ranges(path: Path, rows: int, shape: str) -> None:
     thread = 1 << 48 | TRAINING.program.pid << 24 | 77
     with sqlite3.connect(path) as connection:
         start = connection.execute(f"SELECT min(start) FROM {NVTX}").fetchone()[0]
-        end = {"nested": f"{start + 3 * rows} - x", "row": f"{start} + 2 * x + 1", "crossing": f"{start} + 2 * x + 5"}[shape]
+        end = {"nested": f"{start + 3 * rows} - x", "row": f"{start} + 2 * x + 1", "crossing": f"{start} + 2 * x + 5"}[
+            shape
+        ]
         connection.execute(
             f"WITH RECURSIVE n(x) AS (SELECT 0 UNION ALL SELECT x + 1 FROM n WHERE x < {rows - 1}) "
             f"INSERT INTO {NVTX}(start, end, eventType, text, globalTid, domainId) "

@@ -32,7 +32,10 @@ def test_two_processes_are_two_ranks_and_nothing_is_lost(rows: sqlite3.Connectio
     ]  # fmt: skip
     for trace in traces:
         kernels = [trace.strings[n] for n in trace.device.name[trace.device.kind == 0]]
-        query = "SELECT value, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName WHERE deviceId = ? GROUP BY 1"
+        query = (
+            "SELECT value, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName WHERE "
+            "deviceId = ? GROUP BY 1"
+        )
         assert Counter(kernels) == dict(rows.execute(query, (trace.rank,)))
         assert len(kernels) == 1721
         assert len(trace.calls.start_ns) == 2898
@@ -45,7 +48,9 @@ def test_two_processes_are_two_ranks_and_nothing_is_lost(rows: sqlite3.Connectio
 def test_times_are_absolute(rows: sqlite3.Connection) -> None:
     (epoch_ns,) = rows.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
     starts = sorted(ns - epoch_ns for trace in read_nsys(H100) for ns in trace.device.start_ns.tolist())
-    union = " UNION ALL ".join(f"SELECT start FROM CUPTI_ACTIVITY_KIND_{table}" for table in ("KERNEL", "MEMCPY", "MEMSET"))
+    union = " UNION ALL ".join(
+        f"SELECT start FROM CUPTI_ACTIVITY_KIND_{table}" for table in ("KERNEL", "MEMCPY", "MEMSET")
+    )
     assert starts == [ns for (ns,) in rows.execute(f"SELECT start FROM ({union}) ORDER BY 1")]
 
 
