@@ -33,7 +33,7 @@ from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.target import written
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, roles
 from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number

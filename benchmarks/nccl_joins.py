@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.nccl.join import join
 from graphlink.nccl.read.read import read_dump
 from graphlink.read.kineto import read_kineto

@@ -12,8 +12,6 @@ so that ``import graphlink`` is quick.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphlink.version import __version__
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
     from graphlink.graph.read_et import read_et
     from graphlink.graph.target import plan, written
     from graphlink.graph.write_et import write_et
-    from graphlink.link.communication import communication
-    from graphlink.link.launch import link as link_rows
-    from graphlink.link.match import match_hosts
-    from graphlink.link.step_cut import cut, parse_steps
+    from graphlink.linking.communication import communication
+    from graphlink.linking.launch import link as link_rows
+    from graphlink.linking.match import match_hosts
+    from graphlink.linking.step_cut import cut, parse_steps
     from graphlink.ranks.group_ids import assign, comm_group_json
     from graphlink.read.host import read_host
     from graphlink.read.kineto import read_kineto
@@ -91,7 +89,7 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
 ]
 
 _HOME = {
-    "link.communication": ("communication",),
+    "linking.communication": ("communication",),
     "graph.critical": ("critical_path", "shares"),
     "graph.invariants": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
@@ -103,15 +101,15 @@ _HOME = {
     "graph.networkx": ("to_networkx",),
     "engine.engines": ("RunsOn",),
     "errors": ("GraphlinkError", "InputError", "OutputError", "UsageError"),
-    "link.launch": ("link_rows",),
-    "link.match": ("match_hosts",),
-    "link.step_cut": ("cut", "parse_steps"),
+    "linking.launch": ("link_rows",),
+    "linking.match": ("match_hosts",),
+    "linking.step_cut": ("cut", "parse_steps"),
     "read.host": ("read_host",),
     "read.kineto": ("read_kineto",),
     "read.nsys.report": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
     "run.job": ("finish", "prepare", "run_rank"),
-    "run.library": ("Run", "open"),
+    "run.library": ("Run", "link", "open"),
     "run.options": ("Inputs", "Options", "Recordings"),
     "run.ranks": ("SomeRanksFailed",),
 }
@@ -120,8 +118,8 @@ _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("capture", "link"):  # modules that can be called
-        return importlib.import_module(f"graphlink.{name}")
+    if name == "capture":  # a module that can be called
+        return importlib.import_module("graphlink.capture")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'graphlink' has no attribute {name!r}")
@@ -130,40 +128,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "open"})
-
-
-class _LinkModule(ModuleType):
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        """Return the package of a stage; where it is also a function of the library (``link``), its docstring is that
-        of the function.
-        """
-        return f"{self._function().__doc__}"
-
-    @property
-    def __signature__(self) -> Any:
-        from inspect import signature
-
-        return signature(self._function())
-
-    def __call__(self, *recordings: Any, **how: Any) -> Run:
-        run: Run = self._function()(*recordings, **how)
-        return run
-
-    @staticmethod
-    def _function() -> Any:
-        return importlib.import_module("graphlink.run.library").link
-
-
-class _Package(ModuleType):
-    """The type of ``graphlink``: a stage that is imported becomes its attribute, and would hide the function of that
-    name.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "link" and type(value) is ModuleType:
-            value.__class__ = _LinkModule
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

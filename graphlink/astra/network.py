@@ -18,7 +18,7 @@ import numpy as np
 
 from graphlink.astra.files import Dimension
 from graphlink.graph_model import NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
 from graphlink.replay.network import wire_share

@@ -24,7 +24,7 @@ from graphlink.depend.sleep import WAKING_NS, Sleeps
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
-from graphlink.link.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, roles
 from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short

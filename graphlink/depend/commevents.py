@@ -31,8 +31,8 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
-from graphlink.link.call_roles import Role
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.call_roles import Role
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
 from graphlink.tables import marked, spread, successive
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from graphlink.depend.commevents import StreamWait, call_order
 from graphlink.depend.timeline import Neighbours
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.clock_evidence import NOISE_NS
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.clock_evidence import NOISE_NS
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, marked

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.depend.cuda import waits_of
 from graphlink.depend.enqueued import Enqueued
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
 from graphlink.tables import spread, successive
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.link.call_roles import Role
+from graphlink.linking.call_roles import Role
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.tables import spread, successive
 

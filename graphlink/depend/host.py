@@ -17,7 +17,7 @@ from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
-from graphlink.link.call_roles import Role
+from graphlink.linking.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, distinct, spread
 

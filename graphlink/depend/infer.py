@@ -32,8 +32,8 @@ from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.modes import Mode, mode_of
 from graphlink.depend.timeline import Neighbours
-from graphlink.link.call_roles import Role
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.call_roles import Role
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000

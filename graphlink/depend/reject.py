@@ -18,8 +18,8 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.timeline import Neighbours
-from graphlink.link.call_roles import Role
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.call_roles import Role
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.tables import begins, concat, spread, take
 

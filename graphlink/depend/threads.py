@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from graphlink.depend.timeline import Elements, Neighbours
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import lookup, spread
 

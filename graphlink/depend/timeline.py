@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from graphlink.link.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.read.ranges import NEXT_BATCH
 from graphlink.tables import begins, marked, spread

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
-from graphlink.link.names import common_names
-from graphlink.link.provenance import differences
+from graphlink.linking.names import common_names
+from graphlink.linking.provenance import differences
 from graphlink.model import NOWHERE, Communication, HostTrace, Linked
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
-from graphlink.link.launch import (
+from graphlink.linking.launch import (
     BEFORE_WINDOW,
     NO_CALL,
     NO_CORRELATION,

@@ -17,7 +17,7 @@ from graphlink.doctor.records import Finding, if_any
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.call_roles import Role
+from graphlink.linking.call_roles import Role
 from graphlink.model import NOWHERE, Bool, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still

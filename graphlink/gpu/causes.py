@@ -21,8 +21,8 @@ from graphlink.gpu.evidence import HostWork, Texts, awaited_by, blocked
 from graphlink.gpu.records import Cause, Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.launch import launched_before
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.launch import launched_before
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import MEMORY

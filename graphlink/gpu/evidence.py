@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.stacks import stacks_at
+from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.read.ranges import step_marks
 from graphlink.tables import counted_from, spread

@@ -15,7 +15,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles

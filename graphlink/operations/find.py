@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.gpu.steps import steps_of
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.stacks import stacks_at
+from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.names import short_name

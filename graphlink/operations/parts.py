@@ -10,8 +10,8 @@ import numpy as np
 
 from graphlink.gpu.steps import Steps
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.nest import innermost, last_started
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.nest import innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import Part, PartOf

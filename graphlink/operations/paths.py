@@ -16,7 +16,7 @@ import numpy as np
 
 from graphlink.depend.threads import forward_backward
 from graphlink.graph.families import PYTHON
-from graphlink.link.nest import innermost, last_started, nest
+from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
 from graphlink.read.ranges import step_marks

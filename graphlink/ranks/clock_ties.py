@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Meetings, RankComms

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, U8, Bool
 from graphlink.ranks import summary
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles

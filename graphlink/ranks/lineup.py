@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, clash
 from graphlink.ranks.byorder import by_order

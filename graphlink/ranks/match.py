@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.ranks.aligned import Lines, Ops
 from graphlink.ranks.group_ids import GroupIds, assign, common

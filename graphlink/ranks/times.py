@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles

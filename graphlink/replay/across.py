@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_texts
 from graphlink.read import document

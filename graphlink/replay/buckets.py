@@ -21,7 +21,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.records import counted
 from graphlink.replay.changes import BucketChange

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphlink.errors import InputError, UsageError
-from graphlink.link.step_cut import Steps, parse_steps
+from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.patterns import UserPattern
 from graphlink.read.source import unreadable
 from graphlink.replay.workload import Work

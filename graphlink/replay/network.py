@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange

@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON, late_ops
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.link.step_cut import MARK, Steps
+from graphlink.linking.step_cut import MARK, Steps
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import first_few

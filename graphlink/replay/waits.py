@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
-from graphlink.link.call_roles import Role, role_of
+from graphlink.linking.call_roles import Role, role_of
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import ALL, Selector, WaitChange

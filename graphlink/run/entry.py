@@ -13,7 +13,7 @@ from graphlink.graph import path_file as path
 from graphlink.graph import write_et as chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.provenance import MIN_EPOCH_NS
+from graphlink.linking.provenance import MIN_EPOCH_NS
 from graphlink.model import System, Trace
 from graphlink.nccl import job as nccl
 from graphlink.replay.ideal import error_pct, measured_ns

@@ -33,11 +33,11 @@ from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
 from graphlink.graph.path_file import explain
 from graphlink.graph_model import Column, Graph
-from graphlink.link.clocks import on_host_clock
-from graphlink.link.communication import communication
-from graphlink.link.launch import link, rounding_ns
-from graphlink.link.match import match_hosts
-from graphlink.link.step_cut import cut, parse_steps
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link, rounding_ns
+from graphlink.linking.match import match_hosts
+from graphlink.linking.step_cut import cut, parse_steps
 from graphlink.model import I64, Communication, HostTrace, Linked, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns

@@ -12,7 +12,7 @@ from typing import Final
 from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
-from graphlink.link.step_cut import parse_steps
+from graphlink.linking.step_cut import parse_steps
 from graphlink.pipeline.rules import user_rules
 from graphlink.read.nsys.numbering import Numbering
 from graphlink.records import Short

@@ -20,7 +20,7 @@ from graphlink.graph.copy_et import read_rests, write_changed
 from graphlink.graph.read_et import read_et
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import NO_GROUP, SCHEMA_VERSION, Graph, Metadata, NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64
 from graphlink.pipeline.file import load as load_bubbles
 from graphlink.pipeline.file import ranges_of, replica

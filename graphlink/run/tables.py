@@ -19,7 +19,7 @@ from graphlink.gpu.file import IdleFile
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.operations.records import Operations
 from graphlink.pipeline.file import IdleEntry, RangeEntry

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64
 from graphlink.read.ranges import STEP_MARK, fits
 from graphlink.replay.workload import Work, works_of

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked, Trace
 from graphlink.tables import distinct
 

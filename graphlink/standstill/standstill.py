@@ -18,7 +18,7 @@ from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.call_roles import Role, role_of, roles
+from graphlink.linking.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches

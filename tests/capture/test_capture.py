@@ -14,7 +14,7 @@ from graphlink.capture import recording
 from graphlink.capture.window import WAIT, Window
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.errors import UsageError
-from graphlink.link.match import match_hosts
+from graphlink.linking.match import match_hosts
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from tests.capture.recorded import et, ranges, told

@@ -14,11 +14,11 @@ from graphlink.depend.build import Built
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.reject import Dependencies
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.clocks import on_host_clock
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto
 from tests.simulator import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto

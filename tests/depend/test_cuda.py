@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from graphlink.depend.cuda import cuda_waits
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, SyncKind
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.communication import communication
-from graphlink.link.launch import rounding_ns
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import NOWHERE, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
 from tests.depend.programs import Case, Pairs, built, case, linked_of

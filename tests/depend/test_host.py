@@ -16,9 +16,9 @@ from graphlink.depend.build import BuildOptions, find
 from graphlink.depend.host import host_side
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, SyncKind, Trace
 from tests.build import Call, Device, Flow, Host, Sync, build_trace
 from tests.depend.programs import built, linked_of, shape

@@ -7,8 +7,8 @@ import pytest
 
 from graphlink.depend.build import Built
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, FoundBy, SyncKind
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built

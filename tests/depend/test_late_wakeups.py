@@ -9,7 +9,7 @@ import pytest
 
 from graphlink.depend.build import BuildOptions, find
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.call_roles import Role
+from graphlink.linking.call_roles import Role
 from tests.depend.programs import built, linked_of
 
 TRACES = Path(__file__).parents[3] / "shared/traces/late-wakeup"

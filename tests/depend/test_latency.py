@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from graphlink.depend.latency import DEFAULT_NS, FEW, launch_latency_ns
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import I64, DeviceKind
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of

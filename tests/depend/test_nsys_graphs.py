@@ -15,9 +15,9 @@ from graphlink.depend.build import BuildOptions, Built, build, find
 from graphlink.depend.cuda import cuda_waits
 from graphlink.graph.durations import cost_ns
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay

@@ -7,9 +7,9 @@ import pytest
 
 from graphlink.depend.cuda import cuda_waits
 from graphlink.depend.reject import Dependencies, merge
-from graphlink.link.call_roles import Role, role_of
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.call_roles import Role, role_of
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, FoundBy, Linked, Trace, Waits
 from graphlink.model import SyncKind as Kind
 from tests.build import Call, Device, Host, Sync, build_trace

@@ -11,8 +11,8 @@ import pytest
 from graphlink.depend.build import Built
 from graphlink.graph.durations import cost_ns
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
 from graphlink.replay.ideal import measured_ns, replay
 from tests.build import Call, Device, Host, build_trace

@@ -15,10 +15,10 @@ import graphlink
 from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.graph_model import NodeKind
-from graphlink.link.clocks import on_host_clock
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.read import read_kineto
 from graphlink.read.host import read_host

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import SyncKind
 from graphlink.read import read_kineto
 from tests.build import Call, Device, Host, Sync, build_trace

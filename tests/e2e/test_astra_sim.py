@@ -18,7 +18,7 @@ import pytest
 
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 from tests.astra.et_files import coll, node, recv, send, written

@@ -13,7 +13,7 @@ import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph.read_et import read_et
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.ranks import summary as summary_run
 from tests.e2e.clusters import (
     Done,

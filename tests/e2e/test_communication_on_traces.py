@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from graphlink.graph.read_et import read_et
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import DeviceKind, Trace
 from graphlink.read.commnames import kernel_path
 from graphlink.read.kineto import read_kineto

@@ -9,7 +9,7 @@ import pytest
 
 from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from graphlink.model import Linked
 from tests.depend.programs import linked_of
 

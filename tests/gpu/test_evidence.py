@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.records import CAUSES
 from graphlink.gpu.time import gpu_time
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import DeviceKind, FrameRows, SyncKind, Trace
 from tests.build import Call, Device, Host, Sync, build_trace
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.steps import Steps, steps_of
 from graphlink.gpu.time import gpu_time
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.read import read_nsys
 from graphlink.run.job import Inputs, link_rank

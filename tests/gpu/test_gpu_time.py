@@ -18,9 +18,9 @@ from graphlink.gpu.records import CAUSES as CAUSE_NAMES
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.gpu.tracks import idle_rows
 from graphlink.graph_model import Column, NodeKind
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
 from graphlink.run.job import Inputs, link_rank
 from tests.build import Call, Device, Event, Host, Sync, build_trace

@@ -10,7 +10,7 @@ import pytest
 from graphlink.cli import main
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.time import gpu_time
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from graphlink.run.job import Inputs, link_rank
 from tests.simulator import Execution, run, write_kineto
 from tests.simulator.kineto import Variation

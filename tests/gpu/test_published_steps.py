@@ -13,7 +13,7 @@ from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.busy import own_clock_ns
 from graphlink.gpu.steps import Steps, steps_of
 from graphlink.gpu.time import gpu_time
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from graphlink.model import I64, NOWHERE, DeviceKind, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import LOADER

@@ -12,7 +12,7 @@ from graphlink.gpu.busy import own_clock_ns
 from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE
 from graphlink.gpu.records import Cause, Idle
 from graphlink.gpu.time import GpuTime, gpu_time
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from graphlink.model import NOWHERE, Linked
 from graphlink.read.nsys.report import read_report
 from graphlink.run.job import Inputs, link_rank

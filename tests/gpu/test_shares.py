@@ -17,9 +17,9 @@ from msgspec import UNSET
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.records import DeviceTime
 from graphlink.gpu.time import gpu_time
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Comm, DeviceKind, Linked
 from graphlink.run.job import Inputs, link_rank
 from tests.build import Device, Host, build_trace

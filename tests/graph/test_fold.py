@@ -20,9 +20,9 @@ from graphlink.graph.read_et import read_et
 from graphlink.graph.target import plan, written
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.replay.changes import Changes, parse_scale
 from graphlink.replay.ideal import replay

@@ -26,10 +26,10 @@ from graphlink.graph.target import plan
 from graphlink.graph.target import written as as_written
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import BAD_GROUP, HAS, UNKNOWN_DEP, EdgeKind, Fault, Graph, NodeType
-from graphlink.link.commtypes import CollectiveType
-from graphlink.link.communication import communication as find_communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.communication import communication as find_communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import CommKind, Linked
 from graphlink.ranks.group_ids import assign
 from graphlink.read.kineto import read_kineto

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Comm
 from graphlink.nccl.join import join
 from graphlink.nccl.read.read import read_dump

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.communication import communication
+from graphlink.linking.communication import communication
 from tests.nccl.joined import Joined, join_run
 from tests.simulator import (
     ClusterRun,

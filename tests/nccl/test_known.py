@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import CommKind, Linked
 from graphlink.nccl.job import known_groups
 from graphlink.nccl.noted import details

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE
 from graphlink.nccl.ops import function_of, function_of_kernel, op_side
 from graphlink.read.columns import Strings

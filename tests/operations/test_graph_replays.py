@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.records import GraphReplays

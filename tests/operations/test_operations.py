@@ -22,9 +22,9 @@ from graphlink.errors import InputError
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.path_file import explain
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import DeviceKind, FrameRows, Gpu, Linked, Trace
 from graphlink.operations import file
 from graphlink.operations.find import NOT_RECORDED, find_operations, measured

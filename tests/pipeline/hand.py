@@ -10,8 +10,8 @@ import numpy as np
 
 from graphlink.depend.assemble import names
 from graphlink.graph_model import ON_HOST, EdgeKind, Graph, Metadata, NodeKind, NodeRows, NodeType, SyncCalls
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, CommKind, Communication, Linked
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 from tests.comm_ops import Op, comm_ops

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.pipeline.entries import Entries, named_entries
 from tests.build import Host, build_trace
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Trace
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse

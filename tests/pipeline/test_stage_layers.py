@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.pipeline.entries import named_entries
 from graphlink.pipeline.records import Layers, Pass, Spans

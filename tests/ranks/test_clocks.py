@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import NOWHERE
 from graphlink.ranks.clock_bounds import rooms
 from graphlink.ranks.clock_fit import Fit, solved

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.aligned import Ops
 from graphlink.ranks.byorder import by_order, longest_common

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import BuildOptions, build
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
 from graphlink.ranks.comms import rank_comms
 from graphlink.ranks.match import match

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.ranks.records import AlignedClock, GroupKey, Meetings, RankComms
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphlink.graph.et_columns import ABSENT, COLUMNS, NodeBlock, assemble
 from graphlink.graph_model import HAS, EdgeKind, Graph, Metadata, NodeType
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.replay.workload import Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"

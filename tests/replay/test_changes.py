@@ -9,7 +9,7 @@ import pytest
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.network import wire_share

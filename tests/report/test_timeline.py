@@ -20,9 +20,9 @@ from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph.path_file import explain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.link.communication import communication as typed
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication as typed
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.perfetto.packets import KIND_OF_FLOW, PerfettoTrace
 from graphlink.perfetto.slices import nested

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.astra.network import Transfers
-from graphlink.link.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.scale.transfers import Rule, fit, grown_bytes
 
 AR, AG, RS, A2A = (

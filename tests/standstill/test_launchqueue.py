@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, OverheadRows
 from graphlink.standstill.launchqueue import ROWS, held_launches
 from graphlink.standstill.standstill import QUEUE

@@ -17,10 +17,10 @@ from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.link.call_roles import Role, roles
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import FrameRows, Linked, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.standstill.silence import silences

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from tests.comm_ops import listed

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
-from graphlink.link.step_cut import Steps, parse_steps
+from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
 from graphlink.read import read_nsys
 from tests.simulator import Training, run, training_program

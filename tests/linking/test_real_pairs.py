@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.link.communication import communication
-from graphlink.link.launch import BEFORE_WINDOW, link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import BEFORE_WINDOW, link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, CommKind, Linked
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto

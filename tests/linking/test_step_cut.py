@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
-from graphlink.link.match import match_hosts
-from graphlink.link.step_cut import Steps, cut, parse_steps
+from graphlink.linking.match import match_hosts
+from graphlink.linking.step_cut import Steps, cut, parse_steps
 from graphlink.model import Comm, SyncKind, Trace
 from tests.build import Call, Device, Flow, Host, Node, Sync, build_et, build_trace
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.link.nest import innermost, last_started, nest
+from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import NOWHERE, HostRows
 from tests.build import Host, build_trace
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.link.clock_evidence import NOISE_NS, STEPS_NS, Evidence
+from graphlink.linking.clock_evidence import NOISE_NS, STEPS_NS, Evidence
 from graphlink.model import F64, I64, Bool
 from graphlink.tables import concat
 

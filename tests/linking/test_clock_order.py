@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.link.clock_order import order_of
-from graphlink.link.clocks import on_host_clock
-from graphlink.link.launch import joined
+from graphlink.linking.clock_order import order_of
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.launch import joined
 from graphlink.model import SyncKind
 from tests.build import Call, Device, Sync, build_trace
 from tests.depend.programs import Pairs, case

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from graphlink.link.commtypes import kind_of, size_bytes
+from graphlink.linking.commtypes import kind_of, size_bytes
 from graphlink.model import I32, NOWHERE, Comm, CommKind, Linked
 
 RECORD_OP = "record_param_comms"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from graphlink.link.commtypes import (
+from graphlink.linking.commtypes import (
     CollectiveType,
     collective_type,
     element_bytes,
@@ -13,9 +13,9 @@ from graphlink.link.commtypes import (
     size_bytes,
     sizes_may_differ,
 )
-from graphlink.link.communication import communication
-from graphlink.link.launch import link
-from graphlink.link.match import match_hosts
+from graphlink.linking.communication import communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.model import Comm, CommKind, Communication, DeviceKind, HostTrace, ProcessGroup, Trace
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 from tests.comm_ops import listed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, Evidence, last_of, returned
+from graphlink.linking.clock_evidence import MOST_NS, Evidence, last_of, returned
 from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, successive, take

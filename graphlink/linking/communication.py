@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from graphlink.link.coalesced import as_one, waiting_calls
-from graphlink.link.commgroups import Groups
-from graphlink.link.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
-from graphlink.link.nest import innermost, last_started
+from graphlink.linking.coalesced import as_one, waiting_calls
+from graphlink.linking.commgroups import Groups
+from graphlink.linking.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
+from graphlink.linking.nest import innermost, last_started
 from graphlink.model import (
     I32,
     I64,

@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, evidence_of, launches_of, waits_of
-from graphlink.link.clock_order import Succession, order_of
-from graphlink.link.clock_windows import Windows, of_devices
-from graphlink.link.launch import joined, rounding_ns
+from graphlink.linking.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, evidence_of, launches_of, waits_of
+from graphlink.linking.clock_order import Succession, order_of
+from graphlink.linking.clock_windows import Windows, of_devices
+from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, DeviceClock, DeviceClocks, Trace
 from graphlink.tables import concat, take
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.link.launch import cut_calls, link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import cut_calls, link
+from graphlink.linking.match import match_hosts
 from tests.build import Call, Host, build_trace
 
 times = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.link.match import match_hosts
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, HostMatch, HostTrace, ProcessGroup, Trace
 from tests.build import Host, Node, build_et, build_trace
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, link
-from graphlink.link.match import match_hosts
+from graphlink.linking.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Linked, Trace
 from tests.build import Call, Device, Host, build_trace
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.clock_windows import CHANGE_US, cheapest
-from graphlink.link.clocks import on_host_clock
-from graphlink.link.launch import joined, link
-from graphlink.link.match import match_hosts
+from graphlink.linking.clock_windows import CHANGE_US, cheapest
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.launch import joined, link
+from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, DeviceClock, DeviceKind, SyncKind, Trace
 from tests.build import Call, Device, Sync, build_trace
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import HostNames, common_names
-from graphlink.link.order import match_by_order
-from graphlink.link.provenance import differences
+from graphlink.linking.names import HostNames, common_names
+from graphlink.linking.order import match_by_order
+from graphlink.linking.provenance import differences
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.tables import lookup
 

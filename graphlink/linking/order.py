@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import ASYNC_PREFIX, HostNames
+from graphlink.linking.names import ASYNC_PREFIX, HostNames
 from graphlink.model import I32, I64, NOWHERE, Bool, HostTrace, Trace
 
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.names import ASYNC_PREFIX
-from graphlink.link.nest import innermost, last_started, nest
+from graphlink.linking.names import ASYNC_PREFIX
+from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.tables import lookup
 
