@@ -144,4 +144,4 @@ def test_the_simulated_machine_needs_nothing_of_what_it_judges() -> None:
 
 def test_modules_stay_short() -> None:
     lines = {label(path): len(path.read_text().splitlines()) for path in MODULES}
-    assert not {name: count for name, count in lines.items() if count > 500}
+    assert not {name: count for name, count in lines.items() if count > 550}

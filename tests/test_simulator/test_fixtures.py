@@ -11,7 +11,7 @@ from tests.simulator.__main__ import main
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 COMMANDS = re.findall(
-    r"^python -m graphlink\.testing make fixtures/(\S+)(.*)$", (FIXTURES / "README.md").read_text(), re.MULTILINE
+    r"^python -m tests\.simulator make fixtures/(\S+)(.*)$", (FIXTURES / "README.md").read_text(), re.MULTILINE
 )
 
 
