@@ -51,7 +51,8 @@ def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     """A file of rows a rank; how many rows there are."""
     from graphlink.ranks.records import RankComms
     from graphlink.run import codec
-    from graphlink.run.state import RankRows
+    from graphlink.run.records import RankRows
+    from graphlink.wings import Parts
     from tests.simulator.cluster_large import large_columns
 
     total = 0
@@ -59,7 +60,7 @@ def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
         comms = RankComms(**columns.comms(seq=seq))
         total += len(comms.kind)
         with (folder / f"{comms.rank}.columns").open("wb") as out:
-            codec.dump(RankRows(comms, comms.groups, None, 100_000), out.write)
+            codec.dump(RankRows(comms, comms.groups, Parts(), 100_000), out.write)
     return total
 
 
@@ -67,7 +68,7 @@ def measure(folder: Path) -> tuple[float, float, float, float]:
     """Wall seconds of reading and joining, CPU seconds, peak MB."""
     from graphlink.run import codec
     from graphlink.run.join import join
-    from graphlink.run.state import RankRows
+    from graphlink.run.records import RankRows
 
     begin = time.monotonic()
     rows = []

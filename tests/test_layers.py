@@ -23,24 +23,76 @@ BASE = (
     "records",
     "student",
     "tables",
+    "version",
+    "wings",
 )
-BASE += ("version",)
-STAGES = (
-    "read",
-    "linking",
-    "depend",
-    "graph",
-    "replay",
+CORE = ("read", "linking", "depend", "graph", "replay", "perfetto", "ranks", "report", "engine", "run", "cli")
+WINGS = (
     "standstill",
-    "perfetto",
     "nccl",
-    "ranks",
     "pipeline",
     "astra",
     "gpu",
     "operations",
+    "scale",
+    "logs",
+    "advice",
+    "diff",
+    "page",
+    "doctor",
 )
-STAGES += ("scale", "logs", "report", "advice", "diff", "page", "engine", "run", "doctor", "cli")
+NOT_YET = (
+    "cli/advice.py",
+    "cli/astra.py",
+    "cli/bubbles.py",
+    "cli/check.py",
+    "cli/diff.py",
+    "cli/doctor.py",
+    "cli/idle.py",
+    "cli/ops.py",
+    "cli/out.py",
+    "cli/replay.py",
+    "cli/report.py",
+    "cli/scale.py",
+    "cli/schedules.py",
+    "cli/show.py",
+    "cli/simulate.py",
+    "run/compare.py",
+    "run/discover/inputs.py",
+    "run/discover/pairing.py",
+    "run/discover/side_files.py",
+    "run/library.py",
+    "run/options.py",
+    "run/scale.py",
+    "run/schemas.py",
+    "run/simulate.py",
+    "run/tables.py",
+    "cli/advice.py",
+    "cli/astra.py",
+    "cli/bubbles.py",
+    "cli/check.py",
+    "cli/diff.py",
+    "cli/doctor.py",
+    "cli/idle.py",
+    "cli/ops.py",
+    "cli/out.py",
+    "cli/replay.py",
+    "cli/report.py",
+    "cli/scale.py",
+    "cli/schedules.py",
+    "cli/show.py",
+    "cli/simulate.py",
+    "run/compare.py",
+    "run/discover/inputs.py",
+    "run/discover/pairing.py",
+    "run/discover/side_files.py",
+    "run/library.py",
+    "run/options.py",
+    "run/scale.py",
+    "run/schemas.py",
+    "run/simulate.py",
+    "run/tables.py",
+)  # modules of the core that still name wings
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -89,17 +141,20 @@ def stage_of(path: Path) -> str:
 
 @pytest.mark.parametrize("path", MODULES, ids=label)
 def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
+    """The core knows no wing; a wing knows the core, and wings before it."""
     stage = stage_of(path)
     if stage in BASE:
         allowed = set(BASE)
-    elif stage in STAGES:
-        allowed = {*BASE, *STAGES[: STAGES.index(stage) + 1]} | ({"capture"} if stage in ("doctor", "cli") else set())
+    elif stage in CORE:
+        allowed = {*BASE, *CORE[: CORE.index(stage) + 1]} | ({"capture"} if stage == "cli" else set())
+    elif stage in WINGS:
+        allowed = {*BASE, *CORE, *WINGS[: WINGS.index(stage) + 1]} | ({"capture"} if stage == "doctor" else set())
     elif stage == "capture":
         allowed = {"errors", "version", stage}
     else:
         assert stage in ("__init__", "__main__"), f"{label(path)} belongs to no stage"
         allowed = {*BASE, "cli"}
-    assert not set(own(path)) - allowed
+    assert not set(own(path)) - allowed - (set(WINGS) if label(path) in NOT_YET else set())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
+from graphlink.doctor.diagnosis import Diagnosis, Told
 from graphlink.doctor.et import alone, et_lacking, without_et
 from graphlink.doctor.given import Given
 from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
@@ -25,9 +26,10 @@ from graphlink.pipeline.stagerun import stage_run
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
-from graphlink.report.diagnosis import Diagnosis, Told
-from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
-from graphlink.run.state import RankRows
+from graphlink.run.job import link_rank, rank_of
+from graphlink.run.options import Inputs
+from graphlink.run.records import LinkedRank, RankRows
+from graphlink.wings import Parts
 
 
 class Examined(NamedTuple):
@@ -117,7 +119,7 @@ def examine(inputs: Inputs) -> Examined:
             findings += without_et(linked, comm)
     rank = rank_of(inputs, trace.rank)
     rows = None
-    files = nccl.joined(read.dumps, linked, comm, rank)
+    files = nccl.joined(read.beside.get("nccl", ()), linked, comm, rank)
     if files is not None:
         findings += join_lacking(files)
     if len(trace.host.start_ns) or len(trace.device.start_ns):
@@ -139,4 +141,5 @@ def _graph_lacking(
     if staged.warnings:
         findings.append(Finding("pipeline-doubts", 0.0, told=staged.warnings))
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
-    return findings, RankRows(comms, comms.groups, staged.run, len(built.graph.kind))
+    parts = Parts() if staged.run is None else Parts(pipeline=staged.run)
+    return findings, RankRows(comms, comms.groups, parts, len(built.graph.kind))

@@ -13,7 +13,7 @@ from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.times import Apart
 from graphlink.run.join import JoinedRanks, join
-from graphlink.run.state import RankRows
+from graphlink.run.records import RankRows
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
 
@@ -28,8 +28,9 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     run = join(rows, keep_unmatched=True)
     if len(rows) > 1:
         yield from _together(run, [r for r in rows if r.comms.rank not in run.silent])
-    if run.pipeline is not None:
-        yield from _pipeline(run.pipeline, rows)
+    pipeline = run.parts.get("pipeline")
+    if pipeline is not None:
+        yield from _pipeline(pipeline, rows)
 
 
 def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:

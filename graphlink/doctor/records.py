@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
+from graphlink.doctor.diagnosis import Told
 from graphlink.doctor.kinds import KINDS, Kind, Level
-from graphlink.report.diagnosis import Told
 
 _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)\}")

@@ -12,10 +12,10 @@ from msgspec import UNSET, UnsetType
 from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
 from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
 from graphlink.gpu.regular import LateStarts, late_starts
+from graphlink.gpu.summary import busy_words
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
 
-_FEW = 3  # causes on a line
 _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
 _MOST = 10  # groups or streams of a device
@@ -141,25 +141,6 @@ def _share(one: DeviceTime) -> float:
     return one.idle_ns / (one.to_ns - one.from_ns or 1)
 
 
-def gpu_line(one: DeviceTime) -> str:
-    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3
-    %, ...); ...``.
-    """
-    whole = one.to_ns - one.from_ns
-    causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
-    why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
-    return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {_busy(one)}"
-
-
-def _busy(one: DeviceTime) -> str:
-    parts = {
-        "compute": one.compute_ns,
-        "exposed communication": one.exposed_comm_ns,
-        "exposed copies": one.exposed_copy_ns,
-    }
-    return ", ".join(f"{name} {percent(ns, one.to_ns - one.from_ns)}" for name, ns in parts.items() if ns) or "no work"
-
-
 def _devices(ranks: Sequence[RankIdle]) -> Table:
     head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
     rows = [
@@ -184,7 +165,8 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         whole = one.to_ns - one.from_ns
         out.append(
-            f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}"
+            f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; "
+            f"{busy_words(one)}"
         )
         out += _utilisation(one)
         if one.comm_ns:

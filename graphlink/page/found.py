@@ -18,6 +18,7 @@ from graphlink.advice.kinds import Outputs
 from graphlink.advice.records import AdviceReport
 from graphlink.errors import InputError
 from graphlink.gpu import file as idle_file
+from graphlink.gpu.summary import exposed_percent, far_from_usual, idle_percent
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
 from graphlink.graph_model import Metadata
@@ -29,7 +30,7 @@ from graphlink.replay.across import CriticalAcross, share_gains
 from graphlink.replay.across import load as load_across
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.workload import Workload, workload
-from graphlink.report.summary import MOST_BLOCKS, Rank, Summary, exposed_percent, far_from_usual, idle_percent
+from graphlink.report.summary import MOST_BLOCKS, Rank, Summary
 from graphlink.report.timeline import NAME as TIMELINE
 
 MOST_NODES: Final = (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
 from graphlink.records import Short, Table, first_few, ms, share_word
+from graphlink.wings import each, with_fields
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -183,6 +182,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     check_errors: int  # rules of graphlink check that it breaks
 
 
+@with_fields
 class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Several ranks together; docs/ranks.md has the definitions."""
 
@@ -197,7 +197,11 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     suspect: Straggler | None = None  # where meetings are too few to tell a straggler
     replay: RunReplay | None = None
     compared: list[Compared] = []
-    nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a field of a wing."""
 
 
 def group_name(key: GroupKey, ids: Mapping[GroupKey, int]) -> str:
@@ -224,8 +228,7 @@ def run_table(run: Run) -> list[str | Table]:
     if run.groups:
         stands_out = run.straggler or run.suspect
         rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
-    if run.nccl is not UNSET:
-        rows += run_rows(run.nccl)
+    rows += [line for _, hooks in each() for line in hooks.run_lines(run)]
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]

@@ -6,22 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink import output_names
 from graphlink.errors import InputError
-from graphlink.gpu.records import DeviceTime, Iterations, StepTime
-from graphlink.gpu.table import gpu_line
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
-from graphlink.logs.records import Logs
-from graphlink.logs.table import logs_table
 from graphlink.model import DeviceClock, DeviceMemory, Sync, System
-from graphlink.nccl import summary as summary_nccl
-from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import (
@@ -29,7 +23,6 @@ from graphlink.records import (
     Table,
     before_what,
     counted,
-    first_few,
     joined,
     ms,
     percent,
@@ -37,18 +30,24 @@ from graphlink.records import (
     shortened,
     unexplained_parts,
 )
-from graphlink.report.phases import Phase, phases_line
-from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
+from graphlink.wings import each, with_fields
 
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = output_names.SUMMARY
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
-_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
-NO_GPU: Final = ""  # for a figure of GPUs, where a rank has none
-_FEW: Final = 8  # outliers that are named
+_HEAD: Final = {  # columns of the line of a rank, with their sides
+    "rank": ">",
+    "ms": ">",
+    "idle %": ">",
+    "mostly": "<",
+    "comm %": ">",
+    "path mostly": "<",
+    "error %": ">",
+    "explained %": ">",
+}
 _RANK_WORDS: Final = (
     "idle, comm: of the GPU's time, comm where no compute hides it; path: what most of the critical path is; "
     "error: replayed against recorded; explained: of standstill"
@@ -127,6 +126,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     system: System
 
 
+@with_fields
 class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     world_size: int
@@ -142,19 +142,18 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync: Sync
     communication: dict[str, int]  # communication nodes written, by type
     replaced: dict[str, int]  # communication ops written as something else than recorded, by what
-    nccl: summary_nccl.Nccl | UnsetType = UNSET  # absent without side files of NCCL
     replay: Replay
     critical_path: CriticalPath
-    standstill: Standstill
     top_gain: FamilyGain | UnsetType = (
         UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
     )
-    gpu: list[DeviceTime]
-    steps: list[StepTime]
-    iterations: Iterations | UnsetType = UNSET  # absent where no steps were found
-    phases: list[Phase] | UnsetType = UNSET  # absent where no name tells prefill from decode
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a field of a wing."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,16 +173,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "trace"
 
 
+@with_fields
 class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
     graphlink: str = __version__
     format: int = FORMAT
     options: Options
     ranks: list[Rank]
     run: Run | None = None  # None: a rank alone
-    pipeline: Pipeline | None = None  # None: no pipeline was found
-    logs: Logs | UnsetType = UNSET  # absent where no log was given beside the recordings
     warnings: list[str] = []  # of no single rank: recordings in the folder that were left aside
     files: list[str]  # what this run wrote into the folder; --force removes these and no others
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a field of a wing."""
 
 
 def top(counts: dict[str, int]) -> dict[str, int]:
@@ -215,22 +218,22 @@ def load(path: Path) -> Summary:
 
 
 def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
-    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of
-    no rank.
+    """Return the summary for people: a block per rank (of many, a line), one of all, those of wings, and one of
+    warnings of no rank.
 
     ``verbose``: with what was counted while the graphs were made.
     """
-    ranks = summary.ranks
-    blocks: list[list[str | Table]] = [
+    ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
+    blocks: list[Sequence[str | Table]] = [
         *(
             [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
         _rank_warnings(ranks) if len(ranks) > 1 else [],
-        logs_table(summary.logs) if summary.logs is not UNSET else [],
+        *(blocks.ahead for blocks in of_wings),
         run_table(summary.run) if summary.run else [],
-        pipeline_table(summary.pipeline) if summary.pipeline else [],
+        *(blocks.behind for blocks in of_wings),
         [f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)],
     ]
     return joined(block for block in blocks if block)
@@ -251,15 +254,16 @@ def like_it(count: int) -> str:
 
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
-        ("steps", _steps(rank)),
-        ("phases", phases_line(rank.phases) if rank.phases is not UNSET else ""),
-        *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(("warning", text) for text in rank.warnings if alone),
     ]
+    more: dict[str, list[tuple[str, str]]] = {}
+    for before, row in (line for _, hooks in each() for line in hooks.rank_lines(rank)):
+        more.setdefault(before, []).append(row)
+    rows = [line for row in rows for line in (*more.get(row[0], ()), row)]
     return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
 
 
@@ -287,14 +291,12 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
         ("  rejected", _counts(rank.sync.rejected) if rejected else ""),
         ("communication", _counts(rank.communication)),
         ("  replaced", _counts(rank.replaced)),
-        *(summary_nccl.rank_rows(rank.nccl) if rank.nccl is not UNSET else ()),
         ("recorded", f"{ms(replay.measured_ns)} ms"),
         (
             "replayed",
             f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
             f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
         ),
-        ("stood still", _standstill(rank.standstill)),
         ("left out", _counts(rank.left_out)),
         ("  only in ET", _counts(rank.host.only_et, 3)),
         ("  only in Kineto", _counts(rank.host.only_kineto, 3) if rank.inputs.et else ""),
@@ -323,28 +325,6 @@ def _memory(one: DeviceMemory) -> str:
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
 
 
-def _steps(rank: Rank) -> str:
-    """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step
-    3), ...``.
-    """
-    told = rank.iterations
-    if told is UNSET:
-        return ""
-    if told.mean_ns is None or told.slowest is None:
-        return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
-    key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
-    slowest = ""
-    if told.count > 2:
-        why = "".join(f", {ms(one.ns)} ms more {one.what}" for one in told.why[:1])
-        slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
-    others = (
-        f"the others {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} on average"
-        if told.count > 2
-        else f"the other {ms(told.mean_ns)} ms"
-    )
-    return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{slowest}"
-
-
 def _top_gain(rank: Rank) -> str:
     gain = rank.top_gain
     if gain is UNSET:
@@ -358,15 +338,10 @@ def _top_gain(rank: Rank) -> str:
 
 
 def _trust(rank: Rank) -> str:
-    """Return how far the graph is to be trusted: replayed time against recorded, and what of the standstill it
-    explains.
-    """
-    whole = all_stood(rank.standstill)
+    """Return how far the graph is to be trusted: replayed time against recorded, and what wings add."""
     replay = rank.replay
-    return (
-        f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency); "
-        f"{explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
-    )
+    own = f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency)"
+    return "; ".join([own, *filter(None, (hooks.trust(rank) for _, hooks in each()))])
 
 
 def lost(rank: Rank) -> str:
@@ -380,21 +355,23 @@ def lost(rank: Rank) -> str:
 
 
 def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
-    """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the
-    usual.
-    """
-    idle = {one.rank: idle_percent(one) for one in ranks}
-    order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
-    head = ("rank", "ms", "idle %", "mostly", "comm %", "path mostly", "error %", "explained %")
+    """Return a line per rank, in the order that a wing wants (the most idle first), and what it remarks of them."""
+    every = [hooks for _, hooks in each()]
+    order = next((order for hooks in every if (order := hooks.ranked(ranks)) is not None), ranks)
+    cells = [
+        {**_rank_cells(rank), **{k: v for hooks in every for k, v in hooks.rank_cells(rank).items()}}
+        for rank in order[:MOST_LINES]
+    ]
+    head = [name for name in _HEAD if any(name in of_rank for of_rank in cells)]
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
-    table = Table(
-        [_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0, spare=("error %", "path mostly")
-    )
-    parts: list[str | Table] = [table, *more, _RANK_WORDS]
-    usual, outliers = far_from_usual(ranks)
-    told = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in outliers]
-    if told:
-        parts.append(f"far from the usual idle time ({usual:.1f} %): {first_few(told, _FEW)}")
+    rows = [tuple(of_rank.get(name, "") for name in head) for of_rank in cells]
+    align = "".join(_HEAD[name] for name in head)
+    parts: list[str | Table] = [
+        Table(rows, head, align, indent=0, spare=("error %", "path mostly")),
+        *more,
+        _RANK_WORDS,
+    ]
+    parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [
@@ -408,27 +385,6 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
             ),
         ]
     return parts
-
-
-def idle_percent(rank: Rank) -> float:
-    """Return the idle share of all GPUs of a rank, in per cent; 0 without any."""
-    return 100 * sum(one.idle_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
-
-
-def exposed_percent(rank: Rank) -> float:
-    """Return the share of exposed communication in the time of all GPUs of a rank, in per cent; 0 without any."""
-    return 100 * sum(one.exposed_comm_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
-
-
-def far_from_usual(ranks: Sequence[Rank]) -> tuple[float, list[Rank]]:
-    """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
-    idle = {one.rank: idle_percent(one) for one in ranks}
-    from statistics import median
-
-    usual = median(idle.values())
-    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
-    order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
-    return usual, [one for one in order if abs(idle[one.rank] - usual) > far > 0]
 
 
 def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
@@ -458,21 +414,14 @@ def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
     return [*lines, *more]
 
 
-def _rank_line(rank: Rank) -> tuple[str, ...]:
-    causes: Counter[str] = Counter()
-    for one in rank.gpu:
-        causes.update(one.idle_by_cause_ns)
+def _rank_cells(rank: Rank) -> dict[str, str]:
     shares = msgspec.structs.asdict(rank.critical_path.share_ns)
-    return (
-        str(rank.rank),
-        ms(rank.replay.measured_ns),
-        f"{idle_percent(rank):.1f}" if rank.gpu else NO_GPU,
-        next((cause for cause, _ in causes.most_common(1)), ""),
-        f"{exposed_percent(rank):.1f}" if rank.gpu else NO_GPU,
-        share_word(max(shares, key=shares.__getitem__)),
-        f"{rank.replay.error_pct:+.3f}",
-        explained(all_stood(rank.standstill)),
-    )
+    return {
+        "rank": str(rank.rank),
+        "ms": ms(rank.replay.measured_ns),
+        "path mostly": share_word(max(shares, key=shares.__getitem__)),
+        "error %": f"{rank.replay.error_pct:+.3f}",
+    }
 
 
 def _rank_counts(rank: Rank) -> tuple[str, ...]:
@@ -488,31 +437,6 @@ def _rank_counts(rank: Rank) -> tuple[str, ...]:
         f"{100 * rank.replay.gap_share:.1f}",
         f"{100 * rank.replay.delay_share:.1f}",
     )
-
-
-def _standstill(found: Standstill) -> str:
-    """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the
-    longest piece that nothing explains."""
-    parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
-    whole = all_stood(found)
-    shares = ", ".join(f"{name} {explained(part)}" for name, part in parts.items())
-    longest = (
-        f"; longest unexplained {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
-    )
-    return f"{ms(whole.ns)} ms, {explained(whole)} % explained: {shares}{longest}"
-
-
-def all_stood(found: Standstill) -> Stood:
-    """Add up the standstill of calls, threads and streams."""
-    parts = (found.calls, found.threads, found.streams)
-    return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
-
-
-def explained(stood: Stood) -> str:
-    """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain
-    is all.
-    """
-    return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
 
 
 def _clock(clock: DeviceClock) -> str:

@@ -6,7 +6,7 @@ Each rank writes its part of the file with ``write``; ``join`` puts the parts to
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -19,66 +19,46 @@ from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
+from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
-from graphlink.pipeline import tracks as pipeline_tracks
-from graphlink.pipeline.rank_part import RankPipeline
-from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
-from graphlink.records import Short, share_word
+from graphlink.records import share_word
 from graphlink.replay.ideal import IdealReplay
 from graphlink.tables import concat, spread
 
 NAME: Final = output_names.TIMELINE
-PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
 UNEXPLAINED: Final = "nothing recorded explains it"
 _NESTING: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.END)
 _LONGEST_TID: Final = 1 << 31  # Perfetto keeps 32 bits of a thread's id; 0 is its idle thread
-NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Joined(Short):
-    """The part of a run's analysis that the files of one rank are written with.
-
-    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart,
-    ``size_bytes`` is that on all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came,
-    ``across`` are the arrows between ranks. ``replayed``: the graph is kept, for the replay of all ranks; ``hosts``:
-    how many machines recorded the run, as far as is known.
-    """
-
-    ids: GroupIds
-    world_size: int
-    clock: AlignedClock | None = None
-    unmatched: I32 | None = None
-    size_bytes: Column = NO_COLUMN
-    wait_ns: Column = NO_COLUMN
-    across: Arrows = NO_ARROWS
-    pipeline: RankPipeline | None = None
-    replayed: bool = False
-    hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its
-    own, the rows of features, and the number of its machine (``node``) where names of files tell it."""
+    own, the rows of wings, and the number of its machine (``node``) where names of files tell it.
+
+    ``ids`` of its communicators, ``clock`` and arrows ``across`` ranks where they were joined, recorded on so many
+    ``hosts``.
+    """
 
     rank: int
     graph: Graph
     linked: Linked
     comm: Communication
-    joined: Joined
     found: Explained
     played: IdealReplay
+    ids: GroupIds
+    clock: AlignedClock | None = None
+    across: Arrows = NO_ARROWS
+    hosts: int = 0
     beside: bool = False
     features: Sequence[Rows] = ()
     node: int | None = None
@@ -87,11 +67,7 @@ class Shown:
     def group(self) -> str:
         """Return the name of its group of rows: ``node 1 (host7) rank 12``, of a run on one machine ``rank 12``."""
         host = self.linked.trace.host_name
-        known = (
-            [f"node {self.node}", f"({host})" * bool(host)]
-            if self.node is not None
-            else [host * (self.joined.hosts > 1)]
-        )
+        known = [f"node {self.node}", f"({host})" * bool(host)] if self.node is not None else [host * (self.hosts > 1)]
         return " ".join(filter(None, (*known, f"rank {self.rank}")))
 
 
@@ -107,26 +83,30 @@ def part_name(rank: int) -> str:
     return f"timeline.{rank}.part"
 
 
-def join(folder: Path, ranks: Sequence[int], pipeline: RunPipeline | None = None) -> str:
+def join(folder: Path, ranks: Sequence[int], first: Iterable[Callable[[BinaryIO], bool]] = ()) -> str:
     """Put the parts of ``ranks`` in ``folder`` together, in this order, and remove them; return the name of the file.
 
-    What there is of a pipeline comes before them.
+    ``first`` write what stands before them, and tell whether it is anything.
 
     Raises:
         OutputError: it cannot be written.
     """
-    first, *others = (folder / part_name(rank) for rank in ranks)
-    if pipeline is not None:
-        first, others = folder / PIPELINE_PART, [first, *others]
-        with publish.writing(first) as out:
-            pipeline_tracks.write(out, pipeline)
+    parts = [folder / part_name(rank) for rank in ranks]
+    for k, write_rows in enumerate(first):
+        ahead = folder / f"timeline.wing{k}.part"
+        with publish.writing(ahead) as out:
+            any_rows = write_rows(out)
+        if any_rows:
+            parts.insert(0, ahead)
+        else:
+            ahead.unlink()
     with publish.naming(folder / NAME):
-        with first.open("ab") as out:
-            for path in others:
+        with parts[0].open("ab") as out:
+            for path in parts[1:]:
                 with path.open("rb") as part:
                     shutil.copyfileobj(part, out, 1 << 20)
                 path.unlink()
-        first.rename(folder / NAME)
+        parts[0].rename(folder / NAME)
     return NAME
 
 
@@ -148,7 +128,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     ]
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
     args = [
-        *_node_args(graph, linked, shown.comm, shown.joined.ids),
+        *_node_args(graph, linked, shown.comm, shown.ids),
         *_wait_args(waits, graph, linked, at[1]),
         *_path_args(shown.found.path, at[2]),
     ]
@@ -172,7 +152,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         args += [replace(arg, slice=made + arg.slice) for arg in rows.args]
         tracks += [replace(track, order=track.order or 1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
         names, made = (*names, *rows.names), made + len(slices.track)
-    slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
+    slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(
         np.int64
     )
@@ -185,7 +165,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         names=names,
         slices=slices,
         args=(Arg("node", has, node), *args),
-        arrows=concat(_arrows(graph, shown.rank), shown.joined.across),
+        arrows=concat(_arrows(graph, shown.rank), shown.across),
     )
 
 

@@ -25,9 +25,9 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.graph_model import Deps, FileFacts, Graph, NodeRows
 from graphlink.model import CommTable, Linked
-from graphlink.pipeline.records import Witness
 from graphlink.ranks.records import RankComms
 from graphlink.version import __version__
+from graphlink.wings import Parts, stored_type
 
 _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
@@ -43,7 +43,6 @@ _TABLE: Final[dict[type, dict[str, int]]] = {
     Linked: {"call_op": 1, "device_call": 2},
     CommTable: {"comms": 0},
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},
-    Witness: {"words": 0},
 }
 _Record = TypeVar("_Record")
 
@@ -139,6 +138,10 @@ def _put(out: _Writer, value: Any, kind: Any) -> None:
         codes: dict[Any, int] = {}
         out.section(_INDEX.str.encode(), np.array([codes.setdefault(one, len(codes)) for one in value], _INDEX))
         _put_plain(out, list(codes), _many(item))
+    elif kind is Parts:
+        _put_plain(out, {name: type(part).__name__ for name, part in value.items()}, dict[str, str])
+        for part in value.values():
+            _put(out, part, type(part))
     elif get_origin(kind) is dict:
         for column, of in zip((tuple(value), tuple(value.values())), get_args(kind), strict=True):
             _put(out, column, _many(of))
@@ -163,6 +166,9 @@ def _take(file: _Reader, kind: Any) -> Any:
         if len(index) and not 0 <= index.min() <= index.max() < len(values):
             raise ValueError("a row points nowhere")
         return tuple(map(values.__getitem__, index.tolist()))
+    if kind is Parts:
+        names = _take_plain(file, dict[str, str])
+        return Parts({name: _take(file, stored_type(name, of)) for name, of in names.items()})
     if get_origin(kind) is dict:
         keys, values = (_take(file, _many(of)) for of in get_args(kind))
         return dict(zip(keys, values, strict=True))
@@ -173,7 +179,7 @@ def _take(file: _Reader, kind: Any) -> Any:
     values = {name: _take(file, of) for name, of in _fields(kind).items()}
     lengths: dict[int, int] = {}
     for name, value in values.items():
-        table = _TABLE.get(kind, {}).get(name, 0 if isinstance(value, np.ndarray) else None)
+        table = _tables(kind).get(name, 0 if isinstance(value, np.ndarray) else None)
         if table is not None and lengths.setdefault(table, len(value)) != len(value):
             raise ValueError(f"columns of a {kind.__name__} are not of one length")
     return kind(**values)
@@ -212,6 +218,11 @@ def _path(kind: Any, value: Any) -> Path:
     if kind is not Path or not isinstance(value, str):
         raise ValueError(f"{value!r} is no path")
     return Path(value)
+
+
+def _tables(kind: Any) -> dict[str, int]:
+    """Return which of its tables the columns of a record are of; a record of a wing says so itself."""
+    return _TABLE.get(kind) or getattr(kind, "TABLES", {})
 
 
 @functools.cache

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink.gpu.time import GpuTime
-from graphlink.graph import path_file as path
 from graphlink.graph import write_et as chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.provenance import MIN_EPOCH_NS
 from graphlink.model import System, Trace
-from graphlink.nccl import job as nccl
 from graphlink.replay.ideal import error_pct, measured_ns
 from graphlink.report import summary
-from graphlink.report.phases import phases
-from graphlink.standstill.standstill import Standstill
-
-if TYPE_CHECKING:
-    from graphlink.run.job import PreparedRank
+from graphlink.run.records import PreparedRank, RankWork
 
 
 def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
@@ -62,25 +56,20 @@ def _left_out(prepared: PreparedRank) -> dict[str, int]:
     return {reason: n for reason, n in sorted(found.items()) if n}
 
 
-def entry_of(
-    prepared: PreparedRank,
-    explained: path.Explained,
-    replayed_ns: int,
-    standstill: Standstill,
-    gpu: GpuTime,
-    world_size: int,
-    extra: tuple[str, ...],
-) -> summary.Rank:
-    """Return what ``summary.json`` says of a rank. ``extra``: warnings beside those of its graph."""
-    graph, linked, critical = prepared.built.graph, prepared.linked, explained.path
-    trace, match = linked.trace, linked.match
+def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) -> summary.Rank:
+    """Return what ``summary.json`` says of a rank. ``fields``: of wings; ``extra``: warnings beside those of its
+    graph.
+    """
+    prepared, linked, explained = work.prepared, work.linked, work.explained
+    graph = prepared.built.graph
+    trace, match, critical = linked.trace, linked.match, explained.path
     measured = measured_ns(graph)
     matched = int(np.count_nonzero(match.et >= 0))
     orphans = sum(linked.orphans.values())
     types = Counter(chakra.type_name(c.node_type) for c in prepared.plan.by_node.values())
     return summary.Rank(
         rank=prepared.rank,
-        world_size=world_size,
+        world_size=work.joined.world_size,
         inputs=_recorded_inputs(prepared),
         machine=_machine(trace),
         memory=list(trace.memory) or UNSET,
@@ -102,23 +91,18 @@ def entry_of(
         sync=prepared.built.sync,
         communication=dict(sorted(types.items())),
         replaced=prepared.plan.replaced,
-        nccl=UNSET if prepared.nccl is None else nccl.summarised(prepared.nccl),
         replay=summary.Replay(
             measured_ns=measured,
-            replayed_ns=replayed_ns,
-            error_pct=error_pct(replayed_ns, measured),
+            replayed_ns=work.played.total_ns,
+            error_pct=error_pct(work.played.total_ns, measured),
             gap_share=critical.gap_share,
             delay_share=critical.delay_share,
         ),
         critical_path=summary.CriticalPath(
             length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)
         ),
-        standstill=standstill,
         top_gain=next(iter(explained.gains.families), UNSET),
-        gpu=list(gpu.gpu),
-        steps=list(gpu.steps),
-        iterations=UNSET if gpu.iterations is None else gpu.iterations,
-        phases=phases(gpu, linked, graph.epoch_ns) or UNSET,
         left_out=_left_out(prepared),
         warnings=[*prepared.warnings, *extra],
+        **fields,
     )

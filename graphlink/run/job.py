@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from graphlink import output_names, publish
-from graphlink.depend.build import Built, build
+from graphlink import output_names, publish, wings
+from graphlink.depend.build import build
 from graphlink.engine.beside import beside, may_fork
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
-from graphlink.gpu import file as idle_file
-from graphlink.gpu.time import GpuTime, gpu_time
-from graphlink.gpu.tracks import idle_rows
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
@@ -31,90 +27,40 @@ from graphlink.graph import write_et as chakra
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
-from graphlink.graph.path_file import explain
-from graphlink.graph_model import Column, Graph
+from graphlink.graph_model import Graph
 from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link, rounding_ns
 from graphlink.linking.match import match_hosts
 from graphlink.linking.step_cut import cut, parse_steps
-from graphlink.model import I64, Communication, HostTrace, Linked, Trace
-from graphlink.nccl import job as nccl
-from graphlink.nccl.noted import columns as nccl_columns
-from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import SideFiles
-from graphlink.nccl.tracks import channel_rows
-from graphlink.operations import file as ops_file
-from graphlink.operations.find import find_operations, measured
+from graphlink.model import I64, HostTrace, Linked, Trace
 from graphlink.perfetto.packets import Rows
-from graphlink.pipeline import file as bubbles
-from graphlink.pipeline.notes import columns as pipeline_columns
-from graphlink.pipeline.rank_part import rank_pipeline
-from graphlink.pipeline.records import RunPipeline, StageRun
-from graphlink.pipeline.rules import user_rules
-from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import AlignedClock
-from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.stream import BLOCK_BYTES
-from graphlink.records import Short
 from graphlink.replay.ideal import replay
-from graphlink.report import summary, timeline
-from graphlink.report.timeline import Joined as Joined
+from graphlink.report import timeline
 from graphlink.run import codec
 from graphlink.run.entry import entry_of
 from graphlink.run.options import Inputs as Inputs
 from graphlink.run.options import Options as Options
-from graphlink.standstill.standstill import stood_still
+from graphlink.run.records import (
+    Finished,
+    GraphedRank,
+    Joined,
+    LinkedRank,
+    PreparedRank,
+    RankWork,
+    RunResult,
+)
+from graphlink.wings import Parts
 
 LARGE_BYTES: Final = 20_000_000  # of files once unpacked: reading them takes several times as long as to fork
 _LARGE_BLOCK: Final = 1 << 18  # 1 MB takes a third longer in two processes that read side by side and share a cache
 log: Final = logging.getLogger("graphlink")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PreparedRank(Short):
-    """The graph of a rank, with all that its files are written from."""
-
-    inputs: Inputs
-    rank: int
-    world_size: int
-    linked: Linked
-    comm: Communication
-    built: Built
-    plan: target.CommPlan
-    staged: Staged
-    nccl: SideFiles | None
-    folded: int  # host nodes that --host launches folded into others
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RunResult(Short):
-    """All ranks of a run, by rank, as ``summary.json`` has them, their pipeline if they are one, and the names of all
-    files written.
-
-    ``run`` and its ``warnings`` only where several ranks were joined.
-    """
-
-    ranks: tuple[summary.Rank, ...]
-    pipeline: RunPipeline | None
-    files: tuple[str, ...]
-    run: RunSummary | None = None
-    warnings: tuple[str, ...] = ()
-
-
-class Finished(Short, msgspec.Struct, frozen=True):
-    """A rank whose files are written: its entry of ``summary.json``, their names, and its graph as it stands in the
-    ``.et``.
-    """
-
-    entry: summary.Rank
-    files: tuple[str, ...]
-    graph: Graph
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 1) -> RunResult:
@@ -126,10 +72,16 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     forked = _two_processes(inputs, jobs)
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    pipeline = _pipeline_of(prepared.staged.run)
-    joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
+    parts = wings.over_ranks({prepared.rank: to_join(prepared)})
+    joined = Joined(ids[prepared.rank], prepared.world_size, parts=wings.of_rank(parts, prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
-    return RunResult((done.entry,), pipeline, (*done.files, *write_common(ids, pipeline, options, folder)))
+    return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))
+
+
+def to_join(prepared: PreparedRank) -> Parts:
+    """Return what joining the ranks of a run reads of the parts of wings."""
+    made = ((name, wings.wing(name).to_join(part)) for name, part in prepared.parts.items())
+    return Parts({name: part for name, part in made if part is not None})
 
 
 def _two_processes(inputs: Inputs, jobs: int | None) -> bool:
@@ -153,20 +105,9 @@ def _sizes(inputs: Inputs) -> list[int]:
     return [unpacked_bytes(path) for path in (inputs.recording, inputs.et) if path is not None]
 
 
-def _pipeline_of(run: StageRun | None) -> RunPipeline | None:
-    """Return the pipeline of a rank that stands alone; most have none, and need not load what analyses one."""
-    if run is None:
-        return None
-    from graphlink.pipeline.analyse import analyse
-
-    return analyse([run])
-
-
-def write_common(
-    ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path
-) -> tuple[str, ...]:
-    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the
-    names of the files.
+def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Options, folder: Path) -> tuple[str, ...]:
+    """Write what the ranks of a run have in common besides the summary: communicators, timeline, files of wings. Return
+    their names.
 
     ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
     """
@@ -175,38 +116,14 @@ def write_common(
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files.append(groups.NAME)
     if options.timeline != "none":
-        files.append(timeline.join(folder, sorted(ids), pipeline))
-    return (*files, *write_pipeline(pipeline, folder))
+        tracks = [functools.partial(wings.wing(name).tracks, part=part) for name, part in parts.items()]
+        files.append(timeline.join(folder, sorted(ids), tracks))
+    return (*files, *write_parts(parts, folder))
 
 
-def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...]:
-    """Write ``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
-    if pipeline is None:
-        return ()
-    from graphlink.pipeline import svg as pipeline_svg
-
-    log.info("writing the pipeline")
-    with publish.writing(folder / bubbles.NAME) as out:
-        out.writelines(bubbles.blocks(pipeline))
-    publish.write(folder / pipeline_svg.NAME, pipeline_svg.encode(pipeline))
-    return bubbles.NAME, pipeline_svg.NAME
-
-
-class LinkedRank(Short, msgspec.Struct, frozen=True):
-    """One rank, read, matched and linked. ``trace``: as recorded, before calls were cut; ``unread``: side files that
-    were passed over; ``other_run``: how an execution trace that was left out differs from the recording.
-    """
-
-    trace: Trace
-    linked: Linked
-    comm: Communication
-    dumps: Sequence[Dump]
-    unread: tuple[str, ...]
-    other_run: str | None = None
-
-    def world_size(self, rank: int) -> int:
-        """Return the recorded number of ranks, at least what ``rank`` and the groups of the communication need."""
-        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for ranks, _ in self.comm.ops.groups for r in ranks))
+def write_parts(parts: Parts, folder: Path) -> tuple[str, ...]:
+    """Write the files of what wings made of a run; return their names."""
+    return tuple(file for name, part in parts.items() for file in wings.wing(name).write(part, folder))
 
 
 def link_rank(
@@ -228,7 +145,7 @@ def link_rank(
     ) as read_et:
         trace = trace_of(inputs)
         et = read_et()
-    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
+    beside_it = {name: hooks.beside(inputs) for name, hooks in wings.each()}
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     other_run = None
     try:
@@ -244,8 +161,10 @@ def link_rank(
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
     linked = link(on_host_clock(trace), et, match)
-    comm = communication(linked, nccl.known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
-    return LinkedRank(trace, linked, comm, dumps, unread, other_run)
+    parts = Parts({name: made.part for name, made in beside_it.items() if made.part is not None})
+    known = tuple(group for name, part in parts.items() for group in wings.wing(name).groups(part, linked, inputs))
+    warnings = tuple(text for made in beside_it.values() for text in made.warnings)
+    return LinkedRank(trace, linked, communication(linked, known), parts, warnings, other_run)
 
 
 def _et_of(inputs: Inputs, *, keep_json: bool) -> HostTrace | None:
@@ -279,33 +198,31 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
     rank = rank_of(inputs, trace.rank)
     _refuse_world(inputs, rank, trace.world_size)
     plan = target.plan(built.graph, comm, rank, options.target)
-    files = nccl.joined(read.dumps, linked, comm, rank)
-    log.info("looking for pipeline ranges")
-    staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules), files)
+    parts, of_wings = parts_of(GraphedRank(rank, built.graph, linked, comm, read.beside, Parts(), options.range_rules))
     warnings = (
         *trace.warnings,
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
-        *read.unread,
-        *nccl.warnings(files),
-        *staged.warnings,
+        *read.warnings,
+        *of_wings,
         *(f"check: {finding}" for finding in findings),
         *_rank_warnings(inputs, rank, trace.rank),
     )
     return PreparedRank(
-        inputs,
-        rank,
-        read.world_size(rank),
-        linked,
-        comm,
-        built,
-        plan,
-        staged,
-        files,
-        folded,
-        tuple(dict.fromkeys(warnings)),
+        inputs, rank, read.world_size(rank), linked, comm, built, plan, parts, folded, tuple(dict.fromkeys(warnings))
     )
+
+
+def parts_of(rank: GraphedRank) -> tuple[Parts, list[str]]:
+    """Return what wings make of a rank that has its graph, and their warnings."""
+    warnings: list[str] = []
+    for name, hooks in wings.each():
+        made = hooks.of_graph(rank)
+        warnings += made.warnings
+        if made.part is not None:
+            rank.parts[name] = made.part
+    return rank.parts, warnings
 
 
 @gc_paused()
@@ -344,47 +261,48 @@ def _write_graph(file: Path, graph: Graph, linked: Linked) -> None:
 
 def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, graph: Graph) -> Finished:
     """Write the files of a rank but its graph, which is ``graph``."""
-    rank = prepared.rank
+    rank, linked = prepared.rank, prepared.linked
     files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
-    operations = find_operations(graph, prepared.linked)
-    found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost, operation=operations.of_node)
+    grouped = Parts({name: made for name, hooks in wings.each() if (made := hooks.gaining(graph, linked)) is not None})
+    of_node = next((made.of_node for made in grouped.values()), None)
+    found = path.explain(graph, linked, prepared.comm, played.end_ns, cost, operation=of_node)
     publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
-    files.append(output_names.operations(rank))
-    ops = measured(operations, graph, prepared.linked, prepared.comm, found.operation_gain_ns, rank)
-    publish.write(folder / files[-1], ops_file.encode(ops))
-    log.info("finding out why devices were idle")
-    gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
-    files.append(output_names.idle(rank))
-    with publish.writing(folder / files[-1]) as out:
-        out.writelines(idle_file.blocks(rank, gpu, prepared.linked.trace))
+    work = RankWork(prepared, joined, options, folder, graph, cost, played, found, grouped)
+    added = {name: hooks.finish(work) for name, hooks in wings.each()}
+    files += [file for part in added.values() for file in part.files]
     if options.timeline != "none":
         log.info("writing the timeline")
-        beside = options.timeline == "both"
-        shown = timeline.Shown(
-            rank,
-            graph,
-            prepared.linked,
-            prepared.comm,
-            joined,
-            found,
-            played,
-            beside,
-            _feature_rows(prepared, graph, gpu),
-            None if prepared.inputs.placed is None else prepared.inputs.placed[0],
-        )
         with publish.writing(folder / timeline.part_name(rank)) as out:
-            timeline.write(out, shown)
+            timeline.write(out, _shown(work, [rows for part in added.values() for rows in part.rows]))
     extra = groups.too_many({rank: joined.ids})
     if options.linked:
         files.append(output_names.linked(rank))
         extra += _write_merged(folder / files[-1], graph, prepared)
-    stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
-    extra += (*stood.warnings, *gpu.warnings)
-    entry = entry_of(prepared, found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
-    return Finished(entry, tuple(files), graph)
+    extra += tuple(text for part in added.values() for text in part.warnings)
+    fields = {name: value for part in added.values() for name, value in part.fields.items()}
+    return Finished(entry_of(work, fields, extra), tuple(files), graph)
+
+
+def _shown(work: RankWork, rows: list[Rows]) -> timeline.Shown:
+    joined, placed = work.joined, work.prepared.inputs.placed
+    return timeline.Shown(
+        rank=work.rank,
+        graph=work.graph,
+        linked=work.linked,
+        comm=work.comm,
+        ids=joined.ids,
+        clock=joined.clock,
+        across=joined.across,
+        hosts=joined.hosts,
+        found=work.explained,
+        played=work.played,
+        beside=work.options.timeline == "both",
+        features=rows,
+        node=None if placed is None else placed[0],
+    )
 
 
 def _write_merged(file: Path, graph: Graph, prepared: PreparedRank) -> tuple[str, ...]:
@@ -403,18 +321,10 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
         graph = replace(graph, duration_ns=_without_waits(graph, joined))
     graph = graph.of_rank(prepared.rank, joined.world_size, *_clock_of(graph, joined.clock))
     graph = target.written(graph, prepared.comm, plan, joined.ids)
-    return graph.with_columns(_columns(graph, prepared, joined))
-
-
-def _feature_rows(prepared: PreparedRank, graph: Graph, gpu: GpuTime) -> list[Rows]:
-    """Return what the wings show of a rank on the timeline."""
-    ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
-    channels = (
-        []
-        if prepared.nccl is None
-        else [channel_rows(prepared.nccl, prepared.linked.trace.device, graph.epoch_ns, ended_ns)]
-    )
-    return [idle_rows(gpu), *channels]
+    added = [hooks.columns(graph, prepared, joined) for _, hooks in wings.each()]
+    front = {name: column for columns in added for name, column in columns.front.items()}
+    behind = {name: column for columns in added for name, column in columns.behind.items()}
+    return graph.with_columns({**front, "comm_wait_ns": joined.wait_ns, **behind})
 
 
 def _without_waits(graph: Graph, joined: Joined) -> I64:
@@ -422,18 +332,6 @@ def _without_waits(graph: Graph, joined: Joined) -> I64:
     out, waits = graph.duration_ns.copy(), joined.wait_ns
     out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
     return out
-
-
-def _columns(graph: Graph, prepared: PreparedRank, joined: Joined) -> dict[str, Column]:
-    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of
-    NCCL.
-    """
-    of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
-    out = {name: column for name, column in of_nccl.items() if column.texts}
-    if pipeline is not None:
-        ranges = pipeline.ranges_of(prepared.staged.of_device)
-        out |= pipeline_columns(graph, ranges, pipeline.run, pipeline.idle, joined.clock)
-    return {**out, "comm_wait_ns": joined.wait_ns, **of_nccl}
 
 
 def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:

@@ -16,11 +16,6 @@ from graphlink.errors import InputError
 from graphlink.graph_model import Column
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
-from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.peers import TOLERANCE_NS
-from graphlink.pipeline.rank_part import rank_pipeline
-from graphlink.pipeline.records import RunPipeline, StageRun
-from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks, on_run
 from graphlink.ranks.columns import column, offsets
@@ -29,8 +24,8 @@ from graphlink.ranks.match import Matching, match
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.ranks.times import Apart
 from graphlink.records import first_few
-from graphlink.run.job import Joined
-from graphlink.run.state import RankRows
+from graphlink.run.records import Aligned, Joined, RankRows
+from graphlink.wings import Parts, of_rank, over_ranks
 
 log: Final = logging.getLogger("graphlink")
 
@@ -48,7 +43,7 @@ class JoinedRanks:
     matching: Matching
     clocks: AlignedClocks
     figures: Figures
-    pipeline: RunPipeline | None
+    parts: Parts
     summary: summary.Run
     silent: tuple[int, ...]
     warnings: tuple[str, ...]
@@ -73,22 +68,23 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     aligned = clocks(comms, matching.meetings)
     measured = figures(comms, matching.meetings, aligned, matching.group_ids)
     log.info("looking for a pipeline over all ranks")
-    runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {
-        r.comms.rank: r.staged for r in silent
-    }
-    pipeline = analyse([runs[rank] for rank in sorted(runs)], max(TOLERANCE_NS, aligned.residual_ns))
+    position = {row.comms.rank: k for k, row in enumerate(rows)}
+    parts = over_ranks(
+        {row.comms.rank: row.parts for row in every},
+        Aligned({row.comms.rank: row.comms for row in rows}, matching, aligned, position),
+    )
     world_size = max(row.comms.world_size for row in every)
     hosts = len({row.comms.host for row in every} - {""})
     ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
     for rank, one in ranks.items():
-        own = rank_pipeline(pipeline, rank)
-        ranks[rank] = replace(one, ids=matching.ids.get(rank, {}), world_size=world_size, pipeline=own, hosts=hosts)
+        own = of_rank(parts, rank)
+        ranks[rank] = replace(one, ids=matching.ids.get(rank, {}), world_size=world_size, parts=own, hosts=hosts)
     return JoinedRanks(
         ranks=ranks,
         matching=matching,
         clocks=aligned,
         figures=measured,
-        pipeline=pipeline,
+        parts=parts,
         summary=_summary([row.comms for row in every], matching, aligned, measured),
         silent=quiet,
         warnings=(*_silence(quiet), *aligned.warnings),
@@ -212,14 +208,6 @@ def _differs(conflicts: Sequence[str]) -> InputError:
         todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang "
         "on",
     )
-
-
-def _alike(row: RankRows, matching: Matching, aligned: AlignedClocks, position: int) -> StageRun | None:
-    """Return a rank's part of a pipeline with the times and counts that all ranks share."""
-    if row.staged is None:
-        return None
-    ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)
-    return on_run_clock(replace(row.staged, ordinal=ordinal), aligned.clocks[position])
 
 
 def _arrows(comms: Sequence[RankComms], meetings: Meetings, op: I64, aligned: AlignedClocks) -> list[Arrows]:

@@ -7,21 +7,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
-from graphlink.logs.records import Logs
-from graphlink.pipeline import file as bubbles
 from graphlink.records import first_few
 from graphlink.report import summary
 from graphlink.run import job
@@ -31,8 +28,10 @@ from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
+from graphlink.run.records import RunResult
 from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
+from graphlink.wings import Parts, each
 
 log: Final = logging.getLogger("graphlink")
 
@@ -151,15 +150,9 @@ def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: R
     Of recordings of this machine that are newer than outputs on this machine it is another run.
     """
     whole = out.published()
-    if (
-        whole is None
-        or whole.options != _told(options)
-        or whole.graphlink != __version__
-        or recordings.paddle_logs
-        or recordings.nsys
-    ):
+    if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or recordings.nsys:
         return None
-    if whole.logs is not UNSET or recordings.nvidia_smi or recordings.megatron_log:
+    if not all(hooks.repeats(recordings, whole) for _, hooks in each()):
         return None
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
@@ -169,7 +162,7 @@ def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: R
 
 
 def _files_of(rank: summary.Rank) -> frozenset[str]:
-    side_files = [] if rank.nccl is UNSET else [file.path for file in rank.nccl.files]
+    side_files = [name for _, hooks in each() for name in hooks.files_of(rank)]
     return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
 
 
@@ -213,13 +206,13 @@ def _write(
     partial: bool,
 ) -> Made:
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
-    logs = _logs(recordings)  # first: an error of theirs should not come after the work
-    if recordings.paddle_logs is not None:
-        from graphlink.pipeline.paddle.runs import pipeline_of
-
-        pipeline = pipeline_of(Path(recordings.paddle_logs), options.step)
-        result = job.RunResult((), pipeline, job.write_pipeline(pipeline, folder))
-        return Made(_summarised(result, options, (), folder, logs))
+    # first: an error of theirs should not come after the work
+    recorded = {name: hooks.recorded(recordings) for name, hooks in each()}
+    made = {name: hooks.instead(recordings, options) for name, hooks in each()}
+    parts = Parts({name: part for name, part in made.items() if part is not None})
+    if parts:
+        result = RunResult((), parts, job.write_parts(parts, folder))
+        return Made(_summarised(result, options, (), folder, recorded))
     found = find(recordings, folder, runs_on, linked=options.linked)
     inputs, warnings = found.ranks, found.warnings
     if len(inputs) == 1:
@@ -231,7 +224,7 @@ def _write(
                 "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as "
                 "recorded",
             )
-        return Made(_summarised(result, options, warnings, folder, logs))
+        return Made(_summarised(result, options, warnings, folder, recorded))
     from graphlink.run.compare import compare
     from graphlink.run.ranks import good, join_ranks, rank_jobs
 
@@ -252,25 +245,9 @@ def _write(
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
     whole = _summarised(
-        result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, logs
+        result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, recorded
     )
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
-
-
-def _logs(recordings: Recordings) -> Logs | None:
-    if not recordings.nvidia_smi and not recordings.megatron_log:
-        return None
-    from graphlink.run.logs import read_logs
-
-    return read_logs(recordings)
-
-
-def _against(logs: Logs | None, result: job.RunResult) -> Logs | UnsetType:
-    if logs is None:
-        return UNSET
-    from graphlink.run.logs import against_recorded
-
-    return against_recorded(logs, result)
 
 
 def _same_folder(name: str, other: str) -> bool:
@@ -278,19 +255,26 @@ def _same_folder(name: str, other: str) -> bool:
 
 
 def _summarised(
-    result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path, logs: Logs | None = None
+    result: RunResult,
+    options: job.Options,
+    warnings: tuple[str, ...],
+    folder: Path,
+    recorded: Mapping[str, Any] | None = None,
 ) -> summary.Summary:
     """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of
-    the run.
+    the run. ``recorded``: what wings read of the run.
     """
     whole = summary.Summary(
         options=_told(options),
         ranks=list(result.ranks),
         run=result.run,
-        pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
-        logs=_against(logs, result),
         warnings=[*warnings, *result.warnings],
         files=sorted({*result.files, summary.NAME}),
+        **{
+            key: value
+            for name, hooks in each()
+            for key, value in hooks.of_run(result, recorded.get(name) if recorded else None).items()
+        },
     )
     publish.write(folder / summary.NAME, summary.encode(whole))
     return whole

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
-from graphlink.nccl.summary import over_ranks
 from graphlink.ranks import summary
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import at_once
@@ -27,11 +25,12 @@ from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
 from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
-from graphlink.run.job import PreparedRank, RunResult
 from graphlink.run.join import cut_short, join
 from graphlink.run.one_run import of_other_runs, of_other_times
 from graphlink.run.out import Out, out_of
-from graphlink.run.state import RankRows, Result, Stored
+from graphlink.run.records import Joined, PreparedRank, RankRows, RunResult
+from graphlink.run.state import Result, Stored
+from graphlink.wings import each
 
 log: Final = logging.getLogger("graphlink")
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
@@ -94,7 +93,7 @@ def _rank_job(inputs: job.Inputs, options: job.Options, out: str) -> Stored:
     with here(inputs) as local:
         prepared = job.prepare(local, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
-    rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
+    rows = RankRows(comms, prepared.plan.groups, job.to_join(prepared), len(prepared.built.graph.kind))
     return state.save(out_of(out), inputs, options, prepared, rows)
 
 
@@ -134,7 +133,7 @@ def join_ranks(
     ids = {rank: one.ids for rank, one in joined.ranks.items()}
     files = [
         *(name for result in results for name in result.files),
-        *job.write_common(ids, joined.pipeline, options, folder),
+        *job.write_common(ids, joined.parts, options, folder),
     ]
     replay = None
     if replayed:
@@ -145,9 +144,9 @@ def join_ranks(
         files.append(output_names.PATH_ACROSS)
         replay = _replay(path)
     ranks = tuple(result.rank for result in results)
-    side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
-    run = msgspec.structs.replace(joined.summary, replay=replay, nccl=over_ranks(side_files) if side_files else UNSET)
-    return RunResult(ranks, joined.pipeline, tuple(files), run, warnings)
+    fields = {name: value for _, hooks in each() for name, value in hooks.of_records(ranks).items()}
+    run = msgspec.structs.replace(joined.summary, replay=replay, **fields)
+    return RunResult(ranks, joined.parts, tuple(files), run, warnings)
 
 
 def _replay(path: CriticalAcross) -> summary.RunReplay:
@@ -164,7 +163,7 @@ def _replay(path: CriticalAcross) -> summary.RunReplay:
     )
 
 
-def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> Result:
+def _finish(task: tuple[Stored, Joined], options: job.Options, out: str) -> Result:
     stored, joined = task
     place, made_with = out_of(out), state.digest(joined, options)
     there = state.finished(place, stored.key, made_with)

@@ -16,6 +16,7 @@ from graphlink.astra.check_rules import Judged
 from graphlink.astra.files import Prepared
 from graphlink.astra.simulate import Simulated
 from graphlink.diff.records import DiffReport
+from graphlink.doctor.diagnosis import Diagnosis
 from graphlink.gpu.file import IdleFile
 from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
@@ -27,7 +28,6 @@ from graphlink.page.parts import Page
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Listed, Report
-from graphlink.report.diagnosis import Diagnosis
 from graphlink.report.summary import Summary
 from graphlink.run.export import Exported
 from graphlink.scale.records import Scaled

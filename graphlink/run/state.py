@@ -21,14 +21,13 @@ from graphlink.engine.files import FileState
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph.write_et import COMMUNICATION
 from graphlink.graph_model import Graph
-from graphlink.pipeline.records import StageRun
-from graphlink.ranks.records import GroupKey, RankComms
 from graphlink.read.heads import at_once
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
-from graphlink.run.job import Inputs, Options, PreparedRank
+from graphlink.run.options import Inputs, Options
 from graphlink.run.out import Out
+from graphlink.run.records import PreparedRank, RankRows
 from graphlink.version import __version__
 
 MANIFEST: Final = "rank.json"
@@ -59,18 +58,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     joined: str
     rank: summary.Rank
     files: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class RankRows:
-    """All of a rank that joining reads: its communication, the communicators that its graph names, its part of a
-    pipeline.
-    """
-
-    comms: RankComms
-    groups: tuple[GroupKey, ...]
-    staged: StageRun | None
-    nodes: int
 
 
 @dataclass(frozen=True, slots=True)

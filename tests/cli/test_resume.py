@@ -24,7 +24,8 @@ from graphlink.ranks.comms import rank_comms
 from graphlink.run import state
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.out import out_of
-from graphlink.run.state import RankRows
+from graphlink.run.records import RankRows
+from graphlink.wings import Parts
 from tests.cli.conftest import Ran
 from tests.simulator.et import write_et
 from tests.simulator.kineto import write_kineto
@@ -264,7 +265,7 @@ def test_jobs_with_other_side_files_or_other_members_are_done_again(four: Path, 
     bare = replace(inputs, nccl=(), members=())
     prepared = prepare(bare, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, 0, 4)
-    state.save(out, inputs, options, prepared, RankRows(comms, (), None, 1))
+    state.save(out, inputs, options, prepared, RankRows(comms, (), Parts(), 1))
     assert state.found(out, inputs, options) is not None
     assert state.found(out, replace(inputs, members=(("7", (0, 2)),)), options) is None
     assert state.found(out, bare, options) is None

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from graphlink.doctor.diagnose import examine, findings_of
+from graphlink.doctor.diagnosis import Told
 from graphlink.doctor.given import Given
 from graphlink.engine.engines import RunsOn
-from graphlink.report.diagnosis import Told
 from graphlink.run.discover.find import ranks_of
 from tests.simulator import NsysVariation, Training, run, training_program, write_nsys
 

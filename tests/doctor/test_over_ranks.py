@@ -11,7 +11,8 @@ import pytest
 
 from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import merged
-from graphlink.run.state import RankRows
+from graphlink.run.records import RankRows
+from graphlink.wings import Parts
 from tests.doctor.diagnosed import diagnosed
 from tests.ranks.test_clocks import host_rows
 from tests.ranks.true_runs import MS, Off, Simulated, training
@@ -79,7 +80,7 @@ def test_a_rank_whose_communication_is_unknown_is_named(tmp_path: Path) -> None:
 def rows(run: Simulated) -> Sequence[RankRows]:
     ranks, _ = run.record()
     used = [tuple(comms.groups[k] for k in np.unique(comms.group).tolist()) for comms in ranks]
-    return [RankRows(comms, groups, None, len(comms.node)) for comms, groups in zip(ranks, used, strict=True)]
+    return [RankRows(comms, groups, Parts(), len(comms.node)) for comms, groups in zip(ranks, used, strict=True)]
 
 
 def test_clocks_that_nothing_ties_are_named() -> None:

@@ -11,7 +11,7 @@ from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.nccl.tracks import channel_rows
 from graphlink.ranks.records import AlignedClock
-from graphlink.report.timeline import Joined, Shown
+from graphlink.report.timeline import Shown
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, communication, every_kind, records
 from tests.report.test_timeline import ERRORS, shown, written
@@ -138,5 +138,5 @@ def test_on_the_clock_of_the_run_they_move_with_the_rank() -> None:
         clocks=[OFFSET],
     )
     clock = AlignedClock(rank=0, offset_ns=7_000, drift=0.0, from_ns=EPOCH_NS, residual_ns=0, shares=0, known=True)
-    moved = replace(made(files), joined=Joined({}, 1, clock))
+    moved = replace(made(files), clock=clock)
     assert placed(query(written(moved), CHANNELS)[0]) == [("NCCL channel 0", "allreduce", 107_000, 40_000)]

@@ -29,7 +29,7 @@ from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import replay
 from graphlink.report import timeline
-from graphlink.report.timeline import DRAWN, Joined, Shown, _ended_right_before
+from graphlink.report.timeline import DRAWN, Shown, _ended_right_before
 from graphlink.run import job
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of, shape
@@ -60,7 +60,7 @@ def shown(g: Graph, linked: Linked, comm: Communication, ids: groups.GroupIds | 
     cost = cost_ns(g)
     played = replay(g, cost)
     found = explain(g, linked, comm, played.end_ns, cost)
-    return Shown(rank, g, linked, comm, Joined(ids or {}, world_size=rank + 1), found, played)
+    return Shown(rank, g, linked, comm, found, played, ids or {})
 
 
 def written(*ranks: Shown) -> bytes:
@@ -150,14 +150,14 @@ def test_groups_are_named_by_machine_and_ordered_by_rank(two: list[Shown]) -> No
     on_two = []
     for one, node in zip(two, (1, None), strict=True):
         linked = replace(one.linked, trace=replace(one.linked.trace, host_name="<b>host7"))
-        on_two.append(replace(one, linked=linked, node=node, joined=replace(one.joined, hosts=2), beside=True))
+        on_two.append(replace(one, linked=linked, node=node, hosts=2, beside=True))
     groups_of = """select p.name as name, extract_arg(t.source_arg_set_id, 'sibling_order_rank') as place from process p
       join process_track t using (upid) where t.type = 'process_track_event' order by place"""
     errors, rows = query(written(*on_two[::-1]), ERRORS, groups_of)
     assert errors == []
     first, second = "node 1 (<b>host7) rank 0", "<b>host7 rank 1"
     assert [row["name"] for row in rows] == [first, f"{first} replayed", second, f"{second} replayed"]
-    assert [replace(one, node=None, joined=replace(one.joined, hosts=1)).group for one in on_two] == [
+    assert [replace(one, node=None, hosts=1).group for one in on_two] == [
         "rank 0",
         "rank 1",
     ]

@@ -22,8 +22,8 @@ from graphlink.errors import InputError
 from graphlink.model import Comm, CommTable, EventRows, HostRows, ProcessGroup, Trace
 from graphlink.ranks.comms import rank_comms
 from graphlink.run import codec
-from graphlink.run.job import Inputs, Options, PreparedRank, prepare
-from graphlink.run.state import RankRows
+from graphlink.run.job import Inputs, Options, prepare, to_join
+from graphlink.run.records import PreparedRank, RankRows
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 
@@ -59,6 +59,10 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
     elif dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):
             assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, dict):
+        assert list(one) == list(other), where
+        for name in one:
+            assert_same(one[name], other[name], f"{where}.{name}")
     else:
         assert one == other, where
 
@@ -66,7 +70,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> None:
     assert_same(read(written(prepared), PreparedRank, tmp_path), prepared)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
-    rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
+    rows = RankRows(comms, prepared.plan.groups, to_join(prepared), len(prepared.built.graph.kind))
     assert_same(read(written(rows), RankRows, tmp_path), rows)
     assert written(prepared) == written(read(written(prepared), PreparedRank, tmp_path)), (
         "so that a digest is of values"

@@ -35,21 +35,22 @@ def test_what_is_wrong_with_a_side_file_is_a_warning_that_names_it(
     cluster: tuple[ClusterRun, Path], tmp_path: Path
 ) -> None:
     found = prepared(cluster, tmp_path, NcclProfile(cut=0.8))
-    assert found.nccl is not None
-    assert any(text.startswith(f"{found.nccl.dumps[0].path}: ") and "cut" in text for text in found.warnings)
+    assert found.parts.get("nccl") is not None
+    assert any(text.startswith(f"{found.parts['nccl'].dumps[0].path}: ") and "cut" in text for text in found.warnings)
 
 
 def test_a_log_without_times_is_named_with_what_to_set(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     found = prepared(cluster, tmp_path, NcclProfile(kind="inspector"))
-    assert found.nccl is not None
-    assert not len(found.nccl.op)
+    assert found.parts.get("nccl") is not None
+    assert not len(found.parts["nccl"].op)
     assert any("no times: record with NCCL_INSPECTOR_DUMP_VERBOSE=1" in text for text in found.warnings)
 
 
 def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     profile = NcclProfile(kind="flight-json")
     whole, part = (
-        prepared(cluster, tmp_path / name, profile, step).nccl for name, step in (("whole", "all"), ("part", "1-2"))
+        prepared(cluster, tmp_path / name, profile, step).parts["nccl"]
+        for name, step in (("whole", "all"), ("part", "1-2"))
     )
     assert whole is not None
     assert part is not None
@@ -60,7 +61,7 @@ def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRu
 
 
 def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
-    files = prepared(cluster, tmp_path, NcclProfile(proxy_steps=True)).nccl
+    files = prepared(cluster, tmp_path, NcclProfile(proxy_steps=True)).parts["nccl"]
     assert files is not None
     ops, split = files.ops, files.split
     names = np.array([ops.groups[k][1] for k in ops.group.tolist()])[split.op]

@@ -14,8 +14,9 @@ from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import count_cell, share_cell, size, time_cell
 from graphlink.records import Table as TextTable
 from graphlink.records import counted, first_few, shortened
-from graphlink.report.summary import Rank, alike, all_stood, explained, lost, machine_line
+from graphlink.report.summary import Rank, alike, lost, machine_line
 from graphlink.standstill.standstill import Stood
+from graphlink.standstill.summary import all_stood, explained
 
 MOST_ROWS: Final = 100
 

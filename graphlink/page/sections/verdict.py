@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from graphlink.gpu.summary import exposed_percent, idle_percent
 from graphlink.gpu.table import MEANING
 from graphlink.page.found import Found
 from graphlink.page.parts import Figure, Sentence, Words
@@ -16,7 +17,8 @@ from graphlink.page.words import name, share_figure, time_figure
 from graphlink.pipeline.summary import Pipeline
 from graphlink.records import counted, shortened
 from graphlink.replay.band import uncertain
-from graphlink.report.summary import MOST_BLOCKS, Rank, all_stood, explained, exposed_percent, idle_percent
+from graphlink.report.summary import MOST_BLOCKS, Rank
+from graphlink.standstill.summary import all_stood, explained
 
 _MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
 

@@ -15,8 +15,8 @@ from graphlink.logs.megatron import logged_steps, read_megatron
 from graphlink.logs.nvidia_smi import hosts_of, joined_by_time, read_nvidia_smi
 from graphlink.logs.records import Logs, MegatronLog
 from graphlink.report.summary import Rank
-from graphlink.run.job import RunResult
 from graphlink.run.options import Recordings, refuse_other_bytes
+from graphlink.run.records import RunResult
 
 NO_TIME: Final = "the recording has no time of day"
 _NUMBERED: Final = re.compile(r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d{1,12})")
@@ -41,7 +41,8 @@ def against_recorded(logs: Logs, result: RunResult) -> Logs:
         InputError: a log cannot be read a second time.
     """
     steps_ns = [step.end_ns - step.start_ns for rank in result.ranks for step in rank.steps]
-    ranges_ns = timers_of([run.ranges for run in result.pipeline.runs]) if result.pipeline is not None else {}
+    pipeline = result.parts.get("pipeline")
+    ranges_ns = timers_of([run.ranges for run in pipeline.runs]) if pipeline is not None else {}
     megatron = [_matched(against(log, steps_ns, ranges_ns), result.ranks) for log in logs.megatron]
     window = _window(result.ranks)
     hosts = hosts_of([Path(log.path) for log in logs.nvidia_smi])

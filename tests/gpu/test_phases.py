@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import graphlink
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.phases import Phase, _overlap, phases, phases_line, told_phase
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
-from graphlink.report.phases import Phase, _overlap, phases, phases_line, told_phase
 from tests.build import Call, Device, Host, build_trace
 
 SGLANG = Path(__file__).resolve().parents[3] / "shared" / "traces" / "inference" / "sglang_decode_graph.json.gz"

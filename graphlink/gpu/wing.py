@@ -1,0 +1,90 @@
+"""What GPU time adds to a run: what each GPU was busy with and why it was idle, per rank and step."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, UnsetType
+
+from graphlink import output_names, publish
+from graphlink.records import first_few
+from graphlink.wings import Field, RankPart, Wing
+
+if TYPE_CHECKING:
+    from graphlink.run.records import RankWork
+
+log: Final = logging.getLogger("graphlink")
+_FEW: Final = 8  # outliers that are named
+
+
+class _GpuTime(Wing):
+    def finish(self, work: RankWork) -> RankPart:
+        from graphlink.gpu import file
+        from graphlink.gpu.phases import phases
+        from graphlink.gpu.time import gpu_time
+        from graphlink.gpu.tracks import idle_rows
+
+        log.info("finding out why devices were idle")
+        gpu = gpu_time(work.graph, work.linked, work.comm, work.joined.wait_ns)
+        name = output_names.idle(work.rank)
+        with publish.writing(work.folder / name) as out:
+            out.writelines(file.blocks(work.rank, gpu, work.linked.trace))
+        fields = {
+            "gpu": list(gpu.gpu),
+            "steps": list(gpu.steps),
+            "iterations": UNSET if gpu.iterations is None else gpu.iterations,
+            "phases": phases(gpu, work.linked, work.prepared.built.graph.epoch_ns) or UNSET,
+        }
+        rows = (idle_rows(gpu),) if work.options.timeline != "none" else ()
+        return RankPart(fields, (name,), rows, gpu.warnings)
+
+    def fields(self, record: str) -> Sequence[Field]:
+        if record != "Rank":
+            return ()
+        from graphlink.gpu.phases import Phase
+        from graphlink.gpu.records import DeviceTime, Iterations, StepTime
+
+        return (
+            Field("top_gain", "gpu", list[DeviceTime]),
+            Field("top_gain", "steps", list[StepTime]),
+            Field("top_gain", "iterations", Iterations | UnsetType, UNSET),  # absent where no steps were found
+            Field("top_gain", "phases", list[Phase] | UnsetType, UNSET),  # absent where no name tells them
+        )
+
+    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        from graphlink.gpu.phases import phases_line
+        from graphlink.gpu.summary import gpu_line, steps_line
+
+        lines = [("steps", steps_line(rank)), ("phases", "" if rank.phases is UNSET else phases_line(rank.phases))]
+        lines += [(f"GPU {device.device}", gpu_line(device)) for device in rank.gpu]
+        return [("critical path", line) for line in lines]
+
+    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any]:
+        from graphlink.gpu.summary import idle_percent
+
+        return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
+
+    def rank_cells(self, rank: Any) -> Mapping[str, str]:
+        from graphlink.gpu.summary import exposed_percent, idle_percent
+
+        causes: Counter[str] = Counter()
+        for device in rank.gpu:
+            causes.update(device.idle_by_cause_ns)
+        return {
+            "idle %": f"{idle_percent(rank):.1f}" if rank.gpu else "",
+            "mostly": next((cause for cause, _ in causes.most_common(1)), ""),
+            "comm %": f"{exposed_percent(rank):.1f}" if rank.gpu else "",
+        }
+
+    def remarks(self, ranks: Sequence[Any]) -> Sequence[str]:
+        from graphlink.gpu.summary import far_from_usual, idle_percent
+
+        usual, outliers = far_from_usual(ranks)
+        named = [f"rank {rank.rank} {idle_percent(rank):.1f} %" for rank in outliers]
+        return [f"far from the usual idle time ({usual:.1f} %): {first_few(named, _FEW)}"] if named else []
+
+
+WING = _GpuTime()

@@ -1,0 +1,102 @@
+"""What side files of NCCL and c10d add to a run: groups, columns of collectives, rows of channels, a join table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, UnsetType
+
+from graphlink.wings import Columns, Field, Made, RankPart, Wing
+
+if TYPE_CHECKING:
+    from graphlink.graph_model import Graph
+    from graphlink.model import Linked, ProcessGroup
+    from graphlink.run.options import Inputs
+    from graphlink.run.records import GraphedRank, Joined, PreparedRank, RankWork
+
+
+class _Nccl(Wing):
+    stored = ("records:SideFiles",)
+
+    def beside(self, inputs: Inputs) -> Made:
+        if not inputs.nccl:
+            return Made()
+        from graphlink.nccl.job import read_dumps
+
+        dumps, unread = read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
+        return Made(dumps or None, unread)
+
+    def groups(self, part: Any, linked: Linked, inputs: Inputs) -> Sequence[ProcessGroup]:
+        from graphlink.nccl.job import known_groups
+
+        return known_groups(linked, part, dict(inputs.members))
+
+    def of_graph(self, rank: GraphedRank) -> Made:
+        dumps = rank.beside.get("nccl")
+        if not dumps:
+            return Made()
+        from graphlink.nccl.job import joined, warnings
+
+        files = joined(dumps, rank.linked, rank.comm, rank.rank)
+        return Made(files, warnings(files))
+
+    def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
+        files = prepared.parts.get("nccl")
+        if files is None:
+            return Columns()
+        from graphlink.nccl.noted import columns
+
+        added = columns(graph, files)
+        texts = {name: column for name, column in added.items() if column.texts}
+        return Columns(texts, {name: column for name, column in added.items() if name not in texts})
+
+    def finish(self, work: RankWork) -> RankPart:
+        files = work.prepared.parts.get("nccl")
+        if files is None:
+            return RankPart()
+        from graphlink.nccl.job import summarised
+        from graphlink.nccl.tracks import channel_rows
+
+        graph, fields = work.graph, {"nccl": summarised(files)}
+        if work.options.timeline == "none":
+            return RankPart(fields)
+        ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
+        return RankPart(fields, rows=(channel_rows(files, work.linked.trace.device, graph.epoch_ns, ended_ns),))
+
+    def files_of(self, rank: Any) -> Iterable[str]:
+        return [] if rank.nccl is UNSET else [file.path for file in rank.nccl.files]
+
+    def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any]:
+        side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
+        if not side_files:
+            return {}
+        from graphlink.nccl.summary import over_ranks
+
+        return {"nccl": over_ranks(side_files)}
+
+    def fields(self, record: str) -> Sequence[Field]:
+        if record not in ("Rank", "Run"):
+            return ()
+        from graphlink.nccl.summary import Nccl, NcclRun
+
+        if record == "Rank":
+            return (Field("replaced", "nccl", Nccl | UnsetType, UNSET),)  # absent without side files of NCCL
+        return (Field("compared", "nccl", NcclRun | UnsetType, UNSET),)  # absent where no rank has side files
+
+    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        if rank.nccl is UNSET:
+            return ()
+        from graphlink.nccl.summary import rank_rows
+
+        return [("recorded", line) for line in rank_rows(rank.nccl)]
+
+    def run_lines(self, run: Any) -> Iterable[tuple[str, str]]:
+        if run.nccl is UNSET:
+            return ()
+        from graphlink.nccl.summary import run_rows
+
+        return run_rows(run.nccl)
+
+
+WING = _Nccl()

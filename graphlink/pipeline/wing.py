@@ -1,0 +1,117 @@
+"""What a pipeline adds to a run: ranges and bubbles of its stages, their file, picture and rows of the timeline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from graphlink import publish
+from graphlink.wings import Blocks, Columns, Field, Made, Wing
+
+if TYPE_CHECKING:
+    from graphlink.graph_model import Graph
+    from graphlink.run.options import Options, Recordings
+    from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
+
+log: Final = logging.getLogger("graphlink")
+
+
+class _Pipeline(Wing):
+    stored = ("stagerun:Staged", "records:StageRun", "rank_part:RankPipeline")
+
+    def of_graph(self, rank: GraphedRank) -> Made:
+        from graphlink.pipeline.rules import user_rules
+        from graphlink.pipeline.stagerun import stage_run
+
+        log.info("looking for pipeline ranges")
+        rules, side_files = user_rules(rank.range_rules), rank.parts.get("nccl")
+        staged = stage_run(rank.graph, rank.linked, rank.comm, rank.rank, rules, side_files)
+        return Made(staged, staged.warnings)
+
+    def to_join(self, part: Any) -> Any:
+        return part.run
+
+    def over_ranks(self, parts: Mapping[int, Any], aligned: Aligned | None) -> Any:
+        if not any(parts.values()):  # most runs have none, and need not load what analyses one
+            return None
+        from graphlink.pipeline.analyse import analyse
+        from graphlink.pipeline.peers import TOLERANCE_NS
+        from graphlink.pipeline.stagerun import counted_alike, on_run_clock
+
+        ranks = sorted(parts)
+        if aligned is None:
+            return analyse([parts[rank] for rank in ranks])
+        runs = []
+        for rank in ranks:
+            run, position = parts[rank], aligned.position.get(rank)
+            if run is not None and position is not None:
+                ordinal = counted_alike(run, aligned.comms[rank], aligned.matching.meetings, position)
+                run = on_run_clock(replace(run, ordinal=ordinal), aligned.clocks.clocks[position])
+            runs.append(run)
+        return analyse(runs, max(TOLERANCE_NS, aligned.clocks.residual_ns))
+
+    def of_rank(self, part: Any, rank: int) -> Any:
+        from graphlink.pipeline.rank_part import rank_pipeline
+
+        return rank_pipeline(part, rank)
+
+    def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
+        pipeline = joined.parts.get("pipeline")
+        if pipeline is None:
+            return Columns()
+        from graphlink.pipeline.notes import columns
+
+        ranges = pipeline.ranges_of(prepared.parts["pipeline"].of_device)
+        return Columns(columns(graph, ranges, pipeline.run, pipeline.idle, joined.clock))
+
+    def instead(self, recordings: Recordings, options: Options) -> Any:
+        if recordings.paddle_logs is None:
+            return None
+        from graphlink.pipeline.paddle.runs import pipeline_of
+
+        return pipeline_of(Path(recordings.paddle_logs), options.step)
+
+    def repeats(self, recordings: Recordings, summary: Any) -> bool:
+        return not recordings.paddle_logs
+
+    def write(self, part: Any, folder: Path) -> tuple[str, ...]:
+        from graphlink.pipeline import file, svg
+
+        log.info("writing the pipeline")
+        with publish.writing(folder / file.NAME) as out:
+            out.writelines(file.blocks(part))
+        publish.write(folder / svg.NAME, svg.encode(part))
+        return file.NAME, svg.NAME
+
+    def tracks(self, out: BinaryIO, part: Any) -> bool:
+        from graphlink.pipeline.tracks import write
+
+        return write(out, part) > 0
+
+    def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
+        pipeline = result.parts.get("pipeline")
+        if pipeline is None:
+            return {}
+        from graphlink.pipeline.file import summarised
+
+        return {"pipeline": summarised(pipeline)}
+
+    def fields(self, record: str) -> Sequence[Field]:
+        if record != "Summary":
+            return ()
+        from graphlink.pipeline.summary import Pipeline
+
+        return (Field("run", "pipeline", Pipeline | None, None),)  # None: no pipeline was found
+
+    def blocks(self, summary: Any) -> Blocks:
+        if summary.pipeline is None:
+            return Blocks()
+        from graphlink.pipeline.summary import pipeline_table
+
+        return Blocks(behind=pipeline_table(summary.pipeline))
+
+
+WING = _Pipeline()

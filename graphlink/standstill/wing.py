@@ -1,0 +1,47 @@
+"""What standstill adds to a run: how much of what stood still an edge explains, in the summary of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphlink.records import ms
+from graphlink.wings import Field, RankPart, Wing
+
+if TYPE_CHECKING:
+    from graphlink.run.records import RankWork
+
+
+class _Standstill(Wing):
+    def finish(self, work: RankWork) -> RankPart:
+        from graphlink.standstill.standstill import stood_still
+
+        stood = stood_still(replace(work.prepared.built, graph=work.graph), work.linked, work.explained.path)
+        return RankPart({"standstill": stood.standstill}, warnings=stood.warnings)
+
+    def fields(self, record: str) -> Sequence[Field]:
+        if record != "Rank":
+            return ()
+        from graphlink.standstill.standstill import Standstill
+
+        return (Field("critical_path", "standstill", Standstill),)
+
+    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        from graphlink.standstill.summary import standstill_line
+
+        return (("left out", ("stood still", standstill_line(rank.standstill))),)
+
+    def trust(self, rank: Any) -> str:
+        from graphlink.standstill.summary import all_stood, explained
+
+        whole = all_stood(rank.standstill)
+        return f"{explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
+
+    def rank_cells(self, rank: Any) -> Mapping[str, str]:
+        from graphlink.standstill.summary import all_stood, explained
+
+        return {"explained %": explained(all_stood(rank.standstill))}
+
+
+WING = _Standstill()

@@ -1,0 +1,267 @@
+"""The wings: features that are a folder and a line each. The core loops over them and names none.
+
+``WINGS`` is the one place that knows which there are. The folder of a wing has a module ``wing`` whose ``WING`` says
+what the wing adds, by overriding the hooks of ``Wing``; it imports the rest of its folder inside them. So nothing of a
+wing is loaded before it is used, and a wing whose line and folder are gone is gone, and all else runs.
+docs/architecture.md shows what each hook is asked for, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphlink.graph_model import Column, Graph
+    from graphlink.model import I32, Linked, ProcessGroup
+    from graphlink.perfetto.packets import Rows
+    from graphlink.records import Table
+    from graphlink.run.options import Inputs, Options, Recordings
+    from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RankWork, RunResult
+
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+class Parts(dict[str, Any]):
+    """What wings made, by their names; a wing that has nothing has no entry."""
+
+
+class Made(NamedTuple):
+    """What a wing made of its input, None where there is nothing for it, and what the user should know."""
+
+    part: Any = None
+    warnings: tuple[str, ...] = ()
+
+
+class Field(NamedTuple):
+    """A field that a wing adds to a record of ``summary.json``, behind its field ``after``."""
+
+    after: str
+    name: str
+    type: Any
+    default: Any = msgspec.NODEFAULT
+
+
+class RankPart(NamedTuple):
+    """What a wing adds to a rank whose graph is written: fields of its record, names of files, rows of the timeline."""
+
+    fields: Mapping[str, Any] = {}
+    files: tuple[str, ...] = ()
+    rows: tuple[Rows, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Blocks(NamedTuple):
+    """Blocks of the printed summary, ahead of that of all ranks and behind it."""
+
+    ahead: Sequence[str | Table] = ()
+    behind: Sequence[str | Table] = ()
+
+
+class Columns(NamedTuple):
+    """Columns of nodes that a wing adds, in front of the time that communication waited, and ``behind`` it."""
+
+    front: Mapping[str, Column] = {}
+    behind: Mapping[str, Column] = {}
+
+
+class Wing:
+    """What a feature adds to the core: each hook adds nothing unless it is overridden. ``stored``: the types of parts
+    that are kept between jobs.
+    """
+
+    stored: tuple[str, ...] = ()  # module:name of each, below the folder of the wing
+
+    # a rank, in the order that runs
+    def beside(self, inputs: Inputs) -> Made:
+        """Read what lies beside the recording of a rank."""
+        return Made()
+
+    def groups(self, part: Any, linked: Linked, inputs: Inputs) -> Sequence[ProcessGroup]:
+        """Return process groups that ``part``, what ``beside`` read, knows and the recording may not."""
+        return ()
+
+    def of_graph(self, rank: GraphedRank) -> Made:
+        """Make the part of a rank that has its graph."""
+        return Made()
+
+    def to_join(self, part: Any) -> Any:
+        """Return what joining the ranks reads of the part that ``of_graph`` made."""
+        return None
+
+    def over_ranks(self, parts: Mapping[int, Any], aligned: Aligned | None) -> Any:
+        """Make the part of a run of what ``to_join`` gave, None for a rank that has nothing. ``aligned``: None of a
+        rank that stands alone.
+        """
+        return None
+
+    def of_rank(self, part: Any, rank: int) -> Any:
+        """Return what the files of ``rank`` are written with of the part of its run."""
+        return None
+
+    def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
+        """Return the columns of the nodes of ``graph``, which is about to be written."""
+        return Columns()
+
+    def gaining(self, graph: Graph, linked: Linked) -> Grouped | None:
+        """Put nodes into groups, for each of which it is computed what it would gain if they took no time."""
+        return None
+
+    def finish(self, work: RankWork) -> RankPart:
+        """Write the files of a rank, and return its other parts."""
+        return RankPart()
+
+    # the run
+    def recorded(self, recordings: Recordings) -> Any:
+        """Read what is of the run and of no rank, before the work begins."""
+        return None
+
+    def instead(self, recordings: Recordings, options: Options) -> Any:
+        """Return the part of a run whose recordings are none of ranks; None where they are."""
+        return None
+
+    def repeats(self, recordings: Recordings, summary: Any) -> bool:
+        """Tell whether ``summary`` may be that of an earlier run of the same recordings."""
+        return True
+
+    def files_of(self, rank: Any) -> Iterable[str]:
+        """Return the names of the files beside the recording that a rank of a summary was made of."""
+        return ()
+
+    def write(self, part: Any, folder: Path) -> tuple[str, ...]:
+        """Write the files of the part of a run, and return their names."""
+        return ()
+
+    def tracks(self, out: BinaryIO, part: Any) -> bool:
+        """Write the rows of the timeline that stand before those of ranks; tell whether there are any."""
+        return False
+
+    def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any]:
+        """Return the fields of ``Run`` in ``summary.json``, from the records of its ranks."""
+        return {}
+
+    def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
+        """Return the fields of ``Summary``. ``recorded``: what the hook of that name read."""
+        return {}
+
+    # what summary.json holds, and what is printed of it
+    def fields(self, record: str) -> Sequence[Field]:
+        """Return the fields that this wing adds to ``Rank``, ``Run`` or ``Summary`` of ``summary.json``."""
+        return ()
+
+    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        """Return lines of the block of a rank, name and text, each with the name of the line that it stands before."""
+        return ()
+
+    def trust(self, rank: Any) -> str:
+        """Return what says how far the graph of a rank is to be trusted."""
+        return ""
+
+    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any] | None:
+        """Return the ranks of a run in the order in which they are listed."""
+        return None
+
+    def rank_cells(self, rank: Any) -> Mapping[str, str]:
+        """Return cells of the line of a rank in that list, by column."""
+        return {}
+
+    def remarks(self, ranks: Sequence[Any]) -> Sequence[str]:
+        """Return lines behind that list."""
+        return ()
+
+    def run_lines(self, run: Any) -> Iterable[tuple[str, str]]:
+        """Return lines of the block of all ranks, name and text."""
+        return ()
+
+    def blocks(self, summary: Any) -> Blocks:
+        """Return blocks of the run, ahead of that of all ranks and behind it."""
+        return Blocks()
+
+
+class Grouped(NamedTuple):
+    """The group of each node, ``NOWHERE`` for none, and what its wing wants to find again in ``RankWork.grouped``."""
+
+    of_node: I32
+    found: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A wing: its folder, and the verbs that it has, each with its place among all verbs."""
+
+    folder: str
+    verbs: Mapping[str, int]
+
+
+WINGS: Final = (  # in the order that runs: what one makes of a rank may be read by those behind it, where it is there
+    Place("operations", {}),
+    Place("standstill", {}),
+    Place("gpu", {}),
+    Place("nccl", {}),
+    Place("pipeline", {}),
+    Place("logs", {}),
+)
+
+
+@cache
+def wing(folder: str) -> Wing:
+    """Return the hooks of a wing, which is loaded for it."""
+    loaded: Wing = import_module(f"graphlink.{folder}.wing").WING
+    return loaded
+
+
+def each() -> Iterator[tuple[str, Wing]]:
+    """Yield name and hooks of each wing, in the order that runs."""
+    for place in WINGS:
+        yield place.folder, wing(place.folder)
+
+
+def with_fields(core: type[_Record]) -> type[_Record]:
+    """Return a record of ``summary.json`` with the fields that wings add to it, each in its place."""
+    added = [field for _, hooks in each() for field in hooks.fields(core.__name__)]
+    fields: list[Any] = []
+    for own in msgspec.structs.fields(core):
+        rest = msgspec.field(default=own.default, default_factory=own.default_factory)  # type: ignore[call-overload]
+        fields.append((own.name, own.type, rest))
+        fields += [
+            (field.name, field.type, msgspec.field(default=field.default)) for field in added if field.after == own.name
+        ]
+    made = msgspec.defstruct(
+        core.__name__, fields, bases=core.__bases__, module=core.__module__, frozen=True, kw_only=True
+    )
+    made.__doc__ = core.__doc__
+    return cast("type[_Record]", made)
+
+
+def over_ranks(rows: Mapping[int, Parts], aligned: Aligned | None = None) -> Parts:
+    """Make the parts of a run from what joining reads of its ranks."""
+    made = ((name, hooks.over_ranks({rank: rows[rank].get(name) for rank in rows}, aligned)) for name, hooks in each())
+    return Parts({name: part for name, part in made if part is not None})
+
+
+def of_rank(parts: Parts, rank: int) -> Parts:
+    """Return what the files of a rank are written with of the parts of its run."""
+    made = ((name, wing(name).of_rank(part, rank)) for name, part in parts.items())
+    return Parts({name: part for name, part in made if part is not None})
+
+
+def stored_type(folder: str, name: str) -> Any:
+    """Return the type of that name whose records a wing keeps between jobs.
+
+    Raises:
+        ValueError: it keeps none, or there is no such wing.
+    """
+    known = {place.folder for place in WINGS}
+    for text in wing(folder).stored if folder in known else ():
+        module, _, kind = text.partition(":")
+        if kind == name:
+            return getattr(import_module(f"graphlink.{folder}.{module}"), name)
+    raise ValueError(f"no {name} of {folder} is kept")
