@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,59 +19,15 @@ from graphlink.astra.files import Dimension
 from graphlink.graph_model import NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
-from graphlink.replay.network import wire_share
-from graphlink.replay.slots import meeting_costs
+from graphlink.replay.network import MESSAGES, SIMULATED, Transfers
 from graphlink.replay.workload import Workload
-from graphlink.tables import concat, take
+from graphlink.tables import take
 
 DEFAULT_BYTES_PER_S: Final = 50e9
 DEFAULT_STEP_NS: Final = 500.0
 LARGE: Final = 1 << 20  # bytes on the wire from which a transfer shows bandwidth
 SMALL: Final = 1 << 16  # up to which it shows latency
 FASTER: Final = 1.5  # links inside blocks are taken for others if they are so much faster
-MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
-_SIMULATED: Final = (
-    CollectiveType.ALL_REDUCE,
-    CollectiveType.ALL_GATHER,
-    CollectiveType.REDUCE_SCATTER,
-    CollectiveType.ALL_TO_ALL,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    """Collectives and messages whose ranks are all there, one entry each.
-
-    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``:
-    ``CollectiveType``, ``NOWHERE`` a message.
-    """
-
-    group: I64
-    type: I64
-    members: I64
-    size_bytes: F64  # as comm_size
-    took_ns: F64
-
-    @property
-    def wire_bytes(self) -> F64:
-        wire: F64 = self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
-        return wire
-
-    @property
-    def steps(self) -> I64:
-        steps: I64 = (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
-        return steps
-
-
-def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
-    """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a
-    network model, and what took no time."""
-    work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
-    met = meetings(work, groups)
-    found = concat(_collectives(work, met), _messages(work, met))
-    known = np.isin(found.type, _SIMULATED) | (found.type == NOWHERE)
-    return take(found, known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1))
 
 
 def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
@@ -94,7 +49,7 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
     """
     found: Counter[str] = Counter()
     kind, group = work.column("comm_type"), work.column("group")
-    node = np.flatnonzero(np.isin(kind, _SIMULATED))
+    node = np.flatnonzero(np.isin(kind, SIMULATED))
     used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
     for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
         members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
@@ -196,31 +151,6 @@ def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *
     ]
     within: Bool = (across != inside) & (found.group != MESSAGES)
     return within
-
-
-def _collectives(work: Workload, met: Rendezvous) -> Transfers:
-    node = np.flatnonzero(met.code == COLLECTIVE)
-    meeting = met.partner[node].astype(np.int64)
-    n = len(met.group)
-    first = np.zeros(n, np.int64)
-    first[meeting[::-1]] = node[::-1]
-    kind, size = work.column("comm_type"), work.column("comm_size")
-    agreed = np.ones(n, np.bool_)
-    agreed[meeting[(kind[node] != kind[first[meeting]]) | (size[node] != size[first[meeting]])]] = False
-    whole = np.bincount(meeting, minlength=n) == met.expected
-    took = meeting_costs(work, met)[1].astype(np.float64)
-    return take(Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took), agreed & whole)
-
-
-def _messages(work: Workload, met: Rendezvous) -> Transfers:
-    receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
-    # what waited costs nothing on one side or the other
-    cost, _ = meeting_costs(work, met)
-    took = (cost[receive] + cost[met.partner[receive]]).astype(np.float64)
-    n = len(receive)
-    two = np.full(n, 2, np.int64)
-    size = work.column("comm_size")[receive].astype(np.float64)
-    return Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
 
 
 def _told(found: Transfers, i: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.astra import files
 from graphlink.astra.check_rules import Verdict
 from graphlink.astra.files import Dimension, Plan, Prepared
-from graphlink.astra.network import far, network, transfers
+from graphlink.astra.network import far, network
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
@@ -25,6 +25,7 @@ from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
 from graphlink.records import Short
 from graphlink.replay.folder import graph_files, load, load_groups
+from graphlink.replay.network import transfers
 from graphlink.replay.workload import Workload, workload
 from graphlink.version import __version__
 

@@ -82,8 +82,8 @@ def scale(arguments: argparse.Namespace) -> int:
     if arguments.data_parallel is None and arguments.pipeline is None and arguments.microbatches is None:
         raise UsageError("nothing is to be larger", todo="say --data-parallel N, --pipeline N or --microbatches N")
     from graphlink.engine.engines import RunsOn
-    from graphlink.run.scale import Wishes
-    from graphlink.run.scale import scale as make
+    from graphlink.scale.make import Wishes
+    from graphlink.scale.make import scale as make
     from graphlink.scale.records import table
 
     wishes = Wishes(

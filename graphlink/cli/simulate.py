@@ -19,8 +19,8 @@ from graphlink.records import Table, counted, ms
 
 if TYPE_CHECKING:
     from graphlink.astra.simulate import RankTimes, Simulated, SimulatedRank, SimulatorRun
+    from graphlink.astra.sweep import Network
     from graphlink.page.parts import Heat
-    from graphlink.run.simulate import Network
 
 SWEPT: Final = ("topology", "bandwidth", "latency")
 RANKS: Final = "ranks"
@@ -107,8 +107,8 @@ def simulate(arguments: argparse.Namespace) -> int:
             raise UsageError("--svg draws a sweep", todo="add --sweep bandwidth=25,50,100, say")
         refuse_overwriting(arguments, "svg")
     from graphlink.astra.simulate import find_simulator, reader_of
+    from graphlink.astra.sweep import Simulator, simulate_run
     from graphlink.engine.engines import RunsOn
-    from graphlink.run.simulate import Simulator, simulate_run
 
     binary = find_simulator(arguments.astra_sim or os.environ.get("ASTRA_SIM"))
     simulator = Simulator(binary, arguments.reader or reader_of(binary), arguments.timeout)
@@ -124,7 +124,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 def _networks(arguments: argparse.Namespace) -> tuple[list[Network], Sequence[int]]:
     """Return the networks to simulate, all combinations of what is swept with what is given once, and the numbers of
     ranks. Raises UsageError."""
-    from graphlink.run.simulate import Network
+    from graphlink.astra.sweep import Network
 
     values: dict[str, Sequence[Any]] = {RANKS: (None,), **{name: (getattr(arguments, name),) for name in SWEPT}}
     for what, swept in arguments.sweep:

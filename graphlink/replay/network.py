@@ -1,8 +1,11 @@
-"""Other times of communication: what bytes and steps of ring algorithms take on another network."""
+"""Communication on networks: what its bytes and steps take by ring algorithms, what its transfers took as recorded, and
+what they would take on another network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,9 +17,19 @@ from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange
 from graphlink.replay.draft import Draft
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
 from graphlink.replay.records import Made
+from graphlink.replay.slots import meeting_costs
 from graphlink.replay.workload import MOST_NS, Slot, Workload
+from graphlink.tables import concat, spread, take
 
+MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
+SIMULATED: Final = (  # collectives that have a network model
+    CollectiveType.ALL_REDUCE,
+    CollectiveType.ALL_GATHER,
+    CollectiveType.REDUCE_SCATTER,
+    CollectiveType.ALL_TO_ALL,
+)
 _ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
 _ROUND_OF_SHARDS: Final = (CollectiveType.ALL_GATHER,)
 _ROUND: Final = (
@@ -108,3 +121,61 @@ def ring_steps(comm_type: I64, members: F64) -> F64:
     a message (``NOWHERE``)."""
     round_ = np.maximum(members - 1, 1)
     return np.where(comm_type == NOWHERE, 1.0, np.where(np.isin(comm_type, _ROUND_TWICE), 2 * round_, round_))
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Collectives and messages whose ranks are all there, one entry each.
+
+    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``:
+    ``CollectiveType``, ``NOWHERE`` a message.
+    """
+
+    group: I64
+    type: I64
+    members: I64
+    size_bytes: F64  # as comm_size
+    took_ns: F64
+
+    @property
+    def wire_bytes(self) -> F64:
+        wire: F64 = self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
+        return wire
+
+    @property
+    def steps(self) -> I64:
+        steps: I64 = (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
+        return steps
+
+
+def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
+    """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a
+    network model, and what took no time."""
+    work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
+    met = meetings(work, groups)
+    node_ns, collective_ns = meeting_costs(work, met)
+    found = concat(_collectives(work, met, collective_ns), _messages(work, met, node_ns))
+    known = np.isin(found.type, SIMULATED) | (found.type == NOWHERE)
+    return take(found, known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1))
+
+
+def _collectives(work: Workload, met: Rendezvous, took_ns: I64) -> Transfers:
+    """Return the collectives that all members have with one type and size."""
+    node = np.flatnonzero(met.code == COLLECTIVE)
+    collective = met.partner[node].astype(np.int64)
+    count = len(met.group)
+    first = spread(count, collective[::-1], node[::-1])
+    kind, size = work.column("comm_type"), work.column("comm_size")
+    differs = (kind[node] != kind[first[collective]]) | (size[node] != size[first[collective]])
+    whole = np.bincount(collective, minlength=count) == met.expected
+    whole[collective[differs]] = False
+    sizes = size[first].astype(np.float64)
+    return take(Transfers(met.group, kind[first], met.expected, sizes, took_ns.astype(np.float64)), whole)
+
+
+def _messages(work: Workload, met: Rendezvous, node_ns: I64) -> Transfers:
+    receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
+    group, kind, two = (np.full(len(receive), value, np.int64) for value in (MESSAGES, NOWHERE, 2))
+    took_ns = node_ns[receive] + node_ns[met.partner[receive]]  # of the two, what waited costs nothing
+    size_bytes = work.column("comm_size")[receive]
+    return Transfers(group, kind, two, size_bytes.astype(np.float64), took_ns.astype(np.float64))

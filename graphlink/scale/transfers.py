@@ -15,10 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.astra.network import Transfers
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64
-from graphlink.replay.network import wire_share
+from graphlink.replay.network import Transfers, wire_share
 from graphlink.tables import take
 
 TREE: Final = "tree"

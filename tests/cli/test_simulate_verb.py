@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from graphlink.astra.sweep import MOST_RUNS
 from graphlink.run.schemas import schemas
-from graphlink.run.simulate import MOST_RUNS
 from tests.astra.et_files import coll, node, written
 from tests.cli.conftest import Ran
 
@@ -182,7 +182,7 @@ def test_a_sweep_in_which_all_fail(graphlink: Run, graphs: Path, simulator: Any)
 
 
 def test_a_sweep_is_capped(graphlink: Run, graphs: Path, simulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphlink.run.simulate.MOST_RUNS", 1)
+    monkeypatch.setattr("graphlink.astra.sweep.MOST_RUNS", 1)
     assert MOST_RUNS > 1
     ran = graphlink("simulate", graphs, "--astra-sim", simulator(), "--sweep", "latency=500,1000,2000")
     assert ran.status == 0

@@ -8,7 +8,7 @@ import pytest
 
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.run.scale import Wishes, scale
+from graphlink.scale.make import Wishes, scale
 from tests.scale.test_scale import ONE, conforms, errors_of, runs_to_its_end
 from tests.simulator.cluster import cluster_run
 from tests.simulator.cluster_records import ClusterTraining

@@ -22,7 +22,7 @@ from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.run.scale import Wishes, scale
+from graphlink.scale.make import Wishes, scale
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of, step_ns
 from tests.simulator.cluster_records import ClusterTraining
 from tests.simulator.pipeline_records import PipelineTraining
@@ -202,7 +202,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("graphlink.run.scale.write_changed", full)
+    monkeypatch.setattr("graphlink.scale.make.write_changed", full)
     with pytest.raises(OutputError, match="No space left on device"):
         scale(linked(DATA4), Wishes(data=6), tmp_path / "out", ONE, force=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

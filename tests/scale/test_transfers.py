@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from graphlink.astra.network import Transfers
 from graphlink.linking.commtypes import CollectiveType
+from graphlink.replay.network import Transfers
 from graphlink.scale.transfers import Rule, fit, grown_bytes
 
 AR, AG, RS, A2A = (

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from graphlink import output_names
-from graphlink.astra.network import transfers
 from graphlink.engine.engines import RunsOn, run_all, session
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.graph.copy_et import read_rests, write_changed
@@ -29,6 +28,7 @@ from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.meetings import COLLECTIVE, PLAIN, Rendezvous, meetings, shortest_ns
+from graphlink.replay.network import transfers
 from graphlink.replay.workload import Workload, workload
 from graphlink.scale.copies import Copies, copies, unfit
 from graphlink.scale.copy import Copied, copied

@@ -1,8 +1,7 @@
 """Simulates a run in ASTRA-sim, on one network or on several at once, and joins that with its recorded and its replayed
 times.
 
-Other numbers of ranks than were recorded are simulated on the graphs that ``run/scale.py`` makes of them, in a
-temporary folder.
+Other numbers of ranks than were recorded are simulated on graphs that are made of them, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from graphlink.astra.simulate import Simulated, Simulation, SimulatorRun, nodes_
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.report.summary import alike
-from graphlink.run.scale import Wishes, data_axis, scale
 
 MOST_RUNS: Final = 64
 _OWN_BYTES: Final = 150_000_000  # of a process that runs a simulator
@@ -80,6 +78,8 @@ def simulate_run(
 
 def _larger(recorded: Simulatable, ranks: Sequence[int], made: Path, runs_on: RunsOn) -> Iterator[Simulatable]:
     """Yield the run with other numbers of ranks, in folders of their own."""
+    from graphlink.scale.make import Wishes, data_axis, scale
+
     axis = None
     for count in ranks:
         if count == recorded.world:
