@@ -12,6 +12,9 @@ from typing import Any, Final
 MOST: Final = 300  # characters
 _FEW: Final = 40
 _UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+_BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_PATH: Final = 76  # characters of a path, where it is not printed in full
+_END: Final = 34  # of its first and of its last name
 IDLE_GPU: Final = "idle GPU stream"  # device delays: launched, not begun, and nothing explains why
 IDLE_HOST: Final = "idle host thread"  # host gaps: nothing was recorded between ops
 _SHARE_WORDS: Final = {
@@ -98,6 +101,12 @@ def time(ns: float) -> str:
     return f"{ns:.0f} ns" if size == 1 else f"{three_digits(ns / size)} {unit}"
 
 
+def size(count: float) -> str:
+    """Return bytes with three digits and a unit of 1,000: ``227 kB``."""
+    step, unit = next((one for one in _BYTES if abs(count) >= 0.9995 * one[0]), _BYTES[-1])
+    return f"{count:.0f} B" if step == 1 else f"{three_digits(count / step)} {unit}"
+
+
 def times(factor: float) -> str:
     """Return how many times as long something takes: ``1.50 x``, ``0.015 x``."""
     return f"{factor:,.2f} x" if factor >= 0.095 else f"{factor:.2g} x"
@@ -127,6 +136,17 @@ def shortened(text: str, most: int = 60) -> str:
     both ends.
     """
     return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
+
+
+def short_path(path: Sequence[str]) -> str:
+    """Return a path with its first and its last names, as many as fit: ``VGG/.../aten::conv2d/aten::convolution``."""
+    whole = "/".join(path)
+    if len(whole) <= _PATH or len(path) < 2:
+        return shortened(whole, _PATH)
+    first, inner, kept = shortened(path[0], _END), path[1:-1], [shortened(path[-1], _END)]
+    while inner and len("/".join((first, "...", inner[-1], *kept))) <= _PATH:
+        inner, kept = inner[:-1], [inner[-1], *kept]
+    return "/".join([first, *(["..."] if inner else []), *kept])
 
 
 def before_what(before: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "graphlink"
 VERBS = (
     "Account Add Adopt Align Analyse Append Apply Assign Attribute Begin Bound Bring Build Carry Catch Check Choose "
     "Classify Climb "
-    "Collect Compare Compile Compute Convert Copy Count Cut Decide Decode Dedent Delay Describe Divide Do Draw Drop "
+    "Collect Compare Compile Compute Convert Copy Count Cut Decide Declare Decode Dedent Delay Describe Divide Do Draw Drop "
     "Encode End "
     "Estimate Exclude Explain Fetch Fill Find Fit Flatten Follow Format Gather Give Go Group Guess Have Identify Infer "
     "Join Judge "

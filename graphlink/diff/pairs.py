@@ -15,9 +15,8 @@ from graphlink.diff.records import Level
 from graphlink.model import F64
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
-from graphlink.operations.table import short_path
 from graphlink.read.ranges import LOADER
-from graphlink.records import counted
+from graphlink.records import counted, short_path
 
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]

@@ -16,9 +16,8 @@ from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.operations.records import Operation
-from graphlink.operations.table import short_path
 from graphlink.ranks.summary import Collectives
-from graphlink.records import counted, first_few, ms, times
+from graphlink.records import counted, first_few, ms, short_path, times
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
 _SAME: Final = 0.0005  # of a number of collectives or bytes

@@ -7,8 +7,7 @@ from typing import Final
 
 from graphlink.diff.changes import WORDS
 from graphlink.diff.records import Change, DiffReport, Side, Split, Verdict
-from graphlink.operations.table import short_path
-from graphlink.records import Table, counted, ms, percent, share_word, shortened
+from graphlink.records import Table, counted, ms, percent, share_word, short_path, shortened
 
 PER: Final = {
     "step": "mean of the steps without the first",

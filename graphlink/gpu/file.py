@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.model import NOWHERE, Trace
@@ -41,13 +42,17 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``op`` and ``stream``: what began at the end of the idle time; absent where nothing more did.
     """
 
-    device: int
-    start_ns: int
+    device: Annotated[int, figure("GPU")]
+    start_ns: Annotated[int, figure("at", head="at ms", unit="place", means="place")]
     end_ns: int
     cause: CauseName
-    evidence: str
-    op: str | UnsetType = UNSET
-    stream: int | UnsetType = UNSET
+    evidence: Annotated[str, figure(means="evidence")]
+    op: Annotated[str | UnsetType, figure("until this began", head="until", spare=2)] = UNSET
+    stream: Annotated[int | UnsetType, figure(spare=1)] = UNSET
+
+    @property
+    def duration_ns(self) -> Annotated[int, figure("time", head="ms", means="idle")]:
+        return self.end_ns - self.start_ns
 
 
 class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):

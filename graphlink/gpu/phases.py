@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
 
+from graphlink.figures import figure
 from graphlink.gpu.records import Idle, StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
@@ -42,12 +43,16 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: PhaseName
     steps: int
-    mean_ns: int
-    longest_ns: int
-    gpu_ns: int
-    idle_ns: int
-    mean_batch: float | None = None
-    tokens: int | None = None
+    mean_ns: Annotated[int, figure(means="step")]
+    longest_ns: Annotated[int, figure(means="step")]
+    gpu_ns: Annotated[int, figure("GPU time", means="gpu_time")]
+    idle_ns: Annotated[int, figure(means="idle")]
+    mean_batch: Annotated[float | None, figure("requests a step", unit="about")] = None
+    tokens: Annotated[int | None, figure(unit="about")] = None
+
+    @property
+    def idle_share(self) -> Annotated[tuple[int, int], figure("idle share", unit="part", means="idle")]:
+        return self.idle_ns, self.gpu_ns
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -97,7 +102,7 @@ def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
 
 
 def _of_step(told: _Told, step: StepTime) -> _Span:
-    whole, idle = sum(one.to_ns - one.from_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
+    whole, idle = sum(one.whole_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
     return _Span(told, step.end_ns - step.start_ns, whole, idle)
 
 

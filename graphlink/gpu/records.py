@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.figures import figure
 from graphlink.model import I64, U8
 from graphlink.records import Short
 
@@ -40,10 +41,14 @@ class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     at once, so groups may add up to more than the device's.
     """
 
-    name: str
-    ranks: list[int]
-    comm_ns: int
-    exposed_ns: int
+    name: Annotated[str, figure("group")]
+    ranks: Annotated[list[int], figure("its ranks", unit="numbers")]
+    comm_ns: Annotated[int, figure("communication", head="ms", means="communication")]
+    exposed_ns: Annotated[int, figure(means="exposed_communication")]
+
+    @property
+    def hidden(self) -> Annotated[tuple[int, int], figure(means="hidden")]:
+        return self.comm_ns - self.exposed_ns, self.comm_ns
 
 
 class StreamTime(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +57,10 @@ class StreamTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     stream: int
     busy_ns: int
     idle_ns: int
+
+    @property
+    def busy(self) -> tuple[int, int]:
+        return self.busy_ns, self.busy_ns + self.idle_ns
 
 
 class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +77,38 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     memsets (docs/idle.md). ``by_group``, ``by_stream``: only of a device in all.
     """
 
-    device: int
+    device: Annotated[int, figure("GPU", head="device", spare=1)]
     from_ns: int  # first start of a device op; of a step, its mark
     to_ns: int
-    compute_ns: int
-    exposed_comm_ns: int
-    exposed_copy_ns: int
-    idle_ns: int
+    compute_ns: Annotated[int, figure(means="compute")]
+    exposed_comm_ns: Annotated[int, figure("exposed communication", means="exposed_communication")]
+    exposed_copy_ns: Annotated[int, figure("exposed copies", means="exposed_copy")]
+    idle_ns: Annotated[int, figure(means="idle")]
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
     utilisation: float | UnsetType = UNSET
-    est_sm_efficiency: float | UnsetType = UNSET
-    hidden_share: float | UnsetType = UNSET
+    est_sm_efficiency: Annotated[float | UnsetType, figure("SM efficiency", means="sm_efficiency")] = UNSET
+    hidden_share: Annotated[float | UnsetType, figure("hidden comm", unit="of one", means="hidden")] = UNSET
     hta_overlap_share: float | UnsetType = UNSET
     by_group: list[GroupTime] | UnsetType = UNSET
     by_stream: list[StreamTime] | UnsetType = UNSET
+
+    @property
+    def whole_ns(self) -> Annotated[int, figure("time", head="ms", means="gpu_time")]:
+        return self.to_ns - self.from_ns
+
+    @property
+    def busy(self) -> tuple[int, int]:
+        return self.whole_ns - self.idle_ns, self.whole_ns
+
+    @property
+    def idle_share(self) -> Annotated[tuple[int, int], figure("idle share", unit="part", means="idle")]:
+        return self.idle_ns, self.whole_ns
+
+    @property
+    def mostly(self) -> Annotated[str, figure(head="idle most by", unit="cause")]:
+        return max(self.idle_by_cause_ns, key=self.idle_by_cause_ns.__getitem__, default="")
 
 
 class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ def gpu_line(one: DeviceTime) -> str:
     """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3
     %, ...); ...``.
     """
-    whole = one.to_ns - one.from_ns
+    whole = one.whole_ns
     causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
     why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
     return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {busy_words(one)}"
@@ -31,7 +31,7 @@ def busy_words(one: DeviceTime) -> str:
         "exposed communication": one.exposed_comm_ns,
         "exposed copies": one.exposed_copy_ns,
     }
-    return ", ".join(f"{name} {percent(ns, one.to_ns - one.from_ns)}" for name, ns in parts.items() if ns) or "no work"
+    return ", ".join(f"{name} {percent(ns, one.whole_ns)}" for name, ns in parts.items() if ns) or "no work"
 
 
 def steps_line(rank: Any) -> str:
@@ -68,7 +68,7 @@ def exposed_percent(rank: Any) -> float:
 
 def _share(devices: Sequence[DeviceTime], part: str) -> float:
     part_ns = sum(int(getattr(device, part)) for device in devices)
-    return 100 * part_ns / (sum(device.to_ns - device.from_ns for device in devices) or 1)
+    return 100 * part_ns / (sum(device.whole_ns for device in devices) or 1)
 
 
 def far_from_usual(ranks: Sequence[Any]) -> tuple[float, list[Any]]:

@@ -5,12 +5,14 @@ intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.figures import column, columns, figure, table
 from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
-from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
+from graphlink.gpu.records import DeviceTime, GroupTime, StepTime, StreamTime
 from graphlink.gpu.regular import LateStarts, late_starts
 from graphlink.gpu.summary import busy_words
 from graphlink.ranks.summary import Run, Straggler
@@ -38,10 +40,14 @@ MEANING: dict[CauseName, str] = {
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
     """One cause of a device: its time, how many intervals, and what says so most often by time, with how long."""
 
-    cause: CauseName
-    ns: int
-    intervals: int
+    cause: Annotated[CauseName, figure(stored=False)]
+    ns: Annotated[int, figure("time", head="ms", means="idle", name=".")]
+    intervals: Annotated[int, figure(means="intervals", stored=False)]
     evidence: dict[str, int]
+
+    @property
+    def meaning(self) -> Annotated[str, figure("what it is", unit="word", head="meaning", spare=1)]:
+        return MEANING[self.cause]
 
 
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +133,7 @@ def idle_table(report: IdleReport) -> list[str | Table]:
     bare = [rank.rank for rank in report.ranks if not rank.gpu]
     ranks = sorted(
         (rank for rank in report.ranks if rank.gpu),
-        key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0),
+        key=lambda rank: -max(gpu.idle_ns / (gpu.whole_ns or 1) for gpu in rank.gpu),
     )
     out: list[str | Table] = []
     if len(ranks) > _FEW_RANKS:
@@ -137,68 +143,47 @@ def idle_table(report: IdleReport) -> list[str | Table]:
     return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
 
 
-def _share(one: DeviceTime) -> float:
-    return one.idle_ns / (one.to_ns - one.from_ns or 1)
-
-
 def _devices(ranks: Sequence[RankIdle]) -> Table:
     head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
     rows = [
         (
             str(rank.rank),
-            str(one.device),
-            ms(one.to_ns - one.from_ns),
+            str(gpu.device),
+            ms(gpu.whole_ns),
             *(
-                percent(ns, one.to_ns - one.from_ns)
-                for ns in (one.compute_ns, one.exposed_comm_ns, one.exposed_copy_ns, one.idle_ns)
+                percent(ns, gpu.whole_ns)
+                for ns in (gpu.compute_ns, gpu.exposed_comm_ns, gpu.exposed_copy_ns, gpu.idle_ns)
             ),
-            f"{causes[0].cause} {percent(causes[0].ns, one.idle_ns)}" if causes else "",
+            f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}" if causes else "",
         )
         for rank in ranks
-        for one, causes in zip(rank.gpu, rank.causes, strict=True)
+        for gpu, causes in zip(rank.gpu, rank.causes, strict=True)
     ]
     return Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms"))
 
 
 def _rank(rank: RankIdle) -> list[str | Table]:
     out: list[str | Table] = []
-    for one, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
-        whole = one.to_ns - one.from_ns
+    for gpu, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         out.append(
-            f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; "
-            f"{busy_words(one)}"
+            f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.whole_ns)} ms; "
+            f"{busy_words(gpu)}"
         )
-        out += _utilisation(one)
-        if one.comm_ns:
-            out.append(_communication(one))
+        out += _utilisation(gpu)
+        if gpu.comm_ns:
+            out.append(_communication(gpu))
             out += wait_lines(rank.waited) if rank.waited is not UNSET else []
-            out += _groups(one)
-        rows = [
-            (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence))
-            for cause in causes
-        ]
-        out += [
-            Table(rows, ("ms", "of idle", "cause", "meaning", "most by"), ">><<<", spare=("meaning",)),
-            *(late_lines(late) if late else []),
-            "",
-            *_streams(one),
-        ]
+            out += _groups(gpu)
+        share = column("of idle", "part", [(cause.ns, gpu.idle_ns) for cause in causes])
+        most = column("most by", "word", [_first(cause.evidence) for cause in causes])
+        out.append(table(columns(CauseTime, causes, "ns", share, "cause", "meaning", most)))
+        out += [*(late_lines(late) if late else []), "", *_streams(gpu)]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
-    longest = [
-        (
-            ms(entry.end_ns - entry.start_ns),
-            ms(entry.start_ns),
-            entry.cause,
-            shortened(entry.evidence, _EVIDENCE),
-            "" if entry.stream is UNSET else str(entry.stream),
-            "" if entry.op is UNSET else shortened(entry.op),
-        )
-        for entry in rank.longest
-    ]
-    if longest:
-        head = ("ms", "at ms", "cause", "evidence", "stream", "until")
-        out += ["longest", Table(longest, head, ">><<><", spare=("stream", "until")), ""]
+    if rank.longest:
+        evidence = column("evidence", "word", [shortened(entry.evidence, _EVIDENCE) for entry in rank.longest])
+        names = ("duration_ns", "start_ns", "cause", evidence, "stream", "op")
+        out += ["longest", table(columns(IdleEntry, rank.longest, *names)), ""]
     return out
 
 
@@ -224,20 +209,16 @@ def _communication(one: DeviceTime) -> str:
     return f"  communication {ms(one.comm_ns)} ms, {hidden} of it hidden{differs}"
 
 
-def _groups(one: DeviceTime) -> list[str | Table]:
+def _groups(gpu: DeviceTime) -> list[str | Table]:
     """Return the communication of each group, where there are several."""
-    groups = [] if one.by_group is UNSET else one.by_group
-    rows = [
-        (
-            ms(group.comm_ns),
-            ms(group.exposed_ns),
-            percent(group.comm_ns - group.exposed_ns, group.comm_ns),
-            _group(group),
-        )
-        for group in groups[:_MOST]
-    ]
-    more = [f"  ... and {counted(len(groups) - _MOST, 'more group')} in idle.N.json"] if len(groups) > _MOST else []
-    return [Table(rows, ("ms", "exposed ms", "hidden", "group"), ">>><"), *more] if len(groups) > 1 else []
+    groups = [] if gpu.by_group is UNSET else gpu.by_group
+    names = column("group", "word", [_group(group) for group in groups[:_MOST]])
+    shown = columns(GroupTime, groups[:_MOST], "comm_ns", "exposed_ns", "hidden", names)
+    return [table(shown), *_more(len(groups), "group")] if len(groups) > 1 else []
+
+
+def _more(count: int, what: str) -> list[str]:
+    return [f"  ... and {counted(count - _MOST, f'more {what}')} in idle.N.json"] if count > _MOST else []
 
 
 def _group(group: GroupTime) -> str:
@@ -248,24 +229,11 @@ def _group(group: GroupTime) -> str:
     return f"{name} ({members})" if name and members else name or members or "not recorded"
 
 
-def _streams(one: DeviceTime) -> list[str | Table]:
+def _streams(gpu: DeviceTime) -> list[str | Table]:
     """Return the streams, the busiest first, where there are several."""
-    streams = [] if one.by_stream is UNSET else sorted(one.by_stream, key=lambda stream: -stream.busy_ns)
-    rows = [
-        (
-            str(stream.stream),
-            ms(stream.busy_ns),
-            percent(stream.busy_ns, stream.busy_ns + stream.idle_ns),
-            ms(stream.idle_ns),
-        )
-        for stream in streams[:_MOST]
-    ]
-    more = [f"  ... and {counted(len(streams) - _MOST, 'more stream')} in idle.N.json"] if len(streams) > _MOST else []
-    return (
-        ["streams", Table(rows, ("stream", "busy ms", "busy", "idle ms"), ">>>>"), *more, ""]
-        if len(streams) > 1
-        else []
-    )
+    streams = [] if gpu.by_stream is UNSET else sorted(gpu.by_stream, key=lambda stream: -stream.busy_ns)
+    shown = columns(StreamTime, streams[:_MOST], "stream", "busy_ns", "busy", "idle_ns")
+    return ["streams", table(shown), *_more(len(streams), "stream"), ""] if len(streams) > 1 else []
 
 
 def wait_lines(waited: Waited) -> list[str]:
@@ -305,10 +273,8 @@ def _first(evidence: dict[str, int]) -> str:
 
 
 def _steps(steps: Sequence[StepTime]) -> Table:
-    rows = []
-    for step in steps:
-        for one in step.gpu:
-            cause, ns = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))
-            whole = one.to_ns - one.from_ns
-            rows.append((step.name, str(one.device), ms(whole), percent(whole - one.idle_ns, whole), cause, ms(ns)))
-    return Table(rows, ("step", "device", "ms", "busy", "idle most by", "idle ms"), "<>>><>", spare=("device",))
+    gpus = [(step.name, gpu) for step in steps for gpu in step.gpu]
+    names = column("step", "word", [name for name, _ in gpus])
+    most = column("idle", "ns", [max(gpu.idle_by_cause_ns.values(), default=0) for _, gpu in gpus])
+    shown = columns(DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "mostly", most)
+    return table(shown)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from graphlink.records import Short
+from graphlink.figures import figure
+from graphlink.records import Short, percent
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -35,6 +36,23 @@ class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
     other_type_ns: int
     without_op_ns: int
 
+    @property
+    def eligible_used(self) -> Annotated[tuple[int, int], figure("on tensor cores")]:
+        return self.eligible_used_ns, self.eligible_ns
+
+    @property
+    def state(self) -> Annotated[str, figure("tensor cores", unit="word", means="tensor_cores")]:
+        """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where
+        it could not.
+        """
+        if self.used_ns:
+            return f"used {percent(self.used_ns, self.kernels_ns)}"
+        if self.unknown_ns:
+            return "unknown"
+        if not self.eligible_ns:
+            return ""
+        return "not used: type" if self.other_type_ns else "not used"
+
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """Device ops of one name. ``name``: demangled and short; ``whole_name``: as recorded; ``tensor_cores``: none = it
@@ -44,7 +62,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     whole_name: str
     count: int
-    ns: int
+    ns: Annotated[int, figure("device", head="ms", means="device_time")]
     tensor_cores: UseName
 
 
@@ -60,23 +78,31 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     first, the other ones only counted.
     """
 
-    path: list[str]
+    path: Annotated[list[str], figure("operation")]
     kind: Kind
-    calls: int
+    calls: Annotated[int, figure(means="calls")]
     backward_calls: int
     device_ops: int
-    device_ns: int
+    device_ns: Annotated[int, figure(means="device_time")]
     backward_device_ns: int
-    host_ns: int
+    host_ns: Annotated[int, figure(means="host_time", spare=2)]
     backward_host_ns: int
     delay_ns: int
-    gain_ns: int | None
+    gain_ns: Annotated[int | None, figure(means="gain")]
     tensor_cores: TensorCores
-    dtypes: list[str]
+    dtypes: Annotated[list[str], figure("type", unit="list", means="types", spare=4)]
     shapes: list[str]
     other_shapes: int
     kernels: list[Kernel]
-    stack: list[str]
+    stack: Annotated[list[str], figure("line", head="from", means="line")]
+
+    @property
+    def backward(self) -> Annotated[tuple[int, int] | None, figure(means="backward", spare=1)]:
+        return (self.backward_device_ns, self.device_ns) if self.backward_device_ns else None
+
+    @property
+    def longest_kernel(self) -> Annotated[Kernel | None, figure(spare=3)]:
+        return self.kernels[0] if self.kernels else None
 
 
 class HostWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +114,11 @@ class HostWait(msgspec.Struct, frozen=True, kw_only=True):
     were recorded.
     """
 
-    call: str
-    path: list[str]
-    count: int
-    ns: int
-    stack: list[str]
+    call: Annotated[str, figure(unit="word")]
+    path: Annotated[list[str], figure("in")]
+    count: Annotated[int, figure("calls")]
+    ns: Annotated[int, figure(head="ms")]
+    stack: Annotated[list[str], figure("from")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,10 +153,10 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     whole_name: str
     replays: int
-    ns: int
-    mean_ns: int
-    spread_ns: int
-    longest_ns: int
+    ns: Annotated[int, figure(head="ms")]
+    mean_ns: Annotated[int, figure(unit="us")]
+    spread_ns: Annotated[int, figure(unit="us")]
+    longest_ns: Annotated[int, figure(unit="us")]
 
 
 class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,18 @@ from typing import Final
 
 import msgspec
 
-from graphlink.operations.records import GraphReplays, HostWait, Kernel, Operation, Operations, TensorCores
-from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
+from graphlink.figures import column, columns, table
+from graphlink.operations.records import (
+    GraphNode,
+    GraphReplays,
+    HostWait,
+    Kernel,
+    Operation,
+    Operations,
+    TensorCores,
+)
+from graphlink.records import Short, Table, counted, ms, percent, short_path
 
-_PATH: Final = 76  # characters of a path, where it is not printed in full
-_END: Final = 34  # of its first and of its last name
 _FEW: Final = 3
 _FEW_RANKS: Final = 2
 _OVER: Final = (
@@ -90,19 +97,9 @@ def operations_table(report: OperationsReport, *, whole: bool = False) -> list[s
 
 
 def _ranks(ranks: Sequence[RankOperations]) -> Table:
-    head = ("rank", "device ms", "device ops", "eligible ms", "on tensor cores", "most by")
-    rows = [
-        (
-            str(rank.rank),
-            ms(rank.device_ns),
-            f"{rank.device_ops:,}",
-            ms(rank.tensor_cores.eligible_ns),
-            percent(rank.tensor_cores.eligible_used_ns, rank.tensor_cores.eligible_ns),
-            short_path(rank.operations[0].path) if rank.operations else "",
-        )
-        for rank in ranks
-    ]
-    return Table(rows, head, ">>>>><", indent=0)
+    most = column("most by", "path", [rank.operations[0].path if rank.operations else None for rank in ranks])
+    names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
+    return table(columns(RankOperations, ranks, *names, most), indent=0)
 
 
 def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
@@ -115,55 +112,31 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
         f"{ms(rank.host_ns)} ms{late}"
     )
     out: list[str | Table] = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
-    head = [
-        "device ms",
-        "share",
-        "backward",
-        "calls",
-        "host ms",
-        "gain ms",
-        "tensor cores",
-        "type",
-        "operation",
-        "longest kernel",
-    ]
-    rows = [_row(one, rank.device_ns, whole) for one in rank.operations]
-    called = any(one.stack for one in rank.operations)
-    if called:
-        head.append("from")
-        rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.operations, strict=True)]
-    out.append(Table(rows, head, ">>>>>>", spare=("backward", "host ms", "longest kernel", "type")))
-    note = gain_note(rank.operations)
+    ops = rank.operations
+    share = column("share", "part", [(op.device_ns, rank.device_ns) for op in ops])
+    names = ["backward", "calls", "host_ns", "gain_ns", "tensor_cores.state", "dtypes", "path", "longest_kernel"]
+    names += ["stack"] if any(op.stack for op in ops) else []
+    out.append(table(columns(Operation, ops, "device_ns", share, *names), whole=whole))
+    note = gain_note(ops)
     out += [f"  {note}"] if note else []
     if rank.others:
         out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
     if rank.unknown:
-        names = [
-            (ms(one.ns), f"{one.count:,}", one.whole_name if whole else shortened(one.name)) for one in rank.unknown
-        ]
-        out += [
-            "kernels whose names do not tell whether they use tensor cores",
-            Table(names, ("ms", "count", ""), ">><"),
-        ]
+        unknown = columns(Kernel, rank.unknown, "ns", "count", column("", "kernel", rank.unknown))
+        out += ["kernels whose names do not tell whether they use tensor cores", table(unknown, whole=whole)]
     if rank.other_unknown:
         out.append(f"  {counted(rank.other_unknown, 'more name')}")
-    return [*out, *_waits(rank, whole), *(part for one in rank.graphs for part in _graph(one, whole)), ""]
+    return [*out, *_waits(rank, whole), *(part for graph in rank.graphs for part in _graph(graph, whole)), ""]
 
 
 def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
     """Return where the host waited for a device."""
     if not rank.waits:
         return []
-    head = ["ms", "calls", "call", "in"]
-    rows: list[tuple[str, ...]] = [
-        (ms(one.ns), f"{one.count:,}", one.call, "/".join(one.path) if whole else short_path(one.path))
-        for one in rank.waits
-    ]
-    if any(one.stack for one in rank.waits):
-        head.append("from")
-        rows = [(*row, _from(one.stack, whole)) for row, one in zip(rows, rank.waits, strict=True)]
+    stack = ["stack"] if any(wait.stack for wait in rank.waits) else []
+    shown = columns(HostWait, rank.waits, "ns", "count", "call", "path", *stack)
     more = f"  {counted(rank.other_waits, 'more place')} with {ms(rank.other_waits_ns)} ms"
-    return ["where the host waited for a device", Table(rows, head, ">>"), *([more] if rank.other_waits else [])]
+    return ["where the host waited for a device", table(shown, whole=whole), *([more] if rank.other_waits else [])]
 
 
 def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
@@ -172,19 +145,9 @@ def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
     by = graph.call or "launch not recorded"
     times = f"{graph.replays:,} launch{'es' * (graph.replays != 1)}"
     head = f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}"
-    rows = [
-        (
-            ms(one.ns),
-            percent(one.ns, graph.device_ns),
-            f"{one.replays:,}",
-            *(f"{ns / 1e3:,.1f}" for ns in (one.mean_ns, one.spread_ns, one.longest_ns)),
-            "" if one.node is None else f"{one.node}",
-            one.whole_name if whole else shortened(one.name),
-        )
-        for one in graph.nodes
-    ]
-    columns = ("ms", "share", "replays", "mean us", "spread us", "longest us", "node", "kernel")
-    return [head, Table(rows, columns, ">>>>>>>")]
+    share = column("share", "part", [(node.ns, graph.device_ns) for node in graph.nodes])
+    names = ("replays", "mean_ns", "spread_ns", "longest_ns", "node", column("kernel", "kernel", graph.nodes))
+    return [head, table(columns(GraphNode, graph.nodes, "ns", share, *names), whole=whole)]
 
 
 def gain_note(shown: Sequence[Operation]) -> str:
@@ -214,47 +177,3 @@ def core_lines(of: TensorCores) -> list[str]:
 def _states(used_ns: int, unknown_ns: int, whole_ns: int) -> str:
     states = {"used": used_ns, "not used": whole_ns - used_ns - unknown_ns, "unknown": unknown_ns}
     return ", ".join(f"{word} {percent(ns, whole_ns)}" for word, ns in states.items())
-
-
-def _row(one: Operation, whole_ns: int, whole: bool) -> tuple[str, ...]:
-    kernel = one.kernels[0] if one.kernels else None
-    return (
-        ms(one.device_ns),
-        percent(one.device_ns, whole_ns),
-        percent(one.backward_device_ns, one.device_ns) if one.backward_device_ns else "",
-        f"{one.calls:,}",
-        ms(one.host_ns),
-        "" if one.gain_ns is None else ms(one.gain_ns),
-        core_state(one.tensor_cores),
-        first_few(one.dtypes, _FEW),
-        "/".join(one.path) if whole else short_path(one.path),
-        "" if kernel is None else kernel.whole_name if whole else shortened(kernel.name, 48),
-    )
-
-
-def _from(stack: Sequence[str], whole: bool) -> str:
-    return " > ".join(stack) if whole else shortened(stack[-1]) if stack else ""
-
-
-def core_state(of: TensorCores) -> str:
-    """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where it
-    could not.
-    """
-    if of.used_ns:
-        return f"used {percent(of.used_ns, of.kernels_ns)}"
-    if of.unknown_ns:
-        return "unknown"
-    if not of.eligible_ns:
-        return ""
-    return "not used: type" if of.other_type_ns else "not used"
-
-
-def short_path(path: Sequence[str]) -> str:
-    """Return a path with its first and its last names, as many as fit: ``VGG/.../aten::conv2d/aten::convolution``."""
-    whole = "/".join(path)
-    if len(whole) <= _PATH or len(path) < 2:
-        return shortened(whole, _PATH)
-    first, inner, kept = shortened(path[0], _END), path[1:-1], [shortened(path[-1], _END)]
-    while inner and len("/".join((first, "...", inner[-1], *kept))) <= _PATH:
-        inner, kept = inner[:-1], [inner[-1], *kept]
-    return "/".join([first, *(["..."] if inner else []), *kept])

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
+from graphlink import figures
+from graphlink.figures import COLOURED, UNITS, WORDS
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import (
     Bar,
     Bars,
     Cell,
+    Column,
     Figure,
     Meaning,
     Part,
     Proposals,
+    Row,
     Section,
     Sentence,
+    Sort,
     Strip,
     StripCell,
     Table,
     flat,
 )
-from graphlink.records import first_few, percent, three_digits, time, times
+from graphlink.records import first_few, percent, time, times
 
 _FEW: Final = 6  # numbers that are shown
-_BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_SORTS: Final[dict[str, Sort]] = {**dict.fromkeys(WORDS, "text"), "place": "place"}
 
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "step": (
@@ -229,12 +234,6 @@ def signed(ns: float) -> str:
     return f"+{time(ns)}" if ns > 0 else time(ns)
 
 
-def size(count: float) -> str:
-    """Return bytes with three digits and a unit of 1,000: ``227 kB``."""
-    step, unit = next((one for one in _BYTES if abs(count) >= 0.9995 * one[0]), _BYTES[-1])
-    return f"{count:.0f} B" if step == 1 else f"{three_digits(count / step)} {unit}"
-
-
 def time_figure(ns: int, means: str, at: str = "") -> Figure:
     return Figure(time(ns), ns, means, at)
 
@@ -286,6 +285,35 @@ def share_cell(part: int, whole: int) -> Cell:
 
 def count_cell(number: int) -> Cell:
     return Cell(f"{number:,}", number)
+
+
+def cell(unit: str, value: Any) -> Cell:
+    """Return the cell of a figure; an empty one where a row has none."""
+    if isinstance(value, Cell):
+        return value
+    text = figures.text(unit, value, page=True)
+    if unit in WORDS or value is None or value is UNSET:
+        whole = figures.text(unit, value, whole=True) if UNITS[unit].whole else ""
+        return Cell(text, whole=whole, key=(value or "") if unit in COLOURED else "")
+    return Cell(text, (value[0] / value[1] if value[1] else 0.0) if isinstance(value, tuple) else value)
+
+
+def table(
+    name: str, caption: str, columns: Sequence[figures.Column], at: str = "", more: str = "", places: Iterable[str] = ()
+) -> Table:
+    """Return a table of figures. ``places``: where each row stands below ``at``; left out, they are its entries."""
+    heads = [
+        Column(
+            shown.title,
+            _SORTS.get(shown.unit, "number"),
+            shown.means,
+            shown.name if shown.stored and not UNITS[shown.unit].whole else "",
+        )
+        for shown in columns
+    ]
+    cells = [[cell(shown.unit, value) for value in shown.values] for shown in columns]
+    entries = places or (f"/{k}" if at else "" for k in range(len(cells[0])))
+    return Table(name, caption, heads, [Row(row, at) for *row, at in zip(*cells, entries, strict=True)], at, more)
 
 
 def meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:

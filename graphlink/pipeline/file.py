@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from graphlink import output_names
 from graphlink.errors import InputError
+from graphlink.figures import figure
 from graphlink.model import I64, NOWHERE
 from graphlink.pairs import numbered_texts
 from graphlink.pipeline import summary
@@ -132,6 +133,10 @@ class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
     device_ops: Number | UnsetType = UNSET
     rule: str
 
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
 
 class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     rank: Number
@@ -141,6 +146,10 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: Ns
     cause: CauseName
     evidence: str
+
+    @property
+    def duration_ns(self) -> Annotated[int, figure("time", means="bubble")]:
+        return self.end_ns - self.start_ns
 
 
 class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -190,7 +190,7 @@ class Run:
             found = {
                 one: operations_file.load(self.folder / output_names.operations(one)) for one in self._chosen(rank)
             }
-            return tables.of_ranks({one: tables.operations(file) for one, file in found.items()})
+            return tables.of_ranks({one: tables.of_rows("operations", file.operations) for one, file in found.items()})
         return self._of_graphs(rank, tables.ops)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
@@ -219,7 +219,10 @@ class Run:
         Times are in ns, on the GPU's own clock (docs/idle.md).
         """
         return tables.of_ranks(
-            {one: tables.idle(idle_file.load(self.folder / output_names.idle(one))) for one in self._chosen(rank)}
+            {
+                one: tables.of_rows("idle", idle_file.load(self.folder / output_names.idle(one)).idle)
+                for one in self._chosen(rank)
+            }
         )
 
     def bubbles(self) -> pd.DataFrame:
@@ -227,7 +230,7 @@ class Run:
         pipeline was found.
         """
         found = self._pipeline()
-        return tables.bubbles(found.idle if found else ())
+        return tables.of_rows("bubbles", found.idle if found else ())
 
     def ranges(self) -> pd.DataFrame:
         """Return one row per range of a pipeline: a phase (``F``, ``B``, ``I``, ``W``, ``OPT``) of a microbatch on a
@@ -236,7 +239,7 @@ class Run:
         Times are in ns on the run's clock; ``busy_ns`` is how long work ran in it. No row where no pipeline was found.
         """
         found = self._pipeline()
-        return tables.ranges(found.ranges if found else ())
+        return tables.of_rows("ranges", found.ranges if found else ())
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
         """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what

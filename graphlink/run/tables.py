@@ -8,21 +8,25 @@ Integers that a row does not have are missing (``Int64``), never -1. Every table
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphlink.errors import bad_value
-from graphlink.gpu.file import IdleFile
+from graphlink.figures import Column, columns, text, types
+from graphlink.gpu.file import IdleEntry
+from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
+from graphlink.graph.syncpoints import SyncPointGain
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.operations.records import Operations
-from graphlink.pipeline.file import IdleEntry, RangeEntry
+from graphlink.operations.records import Operation
+from graphlink.pipeline import file as pipeline
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
 from graphlink.report.summary import Summary
@@ -36,6 +40,26 @@ _DELAYS: Final = ("start_delay_ns", "launch_latency_ns", "overlap_ns")
 _KINDS: Final = np.array([*KINDS, *(["unknown"] * (256 - len(KINDS)))], object)
 _WORKS: Final = np.array([w.name.lower() for w in Work], object)
 GAINS: Final = ("families", "ops", "sync_points", "shares")
+_CORES: Final = ("eligible", "used", "not_used", "unknown", "other_type")
+FIGURES: Final[dict[str, tuple[type, tuple[str, ...]]]] = {  # of tables whose rows are records
+    "operations": (
+        Operation,
+        (
+            *("path", "kind", "calls", "backward_calls", "device_ops", "device_ns", "backward_device_ns", "host_ns"),
+            *("backward_host_ns", "delay_ns", "gain_ns", *(f"tensor_cores.{name}_ns" for name in _CORES)),
+            *("dtypes", "longest_kernel"),
+        ),
+    ),
+    "idle": (IdleEntry, ("device", *_TIMES, "cause", "evidence", "stream", "op")),
+    "ranges": (
+        pipeline.RangeEntry,
+        ("rank", "stage", "chunk", "phase", "microbatch", "step", *_TIMES, "busy_ns", "device_ops", "rule"),
+    ),
+    "bubbles": (pipeline.IdleEntry, ("rank", "stage", "step", *_TIMES, "cause", "evidence")),
+    "families": (FamilyGain, ("name", "share", "count", "gain_ns", "on_path_ns", "work_ns")),
+    "ops": (OpGain, ("id", "name", "share", "gain_ns", "on_path_ns", "work_ns")),
+    "sync_points": (SyncPointGain, ("id", "name", "call", "waited_for", "waited_for_name", "gain_ns")),
+}
 
 
 def nodes(file: Graph) -> pd.DataFrame:
@@ -73,33 +97,6 @@ def ops(file: Graph) -> pd.DataFrame:
             **{name: getattr(file, name)[mine] for name in (*_TIMES, "self_ns", "wait_ns")},
             "caller": _callers(file)[mine],
             "launches": launches[mine],
-        }
-    )
-
-
-def operations(file: Operations) -> pd.DataFrame:
-    """Return one row per operation; its path and its types are one text each. ``gain_ns`` is missing where it was not
-    computed.
-    """
-    rows = file.operations
-    gain = np.array([NOWHERE if row.gain_ns is None else row.gain_ns for row in rows], np.int64)
-    times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns")
-    cores = ("eligible_ns", "used_ns", "not_used_ns", "unknown_ns", "other_type_ns")
-    return frame(
-        {
-            "path": np.array(["/".join(row.path) for row in rows], object),
-            "kind": np.array([row.kind for row in rows], object),
-            **{
-                name: np.array([getattr(row, name) for row in rows], np.int64)
-                for name in ("calls", "backward_calls", "device_ops", *times)
-            },
-            "gain_ns": _known(gain, gain != NOWHERE),
-            **{
-                f"tensor_{name}": np.array([getattr(row.tensor_cores, name) for row in rows], np.int64)
-                for name in cores
-            },
-            "dtypes": np.array([", ".join(row.dtypes) for row in rows], object),
-            "kernel": np.array([row.kernels[0].name if row.kernels else None for row in rows], object),
         }
     )
 
@@ -178,71 +175,6 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
     )
 
 
-def idle(file: IdleFile) -> pd.DataFrame:
-    """Return one row per interval in which a device was idle, with its cause and evidence, and what began then on which
-    stream.
-    """
-    rows = file.idle
-    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
-    stream = np.array([0 if row.stream is UNSET else row.stream for row in rows], np.int64)
-    return frame(
-        {
-            "device": np.array([row.device for row in rows], np.int64),
-            "start_ns": start,
-            "end_ns": end,
-            "duration_ns": end - start,
-            **{name: np.array([getattr(row, name) for row in rows], object) for name in ("cause", "evidence")},
-            "stream": _known(stream, np.array([row.stream is not UNSET for row in rows], np.bool_)),
-            "op": np.array([None if row.op is UNSET else row.op for row in rows], object),
-        }
-    )
-
-
-def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
-    """Return one row per idle interval of a pipeline, on the run's clock, with its cause and evidence."""
-    rows = list(found)
-    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
-    step = np.array([NOWHERE if row.step is UNSET else row.step for row in rows], np.int64)
-    return frame(
-        {
-            **{name: np.array([getattr(row, name) for row in rows], np.int64) for name in ("rank", "stage")},
-            "step": _known(step, step != NOWHERE),
-            "start_ns": start,
-            "end_ns": end,
-            "duration_ns": end - start,
-            **{name: np.array([getattr(row, name) for row in rows], object) for name in ("cause", "evidence")},
-        }
-    )
-
-
-def ranges(found: Iterable[RangeEntry]) -> pd.DataFrame:
-    """Return one row per range of a pipeline, on the run's clock: whose it is, its times, how long of it work ran, and
-    what named it.
-    """
-    rows = list(found)
-    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
-
-    def numbers(name: str) -> Any:
-        values = [getattr(row, name) for row in rows]
-        known = np.array([value is not UNSET for value in values], np.bool_)
-        return _known(np.array([0 if value is UNSET else value for value in values], np.int64), known)
-
-    return frame(
-        {
-            "rank": np.array([row.rank for row in rows], np.int64),
-            **{name: numbers(name) for name in ("stage", "chunk")},
-            "phase": np.array([row.phase for row in rows], object),
-            **{name: numbers(name) for name in ("microbatch", "step")},
-            "start_ns": start,
-            "end_ns": end,
-            "duration_ns": end - start,
-            "busy_ns": np.array([row.busy_ns for row in rows], np.int64),
-            "device_ops": numbers("device_ops"),
-            "rule": np.array([row.rule for row in rows], object),
-        }
-    )
-
-
 def critical_path(file: PathFile) -> pd.DataFrame:
     """Return one row per node of the critical path of a rank, first node first; ``cost_ns`` sums up to its length."""
     at = file.nodes
@@ -298,35 +230,7 @@ def gains(file: PathFile, of: str) -> pd.DataFrame:
             "on_path_ns": np.array([*on_path.values()]),
         }
         return frame(columns).sort_values("gain_ns", ascending=False, kind="stable", ignore_index=True)
-    rows: Sequence[Any] = getattr(file.gains, of)
-    names = {"families": _FAMILY, "ops": _OP, "sync_points": _SYNC}[of]
-    return frame({name: np.array([getattr(row, name) for row in rows], kind) for name, kind in names.items()})
-
-
-_FAMILY: Final = {
-    "name": object,
-    "share": object,
-    "count": np.int64,
-    "gain_ns": np.int64,
-    "on_path_ns": np.int64,
-    "work_ns": np.int64,
-}
-_OP: Final = {
-    "id": np.int64,
-    "name": object,
-    "share": object,
-    "gain_ns": np.int64,
-    "on_path_ns": np.int64,
-    "work_ns": np.int64,
-}
-_SYNC: Final = {
-    "id": np.int64,
-    "name": object,
-    "call": object,
-    "waited_for": np.int64,
-    "waited_for_name": object,
-    "gain_ns": np.int64,
-}
+    return of_rows(of, getattr(file.gains, of))
 
 
 def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -334,6 +238,30 @@ def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(dict(columns))
+
+
+def of_rows(name: str, rows: Sequence[Any]) -> pd.DataFrame:
+    """Return a table of ``FIGURES``, one row per record; lists are one text each."""
+    record, names = FIGURES[name]
+    return frame({column_name(shown): _array(shown) for shown in columns(record, rows, *names)})
+
+
+def column_name(shown: Column) -> str:
+    return shown.name.replace("_cores/", "_").removeprefix("longest_")
+
+
+def _array(shown: Column) -> Any:
+    kind, *others = types(shown.type)
+    values = [None if value is UNSET else value for value in shown.values]
+    if kind is int:
+        numbers = np.array([value or 0 for value in values], np.int64)
+        known = np.array([value is not None for value in values], np.bool_)
+        return _known(numbers, known) if {NoneType, UnsetType} & {*others} else numbers
+    if shown.unit == "longest_kernel":
+        values = [value and value.name for value in values]
+    return np.array(
+        [value if isinstance(value, str | None) else text(shown.unit, value, whole=True) for value in values], object
+    )
 
 
 def of_ranks(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:

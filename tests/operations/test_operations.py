@@ -30,9 +30,9 @@ from graphlink.operations import file
 from graphlink.operations.find import NOT_RECORDED, find_operations, measured
 from graphlink.operations.paths import PYTHON
 from graphlink.operations.records import Operation, Operations
-from graphlink.operations.table import OperationsReport, operations_table, short_path, top_of
+from graphlink.operations.table import OperationsReport, operations_table, top_of
 from graphlink.read.nsys.report import read_report
-from graphlink.records import Table
+from graphlink.records import Table, short_path
 from graphlink.replay.ideal import replay
 from graphlink.run.job import Inputs, link_rank
 from tests.build import Call, Device, Host, build_trace

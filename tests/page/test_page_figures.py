@@ -16,7 +16,7 @@ from graphlink.gpu.file import CAUSES
 from graphlink.page import words
 from graphlink.page.parts import Page, Table, flat
 from graphlink.page.render import html
-from graphlink.records import time
+from graphlink.records import size, time
 from graphlink.run.schemas import schemas
 from tests.page.conftest import RUNS, Shown
 from tests.page.read_page import figures, pointed, read
@@ -90,7 +90,7 @@ def test_numbers_have_few_digits_and_a_unit() -> None:
     assert [time(ns) for ns in times] == [
         *("0 ns", "45 ns", "999 ns", "1.00 us", "45.0 us", "1.00 ms", "1.23 ms", "61.3 ms", "1.00 s", "12.3 s")
     ]
-    assert [words.size(count) for count in (12, 227_328, 5e9)] == ["12 B", "227 kB", "5.00 GB"]
+    assert [size(count) for count in (12, 227_328, 5e9)] == ["12 B", "227 kB", "5.00 GB"]
 
 
 @pytest.mark.parametrize("name", ["alone", "paddle"])

@@ -9,9 +9,9 @@ from msgspec import UNSET
 
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Cell, Column, Heat, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import count_cell, numbers_cell, share_cell, share_figure, size, time_cell, time_figure
+from graphlink.page.words import count_cell, numbers_cell, share_cell, share_figure, time_cell, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, matched_lines
-from graphlink.records import counted, shortened, time
+from graphlink.records import counted, shortened, size, time
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 200

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET
 
+from graphlink.figures import column, columns, declared
 from graphlink.gpu.file import CAUSES, IdleEntry
+from graphlink.gpu.phases import Phase
 from graphlink.gpu.records import DeviceTime, StepTime
-from graphlink.gpu.table import MEANING, RankIdle, late_lines, rank_idle, wait_lines
+from graphlink.gpu.table import CauseTime, RankIdle, late_lines, rank_idle, wait_lines
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import (
     Bar,
     Bars,
     Cell,
-    Column,
     Folded,
     Heat,
     Part,
-    Row,
     Section,
     Segment,
     Sentence,
     Table,
     Words,
 )
-from graphlink.page.words import count_cell, known_share, share_cell, share_of_one, time_cell
+from graphlink.page.words import share_of_one, table
 from graphlink.records import counted, shortened, time
 from graphlink.report.summary import Rank
 
@@ -60,32 +60,13 @@ def gpu_time(found: Found) -> Section:
 
 def _phases(found: Found) -> list[Part]:
     """Return the steps of prefill and decode, of ranks that serve."""
-    rows = []
-    for k, rank in enumerate(found.ranks):
-        for j, one in enumerate(rank.phases if rank.phases is not UNSET else ()):
-            cells = [
-                Cell(str(rank.rank), rank.rank),
-                Cell(one.phase),
-                count_cell(one.steps),
-                time_cell(one.mean_ns),
-                time_cell(one.longest_ns),
-            ]
-            cells += [time_cell(one.gpu_ns), time_cell(one.idle_ns), share_cell(one.idle_ns, one.gpu_ns)]
-            cells += [
-                Cell("") if value is None else Cell(f"{value:,.4g}", value) for value in (one.mean_batch, one.tokens)
-            ]
-            rows.append(Row(cells, f"/{k}/phases/{j}"))
-    columns = [
-        *(Column("rank", "number"), Column("phase", field="phase"), Column("steps", "number", field="steps")),
-        *(Column("mean", "number", "step", "mean_ns"), Column("longest", "number", "step", "longest_ns")),
-        *(
-            Column("GPU time", "number", "gpu_time", "gpu_ns"),
-            Column("idle", "number", "idle", "idle_ns"),
-            Column("idle share", "number", "idle"),
-        ),
-        *(Column("requests a step", "number", field="mean_batch"), Column("tokens", "number", field="tokens")),
-    ]
-    return [Table("phases", "Phases of serving", columns, rows[:MOST_ROWS], "summary.json#/ranks")] if rows else []
+    every = [(k, rank.rank, j, one) for k, rank in enumerate(found.ranks) for j, one in enumerate(rank.phases or ())]
+    some = every[:MOST_ROWS]
+    ranks = column("rank", "number", [rank for _, rank, _, _ in some])
+    names = ("phase", "steps", "mean_ns", "longest_ns", "gpu_ns", "idle_ns", "idle_share", "mean_batch", "tokens")
+    shown = columns(Phase, [phase for *_, phase in some], ranks, *names)
+    places = [f"/{k}/phases/{j}" for k, _, j, _ in some]
+    return [table("phases", "Phases of serving", shown, "summary.json#/ranks", places=places)] if some else []
 
 
 def segments(one: DeviceTime) -> list[Segment]:
@@ -102,7 +83,7 @@ def _label(rank: Rank, one: DeviceTime) -> str:
 
 def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) -> Bars:
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
-    bars = [Bar(_label(rank, one), segments(one), time(one.to_ns - one.from_ns)) for rank, one in order]
+    bars = [Bar(_label(rank, one), segments(one), time(one.whole_ns)) for rank, one in order]
     some = f", {len(devices)} of {every}" if every > len(devices) else ""
     says = (
         "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: "
@@ -118,7 +99,7 @@ def _heat(devices: Sequence[tuple[Rank, DeviceTime]]) -> Heat:
         for key in (*BUSY, *CAUSES)
         if any(one.value for _, gpu in devices for one in segments(gpu) if one.key == key)
     ]
-    of = [{one.key: one.value / (gpu.to_ns - gpu.from_ns or 1) for one in segments(gpu)} for _, gpu in devices]
+    of = [{one.key: one.value / (gpu.whole_ns or 1) for one in segments(gpu)} for _, gpu in devices]
     return Heat(
         "gpu-heat",
         f"What all {len(devices)} GPUs spent their time on",
@@ -152,36 +133,24 @@ def _steps_heat(ranks: Sequence[Rank]) -> Iterator[Heat]:
     )
 
 
-def _busy(devices: Iterable[DeviceTime]) -> dict[str, str]:
-    """Return the sorts of busy time that any of these devices has, and the fields that hold them."""
-    known = list(devices)
-    return {key: field for key, field in BUSY.items() if any(getattr(one, field) for one in known)}
+def _busy(gpus: Sequence[DeviceTime]) -> list[str]:
+    """Return the fields of the sorts of busy time that any of these has."""
+    return [field for field in BUSY.values() if any(getattr(gpu, field) for gpu in gpus)]
 
 
 def _devices(found: Found) -> Table:
-    rows, busy = [], _busy(one for rank in found.ranks for one in rank.gpu)
-    filled = any(one.est_sm_efficiency is not UNSET for rank in found.ranks for one in rank.gpu)
-    hidden = any(one.hidden_share is not UNSET for rank in found.ranks for one in rank.gpu)
-    for k, rank in enumerate(found.ranks):
-        for j, one in enumerate(rank.gpu):
-            whole = one.to_ns - one.from_ns
-            most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
-            parts = [time_cell(getattr(one, field)) for field in (*busy.values(), "idle_ns")]
-            cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device), time_cell(whole), *parts]
-            cells += [share_cell(one.idle_ns, whole), Cell(most, key=most)]
-            cells += [known_share(one.est_sm_efficiency)] if filled else []
-            cells += [known_share(one.hidden_share)] if hidden else []
-            rows.append(Row(cells, f"/{k}/gpu/{j}"))
-    columns = [
-        *(Column("rank", "number"), Column("GPU", "number", field="device"), Column("time", "number", "gpu_time")),
-        *(Column(LOOKS[key].words, "number", key, field) for key, field in busy.items()),
-        *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
-        *([Column("SM efficiency", "number", "sm_efficiency", "est_sm_efficiency")] if filled else []),
-        *([Column("hidden comm", "number", "hidden", "hidden_share")] if hidden else []),
+    every = [(k, rank.rank, j, gpu) for k, rank in enumerate(found.ranks) for j, gpu in enumerate(rank.gpu)]
+    every.sort(key=lambda entry: -(entry[-1].idle_ns / (entry[-1].whole_ns or 1)))
+    gpus = [gpu for *_, gpu in every]
+    ranks = column("rank", "number", [rank for _, rank, *_ in every])
+    known = [
+        name for name in ("est_sm_efficiency", "hidden_share") if any(getattr(gpu, name) is not UNSET for gpu in gpus)
     ]
-    share = 4 + len(busy)
-    rows.sort(key=lambda row: -(row.cells[share].value or 0))
-    return Table("gpus", "All GPUs, the most idle first", columns, rows, "summary.json#/ranks")
+    shown = columns(
+        DeviceTime, gpus, ranks, "device", "whole_ns", *_busy(gpus), "idle_ns", "idle_share", "mostly", *known
+    )
+    places = [f"/{k}/gpu/{j}" for k, _, j, _ in every]
+    return table("gpus", "All GPUs, the most idle first", shown, "summary.json#/ranks", places=places)
 
 
 def _told(found: Found, number: int) -> list[Part]:
@@ -223,37 +192,34 @@ def _lines(told: RankIdle) -> list[str]:
 
 
 def _causes(found: Found, told: RankIdle) -> Table:
-    rows = []
-    for j, (one, causes) in enumerate(zip(told.gpu, told.causes, strict=True)):
-        for cause in causes:
-            text, ns = next(iter(cause.evidence.items()), ("", 0))
-            first = Cell(f"{shortened(text)} ({time(ns)})" if text else "", whole=text)
-            cells = [Cell(cause.cause, key=cause.cause), Cell(str(one.device), one.device), time_cell(cause.ns)]
-            cells += [share_cell(cause.ns, one.idle_ns), count_cell(cause.intervals), Cell(MEANING[cause.cause]), first]
-            rows.append(Row(cells, f"/{j}/idle_by_cause_ns/{cause.cause}"))
-    columns = [
-        *(
-            Column("cause"),
-            Column("GPU", "number"),
-            Column("time", "number", "idle", "."),
-            Column("of idle", "number", "idle"),
-        ),
-        *(Column("intervals", "number", "intervals"), Column("what it is"), Column("most by", means="evidence")),
-    ]
+    every = [(j, gpu, cause) for j, gpu in enumerate(told.gpu) for cause in told.causes[j]]
+    most = [next(iter(cause.evidence.items()), ("", 0)) for *_, cause in every]
+    first = [Cell(f"{shortened(text)} ({time(ns)})" if text else "", whole=text) for text, ns in most]
+    shown = columns(
+        CauseTime,
+        [cause for *_, cause in every],
+        "cause",
+        column("GPU", "number", [gpu.device for _, gpu, _ in every]),
+        "ns",
+        column("of idle", "part", [(cause.ns, gpu.idle_ns) for _, gpu, cause in every], means="idle"),
+        "intervals",
+        "meaning",
+        column("most by", "text", first, means="evidence"),
+    )
     at = f"summary.json#/ranks/{found.at[told.rank]}/gpu"
-    return Table(f"causes-{told.rank}", f"Causes of the idle time of rank {told.rank}", columns, rows, at)
+    places = [f"/{j}/idle_by_cause_ns/{cause.cause}" for j, _, cause in every]
+    return table(f"causes-{told.rank}", f"Causes of the idle time of rank {told.rank}", shown, at, places=places)
 
 
 def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     """Yield the steps of a rank as bars and as a table."""
     steps = [(k, step, j, one) for k, step in enumerate(rank.steps) for j, one in enumerate(step.gpu)]
-    busy = _busy(one for *_, one in steps)
     if not steps:
         yield Sentence(["The recording marks no steps on this rank."], note=True)
         return
     longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
-    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.to_ns - one.from_ns)) for _, step, _, one in few]
+    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.whole_ns)) for _, step, _, one in few]
     says = (
         "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before "
         "its first op of a "
@@ -262,57 +228,44 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
     if len(few) > 1:
         yield Bars(f"steps-{rank.rank}-bars", f"Steps of rank {rank.rank}{which}", says, bars)
-    rows = [_step_row(found, rank, k, j, busy) for k, _, j, _ in steps[:MOST_ROWS]]
-    columns = [
-        *(Column("step"), Column("GPU", "number", field="device"), Column("time", "number", "step")),
-        *(Column(LOOKS[key].words, "number", key, field) for key, field in busy.items()),
-        *(Column("idle", "number", "idle", "idle_ns"), Column("idle share", "number", "idle"), Column("mostly")),
-        Column("at", "place", "place"),
-    ]
+    some = steps[:MOST_ROWS]
+    gpus = [gpu for *_, gpu in some]
+    names = [step.name for _, step, *_ in some]
+    starts = [place_cell(found, rank.rank, step.start_ns) for _, step, *_ in some]
+    shown = columns(
+        DeviceTime,
+        gpus,
+        column("step", "text", names),
+        "device",
+        declared(DeviceTime, "whole_ns")._replace(means="step", values=[gpu.whole_ns for gpu in gpus]),
+        *_busy([gpu for *_, gpu in steps]),
+        "idle_ns",
+        "idle_share",
+        "mostly",
+        column("at", "place", starts, means="place"),
+    )
     more = f"{len(steps) - MOST_ROWS:,} more steps are in summary.json." if len(steps) > MOST_ROWS else ""
     at = f"summary.json#/ranks/{found.at[rank.rank]}/steps"
-    yield Table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", columns, rows, at, more)
+    places = [f"/{k}/gpu/{j}" for k, _, j, _ in some]
+    yield table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", shown, at, more, places)
 
 
 def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
     return step.name if len(rank.gpu) == 1 else f"{step.name}, GPU {one.device}"
 
 
-def _step_row(found: Found, rank: Rank, k: int, j: int, busy: Mapping[str, str]) -> Row:
-    step, one = rank.steps[k], rank.steps[k].gpu[j]
-    whole = one.to_ns - one.from_ns
-    most = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))[0]
-    cells = [Cell(shortened(step.name), whole=step.name), Cell(str(one.device), one.device), time_cell(whole)]
-    cells += [time_cell(getattr(one, field)) for field in (*busy.values(), "idle_ns")]
-    cells += [share_cell(one.idle_ns, whole), Cell(most, key=most), place_cell(found, rank.rank, step.start_ns)]
-    return Row(cells, f"/{k}/gpu/{j}")
-
-
 def _longest(found: Found, told: RankIdle) -> Table:
-    file = found.idle[told.rank]
-    lead = {one.device: sum(one.offset_ns) // 2 for one in found.rank(told.rank).clock.devices}
+    file, rank = found.idle[told.rank], told.rank
+    lead = {one.device: sum(one.offset_ns) // 2 for one in found.rank(rank).clock.devices}
     where = {id(entry): k for k, entry in enumerate(file.idle)}
-    rows = [Row(_interval(found, told.rank, entry, lead), f"/{where[id(entry)]}") for entry in told.longest]
-    columns = [
-        *(Column("time", "number", "idle"), Column("at", "place", "place", "start_ns"), Column("cause", field="cause")),
-        *(Column("evidence", means="evidence"), Column("GPU", "number", field="device"), Column("until this began")),
-    ]
-    left = len(file.idle) - len(rows)
-    more = f"{counted(left, 'shorter interval')} in idle.{told.rank}.json." if left > 0 else ""
-    name, caption = f"longest-{told.rank}", f"Longest idle intervals of rank {told.rank}"
-    return Table(name, caption, columns, rows, f"idle.{told.rank}.json#/idle", more)
-
-
-def _interval(found: Found, rank: int, entry: IdleEntry, lead: dict[int, int]) -> list[Cell]:
-    op = entry.op if isinstance(entry.op, str) else ""
-    return [
-        time_cell(entry.end_ns - entry.start_ns),
-        place_cell(found, rank, entry.start_ns, lead.get(entry.device, 0)),
-        Cell(entry.cause, key=entry.cause),
-        Cell(shortened(entry.evidence), whole=entry.evidence),
-        Cell(str(entry.device), entry.device),
-        Cell(shortened(op), whole=op),
-    ]
+    starts = [place_cell(found, rank, entry.start_ns, lead.get(entry.device, 0)) for entry in told.longest]
+    start = declared(IdleEntry, "start_ns")._replace(values=starts)
+    shown = columns(IdleEntry, told.longest, "duration_ns", start, "cause", "evidence", "device", "op")
+    left = len(file.idle) - len(told.longest)
+    more = f"{counted(left, 'shorter interval')} in idle.{rank}.json." if left > 0 else ""
+    places = [f"/{where[id(entry)]}" for entry in told.longest]
+    caption = f"Longest idle intervals of rank {rank}"
+    return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, places)
 
 
 def place_cell(found: Found, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphlink.diff.records import DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
-from graphlink.operations.table import short_path
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import factor_cell, share_cell, signed_cell, size, time_cell
-from graphlink.records import counted, share_word, shortened, time
+from graphlink.page.words import factor_cell, share_cell, signed_cell, time_cell
+from graphlink.records import counted, share_word, short_path, shortened, size, time
 
 MOST_ROWS: Final = 500
 _MORE: Final = "in the file of --json."

@@ -7,15 +7,16 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.figures import column, columns
 from graphlink.graph_model import Graph
 from graphlink.model import NOWHERE
-from graphlink.operations.records import Operation, Operations
-from graphlink.operations.table import core_lines, core_state, gain_note, short_path
+from graphlink.operations.records import Kernel, Operation, Operations
+from graphlink.operations.table import core_lines, gain_note
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Sentence, Table
+from graphlink.page.parts import Cell, Folded, Part, Section, Sentence
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, time_cell
-from graphlink.records import counted, shortened, time
+from graphlink.page.words import table
+from graphlink.records import counted, time
 
 MOST_ROWS: Final = 300  # of a rank; of several ranks fewer each
 _LOOKED_AT: Final = 32  # kernels of a name of which the op is looked at
@@ -37,58 +38,24 @@ def operations(found: Found) -> Section:
 def _rank(found: Found, file: Operations, most: int) -> list[Part]:
     cores = [Sentence([f"{line.strip()[0].upper()}{line.strip()[1:]}."]) for line in core_lines(file.tensor_cores)]
     graph, shown = _graph(found, file.rank), file.operations[:most]
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column("operation"), [Cell(short_path(one.path), whole="/".join(one.path)) for one in shown]),
-        (Column("calls", "number", "calls", "calls"), [count_cell(one.calls) for one in shown]),
-    ]
-    columns += _on_device(file, shown) if file.device_ops else []
-    columns += [
-        (Column("host", "number", "host_time", "host_ns"), [time_cell(one.host_ns) for one in shown]),
-        (Column("gain", "number", "gain", "gain_ns"), [time_cell(one.gain_ns) for one in shown]),
-    ]
-    columns += _by_kernel(found, file, graph, shown) if file.device_ops else []
-    if any(one.stack for one in file.operations):
-        lines = [Cell(shortened(one.stack[-1]) if one.stack else "", whole=" > ".join(one.stack)) for one in shown]
-        columns.append((Column("line", means="line"), lines))
-    rows = [Row([cells[k] for _, cells in columns], f"/{k}") for k in range(len(shown))]
+    share = column("of the rank", "part", [(op.device_ns, file.device_ns) for op in shown], means="device_share")
+    on_device = ("device_ns", share, "backward") if file.device_ops else ()
+    kernels = ("tensor_cores.state", "dtypes", "longest_kernel") if file.device_ops else ()
+    places = (
+        [column("longest at", "place", _places(found, file.rank, graph, shown), means="place")]
+        if kernels and graph
+        else []
+    )
+    stack = ["stack"] if any(op.stack for op in file.operations) else []
+    names = ("path", "calls", *on_device, "host_ns", "gain_ns", *kernels, *places, *stack)
     left = file.operations[most:]
     took = f" with {time(sum(one.device_ns for one in left))} of device time" if file.device_ops else ""
     more = f"{counted(len(left), 'more operation')}{took} in ops.{file.rank}.json." if left else ""
     caption = f"Operations of rank {file.rank}, most {'device' if file.device_ops else 'host'} time first"
     at = f"ops.{file.rank}.json#/operations"
-    table = Table(f"ops-{file.rank}", caption, [column for column, _ in columns], rows, at, more)
     note = gain_note(shown)
-    return [*cores, table, *([Sentence([f"{note[0].upper()}{note[1:]}."], note=True)] if note else []), *_unknown(file)]
-
-
-def _on_device(file: Operations, shown: Sequence[Operation]) -> list[tuple[Column, list[Cell]]]:
-    backward = [
-        share_cell(one.backward_device_ns, one.device_ns) if one.backward_device_ns else Cell("") for one in shown
-    ]
-    return [
-        (Column("device", "number", "device_time", "device_ns"), [time_cell(one.device_ns) for one in shown]),
-        (Column("of the rank", "number", "device_share"), [share_cell(one.device_ns, file.device_ns) for one in shown]),
-        (Column("backward", "number", "backward"), backward),
-    ]
-
-
-def _by_kernel(
-    found: Found, file: Operations, graph: Graph | None, shown: Sequence[Operation]
-) -> list[tuple[Column, list[Cell]]]:
-    longest = [one.kernels[0] if one.kernels else None for one in shown]
-    kernels = [Cell("") if one is None else Cell(shortened(one.name, 48), whole=one.whole_name) for one in longest]
-    places = (
-        [] if graph is None else [(Column("longest at", "place", "place"), _places(found, file.rank, graph, shown))]
-    )
-    return [
-        (Column("tensor cores", means="tensor_cores"), [Cell(core_state(one.tensor_cores)) for one in shown]),
-        (
-            Column("type", means="types"),
-            [Cell(", ".join(one.dtypes[:3]), whole=", ".join(one.dtypes)) for one in shown],
-        ),
-        (Column("longest kernel"), kernels),
-        *places,
-    ]
+    ops = table(f"ops-{file.rank}", caption, columns(Operation, shown, *names), at, more)
+    return [*cores, ops, *([Sentence([f"{note[0].upper()}{note[1:]}."], note=True)] if note else []), *_unknown(file)]
 
 
 def _graph(found: Found, rank: int) -> Graph | None:
@@ -126,14 +93,7 @@ def _inside(graph: Graph, node: int, op: int) -> bool:
 def _unknown(file: Operations) -> Sequence[Part]:
     if not file.unknown:
         return []
-    rows = [
-        Row([time_cell(one.ns), count_cell(one.count), Cell(shortened(one.name), whole=one.whole_name)], f"/{k}")
-        for k, one in enumerate(file.unknown[:50])
-    ]
-    columns = [
-        Column("device", "number", "device_time", "ns"),
-        Column("count", "number", field="count"),
-        Column("kernel"),
-    ]
+    shown = file.unknown[:50]
+    kernels = columns(Kernel, shown, "ns", "count", column("kernel", "kernel", shown))
     caption = f"Kernels of rank {file.rank} whose names do not tell whether they use tensor cores"
-    return [Table(f"unknown-{file.rank}", caption, columns, rows, f"ops.{file.rank}.json#/unknown")]
+    return [table(f"unknown-{file.rank}", caption, kernels, f"ops.{file.rank}.json#/unknown")]

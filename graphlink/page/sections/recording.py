@@ -11,9 +11,9 @@ from graphlink.logs.table import logs_table
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, size, time_cell
+from graphlink.page.words import count_cell, share_cell, time_cell
 from graphlink.records import Table as TextTable
-from graphlink.records import counted, first_few, shortened
+from graphlink.records import counted, first_few, shortened, size
 from graphlink.report.summary import Rank, alike, lost, machine_line
 from graphlink.standstill.standstill import Stood
 from graphlink.standstill.summary import all_stood, explained

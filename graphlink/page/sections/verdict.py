@@ -91,7 +91,7 @@ def _idle(found: Found) -> Words:
 
 
 def _whole(rank: Rank) -> int:
-    return sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
+    return sum(one.whole_ns for one in rank.gpu) or 1
 
 
 def _one(rank: Rank, *, several: bool) -> Words:

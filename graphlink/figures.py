@@ -1,0 +1,135 @@
+"""Figures: what a field is called, what it means and how it is written, declared once, where the field is.
+
+``Annotated[int, figure("device", "Sum over ...")]`` declares a field; a property, whose figure follows from fields, is
+declared by what it returns. A name says the rest: ``_ns`` is a time, ``_bytes`` a size. A table is a list of columns:
+``table`` shows it on a terminal, ``page.words`` on a page, ``run.tables`` as a data frame, docs/tables.py in docs/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET
+
+from graphlink.records import Table, first_few, ms, percent, share_word, short_path, shortened, size, time
+
+_NUMBERING: Final = frozenset({"rank", "device", "stream", "stage", "step", "id", "node"})  # these count nothing
+
+
+class Unit(NamedTuple):
+    """How a value is written: on a terminal, on a page (None: likewise), and all of what these shorten."""
+
+    text: Callable[[Any], str]
+    page: Callable[[Any], str] | None = None
+    whole: Callable[[Any], str] | None = None
+
+
+UNITS: Final = {  # a field that has one of these names, or ends with one behind ``_``, has that unit
+    "ns": Unit(ms, time),
+    "us": Unit(lambda ns: f"{ns / 1e3:,.1f}", time),
+    "bytes": Unit("{:,}".format, size),
+    "count": Unit("{:,}".format),
+    "number": Unit(str),
+    "part": Unit(lambda pair: percent(*pair)),  # and its whole
+    "of one": Unit(lambda share: percent(share, 1)),
+    "about": Unit("{:,.4g}".format),
+    "place": Unit(ms, time),  # in the timeline
+    "word": Unit(str),
+    "cause": Unit(str),
+    "share": Unit(share_word),  # of a path
+    "text": Unit(shortened, whole=str),
+    "kernel": Unit(lambda kernel: shortened(kernel.name), whole=attrgetter("whole_name")),
+    "longest_kernel": Unit(lambda kernel: shortened(kernel.name, 48), whole=attrgetter("whole_name")),
+    "path": Unit(short_path, whole="/".join),
+    "stack": Unit(lambda stack: shortened(stack[-1]) if stack else "", whole=" > ".join),
+    "list": Unit(lambda texts: first_few(texts, 3), lambda texts: ", ".join(texts[:3]), ", ".join),
+    "numbers": Unit(lambda numbers: first_few(numbers, 6), whole=lambda numbers: ", ".join(map(str, numbers))),
+}
+COLOURED: Final = ("cause", "share")
+WORDS: Final = ("word", *COLOURED, *(name for name, unit in UNITS.items() if unit.whole))  # the others are numbers
+_KINDS: Final = {int: "count", float: "of one", tuple: "part", Literal: "word"}
+
+
+class Column(NamedTuple):
+    """A field or property (``name``, with the fields that lead to it: ``clock/offset_ns``), and its values in the rows
+    of a table.
+
+    ``title``: what it is called on a page; ``head``: on a terminal; ``text``: in a sentence. ``unit``: a key of
+    ``UNITS``. ``means``: key of what it means on a page. ``spare``: the column with the least, from 1, is the first for
+    which a terminal may be too narrow; 0: never. ``stored``: False of a property. ``type``: as annotated.
+    """
+
+    title: str
+    unit: str
+    values: Sequence[Any] = ()
+    means: str = ""
+    spare: int = 0
+    head: str = ""
+    text: str = ""
+    name: str = ""
+    stored: bool = False
+    type: Any = None
+
+
+def figure(title: str | None = None, text: str | None = None, **extra: str | int) -> msgspec.Meta:
+    """Declare a field, as ``Column`` has it (``extra``: its other fields); what is left out its name and type say."""
+    return msgspec.Meta(title=title, description=text, extra=extra)
+
+
+@cache
+def declared(record: type, name: str) -> Column:
+    """Return what is declared of a field or property; ``a.b`` is ``b`` of the record in ``a``."""
+    outer, _, inner = name.partition(".")
+    getter = getattr(record, outer)
+    stored = not isinstance(getter, property)
+    hint = get_type_hints(record if stored else getter.fget, include_extras=True)[outer if stored else "return"]
+    parts = types(hint)
+    if inner:
+        return declared(parts[0], inner)._replace(name=f"{outer}/{inner}")
+    meta = next((part for part in parts if isinstance(part, msgspec.Meta)), figure())
+    title = meta.title or outer.removesuffix("_ns").replace("_", " ")
+    by_name = [unit for unit in (outer, outer.rpartition("_")[2]) if unit in UNITS]
+    unit = "number" if outer in _NUMBERING else [*by_name, _KINDS.get(get_origin(parts[0]) or parts[0], "text")][0]
+    known = {"unit": unit, "text": meta.description or "", "name": outer, "stored": stored, "type": hint}
+    return column(title, **{**known, **(meta.extra or {})})
+
+
+def types(hint: Any) -> list[Any]:
+    """Return what an annotation is made of, without ``Annotated`` and unions."""
+    if get_origin(hint) in (None, list, dict, tuple, Literal):
+        return [hint]
+    return [part for argument in get_args(hint) for part in types(argument)]
+
+
+def column(title: str, unit: str, values: Iterable[Any] = (), **others: Any) -> Column:
+    """Return a column of what is no figure of the record of a row alone. ``others``: other fields of ``Column``."""
+    head = f"{title} {unit.replace('ns', 'ms')}" if unit in ("ns", "us") else title
+    return Column(title, unit, [*values], **{"head": head, **others})
+
+
+def columns(record: type, rows: Sequence[Any], *names: str | Column) -> list[Column]:
+    """Return the columns of these figures of rows that are all a ``record``, with other columns in their place."""
+    return [
+        declared(record, name)._replace(values=[*map(attrgetter(name), rows)]) if isinstance(name, str) else name
+        for name in names
+    ]
+
+
+def table(columns: Sequence[Column], *, indent: int = 2, whole: bool = False) -> Table:
+    """Return columns for a terminal; ``whole``: with texts in full."""
+    heads = [shown.head for shown in columns]
+    sides = ["<" if shown.unit in WORDS else ">" for shown in columns]
+    spare = sorted((shown.spare, shown.head) for shown in columns if shown.spare)
+    rows = [*zip(*([text(shown.unit, value, whole=whole) for value in shown.values] for shown in columns), strict=True)]
+    return Table(rows, heads if any(heads) else (), "".join(sides), indent, [head for _, head in spare])
+
+
+def text(unit: str, value: Any, *, page: bool = False, whole: bool = False) -> str:
+    """Write a value: on a terminal or a page, or ``whole``; "" where there is none."""
+    ways = UNITS[unit]
+    written = (whole and ways.whole) or (page and ways.page) or ways.text
+    return "" if value is None or value is UNSET else written(value)
