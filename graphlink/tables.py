@@ -107,6 +107,13 @@ def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none:
     return out
 
 
+def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any]) -> I64:
+    """Return a column of ``count`` rows that has the sum of the ``values`` at each of ``rows``, 0 without any."""
+    out = np.zeros(count, np.int64)
+    np.add.at(out, rows, values)
+    return out
+
+
 def marked(count: int, rows: Positions) -> Bool:
     """Return a mask of ``count`` rows in which ``rows`` are set."""
     out = np.zeros(count, np.bool_)

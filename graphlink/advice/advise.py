@@ -12,14 +12,11 @@ from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
 from graphlink.replay.band import Told, band
 from graphlink.replay.changes import Changes
-from graphlink.replay.coupled import play_coupled
-from graphlink.replay.ideal import play_ideal
-from graphlink.replay.meetings import meetings
+from graphlink.replay.machines import play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
-from graphlink.replay.report import cannot, usual_machine
+from graphlink.replay.report import cannot
 from graphlink.replay.whatif import fit
-from graphlink.replay.workload import Workload
 
 Groups = Mapping[int, Sequence[int]]
 _DIR: Final = re.compile(r"(?<= )DIR\b")
@@ -36,7 +33,7 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
     has.
     """
     machine = usual_machine(len(run.ranks))
-    before = _play(run.work, groups)
+    before = play(run.work, groups)
     prefix = [
         "graphlink",
         "replay",
@@ -73,7 +70,7 @@ def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix
         return _without_gain(told, problem.what)
     if changed.refused:
         return _without_gain(told, next(iter(changed.refused.values())).what)
-    after = _play(changed.work, groups)
+    after = play(changed.work, groups)
     if not (before.ran.all() and after.ran.all()):
         return _without_gain(told, _STUCK)
     gain_ns = before.total_ns - after.total_ns
@@ -105,7 +102,3 @@ def _told(run: Outputs) -> dict[int, Told]:
 
 def _without_gain(told: Advice, why: str) -> Advice:
     return Advice(kind=told.kind, what=told.what, evidence=told.evidence, todo=told.todo, why_not=why)
-
-
-def _play(work: Workload, groups: Groups) -> Played:
-    return play_coupled(work, meetings(work, groups)) if len(work.ranks) > 1 else play_ideal(work)

@@ -28,9 +28,8 @@ from graphlink.model import I64, U8, Bool
 from graphlink.process import die_with_parent
 from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
-from graphlink.replay.meetings import meetings
-from graphlink.replay.slots import play_ranks
-from graphlink.replay.workload import Work, Workload, has_times, measured_ns
+from graphlink.replay.machines import RANKS, play
+from graphlink.replay.workload import Work, Workload, measured_ns
 from graphlink.version import __version__
 
 WORDS: Final = (
@@ -208,7 +207,7 @@ def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
     added up, in ns.
     """
     work = run.work
-    played = play_ranks(work, meetings(work, run.groups, together=True))
+    played = play(work, run.groups, RANKS, together=True)
     words = np.array(_WORD_OF, np.uint8)[work.work]
     ranks = []
     for rank, file, (a, b) in zip(work.ranks, work.files, work.bounds, strict=True):
@@ -217,7 +216,7 @@ def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
             RankTimes(
                 rank=rank,
                 nodes=b - a,
-                recorded_ns=measured_ns(file) if has_times(file) else None,
+                recorded_ns=measured_ns(file),
                 replayed_ns=int(played.end_ns[a:b].max(initial=0)) if ran else None,
                 recorded_work_ns=None if file.metadata.made else _by_word(words[a:b], work.cost_ns[a:b]),
                 replayed_work_ns=_by_word(words[a:b], played.end_ns[a:b] - played.start_ns[a:b]) if ran else None,

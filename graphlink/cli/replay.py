@@ -109,7 +109,8 @@ def replay(arguments: argparse.Namespace) -> int:
     from graphlink.operations.file import of_nodes
     from graphlink.replay.changes import Changes, changes_of, load_changes
     from graphlink.replay.folder import graph_files, load_groups
-    from graphlink.replay.report import listed, report, usual_machine
+    from graphlink.replay.machines import usual_machine
+    from graphlink.replay.report import listed, report
 
     what = Path(arguments.what)
     files = graph_files(what, arguments.rank)

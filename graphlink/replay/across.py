@@ -5,6 +5,7 @@ one that came late.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +21,16 @@ from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_texts
 from graphlink.read import document
 from graphlink.records import Short
-from graphlink.replay.changes import SORT_OF, Changes, TimeChange
-from graphlink.replay.coupled import play_coupled
+from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
-from graphlink.replay.meetings import RECEIVE, Rendezvous, meetings
+from graphlink.replay.machines import COUPLED, play
+from graphlink.replay.matching import RECEIVE, Matched
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
+from graphlink.tables import sums
 
 TOP_FAMILIES: Final = 100
 _TODO: Final = "run graphlink again with --force"
@@ -139,40 +141,42 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
     time.
     """
     work = workload(files)
-    met = meetings(work, groups)
-    played = play_coupled(work, met)
-    path = critical_path(work, played)
+    played = play(work, groups, COUPLED)
+    path, clock = critical_path(work, played), played.match.clock
     begin = int(played.rank_begin_ns[work.member[path.node[0]]]) if len(path.node) else 0
-    measured = met.measured_ns if all(map(has_times, work.files)) else None
-    share = np.array([_SHARE[w] for w in Work], np.int64)[work.work[path.node]]
-    name, names = numbered_texts(work.name(n) for n in path.node.tolist())
-    hops = sorted(_hops(work, met, played, path), key=lambda hop: -hop.waited_ns)
+    measured = clock.measured_ns if all(map(has_times, work.files)) else None
+    share = np.array([_SHARE[kind] for kind in Work], np.int64)[work.work[path.node]]
+    name, names = numbered_texts(work.name(node) for node in path.node.tolist())
     return CriticalAcross(
         length_ns=played.total_ns - begin,
         before_ns=begin,
-        origin_ns=met.clock.origin_ns,
+        origin_ns=clock.origin_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
-        share_ns=_share_ns(path, share, np.ones(len(share), np.bool_)),
-        ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
-        hops=hops,
+        share_ns=_share_ns(path, share),
+        ranks=[_rank(work, path, share, member) for member in range(len(work.ranks))],
+        hops=sorted(_hops(work, played, path), key=lambda hop: -hop.waited_ns),
         families=[
             AcrossFamily(
-                name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns, before=f.before
+                name=family.name,
+                share=SHARES[_SHARE[SORTS[family.work]]],
+                nodes=family.nodes,
+                ns=family.ns,
+                before=family.before,
             )
-            for f in families(work, path, TOP_FAMILIES)
+            for family in families(work, path, TOP_FAMILIES)
         ],
         shares=list(SHARES),
         names=[*names],
         nodes=_nodes(work, path, share, name, begin),
         stuck=[
-            f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for "
-            f"{s.waits_for}"
-            for s in stuck(work, played, met)
+            f"rank {entry.rank} does not finish: {entry.left:,} nodes left; node {entry.node.id} "
+            f"({entry.node.name[:60]}) waits for {entry.waits_for}"
+            for entry in stuck(work, played)
         ],
-        notes=list(met.notes),
+        notes=list(played.match.notes),
     )
 
 
@@ -181,17 +185,15 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
     replay.
     """
     work = workload(files)
-    before_ns = play_coupled(work, meetings(work, groups)).total_ns
+    before_ns = play(work, groups, COUPLED).total_ns
     out = {}
     for share, name in enumerate(SHARES):
-        sorts = [w for w in Work if _SHARE[w] == share and (work.work == w).any()]
-        sorts += [Work.DELAY] if share == Share.IDLE and Work.DELAY not in sorts and work.fixed_ns.any() else []
-        changed = (
-            apply(work, Changes(tuple(TimeChange(sort=SORT_OF[w], scale=0) for w in sorts)), groups).work
-            if sorts
-            else work
-        )
-        out[name] = before_ns - play_coupled(changed, meetings(changed, groups)).total_ns
+        sorts = {kind for kind in Work if _SHARE[kind] == share and (work.work == kind).any()}
+        if share == Share.IDLE and work.fixed_ns.any():
+            sorts.add(Work.DELAY)
+        changes = Changes(tuple(TimeChange(sort=SORT_OF[kind], scale=0) for kind in sorted(sorts)))
+        changed = apply(work, changes, groups).work if sorts else work
+        out[name] = before_ns - play(changed, groups, COUPLED).total_ns
     return out
 
 
@@ -216,18 +218,18 @@ def load(path: Path) -> CriticalAcross:
     return found
 
 
-def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
-    """Sum the time of the nodes ``which`` of the path by share; start delays are idle."""
-    return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, which), strict=True))
+def _share_ns(path: ReplayPath, share: I64, nodes: Bool | slice = slice(None)) -> dict[str, int]:
+    """Sum the time of ``nodes`` of the path by share; start delays are idle."""
+    return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, nodes), strict=True))
 
 
 def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:
-    mine = work.member[path.node] == member
+    nodes = work.member[path.node] == member
     return RankShare(
         rank=work.ranks[member],
-        nodes=int(np.count_nonzero(mine)),
-        ns=int(path.own_ns[mine].sum()),
-        share_ns=_share_ns(path, share, mine),
+        nodes=int(np.count_nonzero(nodes)),
+        ns=int(path.own_ns[nodes].sum()),
+        share_ns=_share_ns(path, share, nodes),
     )
 
 
@@ -252,37 +254,37 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I32, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath) -> Iterator[Hop]:
+def _hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
     """Yield one entry per change of rank along the path."""
-    member = work.member[path.node]
-    at = np.flatnonzero(np.diff(member)) + 1
-    family, names = work.names()
-    family = family[path.node]
-    told = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
-    for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
+    changes = np.flatnonzero(np.diff(work.member[path.node])) + 1
+    code, names = work.names()
+    family = code[path.node]
+    waited_ns = (played.begin_ns - played.start_ns - work.fixed_ns)[path.node]
+    comm = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
+    for low, here in pairwise([0, *changes.tolist()]):
         node, other = int(path.node[here]), int(path.node[here - 1])
-        code, place = np.unique(family[low:here], return_inverse=True)
-        by_name = np.zeros(len(code), np.int64)
-        np.add.at(by_name, place, path.own_ns[low:here])
+        present, place = np.unique(family[low:here], return_inverse=True)
+        by_name = sums(len(present), place, path.own_ns[low:here])
         most = int(by_name.argmax())
         yield Hop(
             rank=work.rank(node),
             id=work.id(node),
-            what=_what(met, node, *(int(column[here]) for column in told)),
-            waited_ns=int(played.begin_ns[node] - played.start_ns[node] - work.fixed_ns[node]),
+            what=_what(played.match, node, *(int(column[here]) for column in comm)),
+            waited_ns=int(waited_ns[here]),
             other_rank=work.rank(other),
             other_id=work.id(other),
             other_name=work.name(other),
             stretch_ns=int(path.own_ns[low:here].sum()),
-            most=names[int(code[most])],
+            most=names[int(present[most])],
             most_ns=int(by_name[most]),
         )
 
 
-def _what(met: Rendezvous, node: int, tag: int, size_bytes: int, kind: int) -> str:
-    if met.code[node] == RECEIVE:
+def _what(match: Matched, node: int, tag: int, size_bytes: int, kind: int) -> str:
+    """Return which message or collective a node is."""
+    if match.code[node] == RECEIVE:
         return f"a message of tag {tag}, {size_bytes:,} bytes"
-    meeting = int(met.partner[node])
+    collective = int(match.partner[node])
     type_name = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
-    group = int(met.group[meeting])
-    return f"{type_name} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"
+    group = int(match.group[collective])
+    return f"{type_name} {int(match.turn[collective])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

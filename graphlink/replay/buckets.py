@@ -298,7 +298,7 @@ class _Edit:
         launch_ns = max((int(work.lags()[edge]) for edge in inside if work.kind[edge] == EdgeKind.LAUNCH), default=0)
         for left, op in enumerate(reversed(anchors), 1):
             self.new.add(op, node, EdgeKind.EVENT, left * piece_ns)
-            self.new.add(_from(work, op, (EdgeKind.LAUNCH,)), node, EdgeKind.LAUNCH, launch_ns + left * piece_ns)
+            self.new.add(work.last_source(op, EdgeKind.LAUNCH), node, EdgeKind.LAUNCH, launch_ns + left * piece_ns)
         self.cost[node] = work.fixed_ns[node] + piece_ns
 
     def _anchors(self, nodes: I64, bucket: _Bucket) -> list[int]:
@@ -330,8 +330,7 @@ class _Edit:
         work = self.work
         kinds = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
         sources = [int(s) for s in work.source[work.first[node] : work.first[node + 1]] if work.work[s] == Work.DELAY]
-        found = [_from(work, one, kinds, Work.KERNEL) for one in (node, *sources)]
-        return max(found)
+        return max(work.last_source(waiting, *kinds, sort=Work.KERNEL) for waiting in (node, *sources))
 
     def _ops_beside(self, node: int) -> I64:
         """Return the computation of the stream of a node."""
@@ -341,12 +340,3 @@ class _Edit:
         device, stream = work.column("device"), work.column("stream")
         mine = (work.work == Work.KERNEL) & (work.member == work.member[node])
         return np.flatnonzero(mine & (device == device[node]) & (stream == stream[node]))
-
-
-def _from(work: Workload, node: int, kinds: Sequence[EdgeKind], sort: Work | None = None) -> int:
-    """Return the last source of edges of these kinds into a node, of a sort of work; ``NOWHERE`` without one."""
-    inside = slice(int(work.first[node]), int(work.first[node + 1]))
-    mine = np.isin(work.kind[inside], kinds)
-    if sort is not None:
-        mine &= work.work[work.source[inside]] == sort
-    return int(work.source[inside][mine].max(initial=NOWHERE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -12,10 +11,9 @@ from graphlink.graph.order import blocks, longest_path
 from graphlink.graph_model import Graph
 from graphlink.model import I64, NOWHERE
 from graphlink.records import Short
+from graphlink.replay.matching import unmatched
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
-
-IDEAL: Final = "ideal"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,20 +56,14 @@ def play_ideal(work: Workload) -> Played:
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
     bound = binding(work, end, work.lag_ns)
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
-    return Played(
-        start,
-        start,
-        end,
-        bound.dependency,
-        bound.kind,
-        np.full(len(work), NOWHERE, np.int32),
-        np.zeros(len(work.ranks), np.int64),
-    )
+    nobody = np.full(len(work), NOWHERE, np.int32)
+    return Played(start, start, end, bound.dependency, bound.kind, nobody, unmatched(work))
 
 
 def _any_order(work: Workload) -> I64:
     """Return the same as ``longest_path`` where edges run both ways; ``NOT_RUN`` in and after a cycle."""
-    first, source, lag, cost = (c.tolist() for c in (work.first, work.source, work.lags(), work.cost_ns))
+    columns = (work.first, work.source, work.lags(), work.cost_ns)
+    first, source, lag, cost = (column.tolist() for column in columns)
     end = [NOT_RUN] * len(work)
     for node in topological(work.source, work.target, np.arange(len(work))).tolist():
         edges = range(first[node], first[node + 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous
+from graphlink.replay.matching import COLLECTIVE, RECEIVE
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
@@ -101,7 +101,7 @@ def _lane_name(row: I64) -> str:
     return f"thread {number}" if host else f"stream {number} of device {device}"
 
 
-def stuck(work: Workload, played: Played, meetings: Rendezvous | None = None) -> list[StuckEntry]:
+def stuck(work: Workload, played: Played) -> list[StuckEntry]:
     """Return one entry per rank that did not finish, with the first node of those that never end. Linear."""
     out = []
     for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
@@ -109,23 +109,24 @@ def stuck(work: Workload, played: Played, meetings: Rendezvous | None = None) ->
         if not len(left):
             continue
         begun = left[played.start_ns[left] != NOT_RUN]
-        if len(begun) and meetings is not None:
-            head = int(begun[0])
-            waits_for = _partner(work, played, meetings, head)
+        if len(begun):
+            node = int(begun[0])
+            waits_for = _partner(work, played, node)
         else:
-            head = _head(work, played, int(left[0]))
-            waits_for = _dependency(work, played, head)
-        out.append(StuckEntry(rank=rank, left=len(left), node=_node(work, head), waits_for=waits_for))
+            node, waits_for = _in_cycle(work, played, int(left[0]))
+        out.append(StuckEntry(rank=rank, left=len(left), node=_node(work, node), waits_for=waits_for))
     return out
 
 
-def _head(work: Workload, played: Played, node: int) -> int:
-    """Go back over dependencies that did not end, until one has none or they go in a circle."""
+def _in_cycle(work: Workload, played: Played, node: int) -> tuple[int, str]:
+    """Go back over dependencies that did not end, until one has none or they go in a circle; say what it waits for."""
     seen = {node}
     while (before := _blocked_by(work, played, node)) is not None and before not in seen:
         seen.add(before)
         node = before
-    return node
+    if before is None:
+        return node, "its slot, which is never free again"
+    return node, f"node {work.id(before)} ({work.name(before)[:60]}), which waits for it: a cycle"
 
 
 def _blocked_by(work: Workload, played: Played, node: int) -> int | None:
@@ -134,28 +135,21 @@ def _blocked_by(work: Workload, played: Played, node: int) -> int | None:
     return int(blocked[0]) if len(blocked) else None
 
 
-def _dependency(work: Workload, played: Played, node: int) -> str:
-    before = _blocked_by(work, played, node)
-    if before is None:
-        return "its slot, which is never free again"
-    return f"node {work.id(before)} ({work.name(before)[:60]}), which waits for it: a cycle"
-
-
-def _partner(work: Workload, played: Played, meetings: Rendezvous, node: int) -> str:
-    position, file = int(work.position[node]), work.file_of(node)
-    if meetings.code[node] == COLLECTIVE:
-        meeting = int(meetings.partner[node])
-        same = np.flatnonzero((meetings.code == COLLECTIVE) & (meetings.partner == meeting))
-        came = {work.rank(i) for i in same.tolist() if played.start_ns[i] != NOT_RUN}
-        late = sorted({work.rank(i) for i in same.tolist()} - came)
-        number = f"collective {int(meetings.turn[meeting]) + 1} of group {int(meetings.group[meeting])}"
-        if late:
-            return f"rank {late[0]} in {number}, which it never starts there"
-        return f"{number}: only {len(same)} of {int(meetings.expected[meeting])} ranks have it"
-    if meetings.code[node] == RECEIVE:
+def _partner(work: Workload, played: Played, node: int) -> str:
+    """Return what a communication node waits for that has started and does not end."""
+    match, file, position = played.match, work.file_of(node), int(work.position[node])
+    if match.code[node] == COLLECTIVE:
+        collective = int(match.partner[node])
+        members = np.flatnonzero((match.code == COLLECTIVE) & (match.partner == collective))
+        missing = members[played.start_ns[members] == NOT_RUN]
+        number = f"collective {int(match.turn[collective]) + 1} of group {int(match.group[collective])}"
+        if len(missing):
+            return f"rank {int(work.node_rank[missing].min())} in {number}, which it never starts there"
+        return f"{number}: only {len(members)} of {int(match.expected[collective])} ranks have it"
+    if match.code[node] == RECEIVE:
         what = f"tag {int(file.comm_tag[position])}, {int(file.comm_size[position])} bytes"
         source = int(file.comm_src[position])
-        if meetings.partner[node] == NOWHERE:
+        if match.partner[node] == NOWHERE:
             return f"a send from rank {source} that is not there ({what})"
         return f"the send of rank {source} ({what}), which it never starts"
     return "its own end"

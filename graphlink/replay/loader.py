@@ -25,9 +25,8 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.ranges import LOADER
 from graphlink.records import ms
 from graphlink.replay.changes import LoaderChange
-from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.meetings import meetings
+from graphlink.replay.machines import play
 from graphlink.replay.played import Played
 from graphlink.replay.rewire import NewEdges, Restructured, outermost, rewired, skipped
 from graphlink.replay.workload import Work, Workload, names_found
@@ -177,11 +176,8 @@ def _longest(work: Workload, nodes: I64, owner: I64) -> I64:
 
 def _play(work: Workload, groups: Mapping[int, Sequence[int]]) -> Played:
     """Replay all ranks together, or each alone where together they do not finish."""
-    if len(work.ranks) > 1:
-        played = play_coupled(work, meetings(work, groups))
-        if played.ran.all():
-            return played
-    return play_ideal(work)
+    played = play(work, groups)
+    return played if played.ran.all() else play_ideal(work)
 
 
 def _making_ns(work: Workload, recorded: Played, batches: _Batches, loader: LoaderChange) -> I64:

@@ -8,14 +8,15 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, U8
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.records import ScalableName
 from graphlink.replay.workload import DELAY_NAME, Work, Workload
+from graphlink.tables import sums
 
 _LONG: Final = 60  # characters of a name; of a longer one the ends are enough where no other name has them
 _HEAD, _TAIL = 40, 17
@@ -31,50 +32,34 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
     are scaled apart from the work behind them. Linear in nodes, n log n in names.
     """
     code, texts = work.names()
-    late = np.flatnonzero((work.fixed_ns > 0) & (work.work != Work.DELAY))
-    ns = np.concatenate([work.cost_ns - work.fixed_ns, work.fixed_ns[late]])
-    keys, place, nodes = np.unique(
-        np.concatenate([_key(code, work.work), _key(code[late], Work.DELAY)]), return_inverse=True, return_counts=True
-    )
-    whole, on_path = _sums(place, ns, len(keys)), np.zeros(len(keys), np.int64)
+    delayed = np.flatnonzero((work.fixed_ns > 0) & (work.work != Work.DELAY))
+    own_key, delay_key = code * len(Work) + work.work, code * len(Work) + Work.DELAY
+    ns = np.append(work.cost_ns - work.fixed_ns, work.fixed_ns[delayed])
+    keys, place, nodes = np.unique(np.append(own_key, delay_key[delayed]), return_inverse=True, return_counts=True)
+    whole_ns, path_ns = sums(len(keys), place, ns), np.zeros(len(keys), np.int64)
     if path is not None:
-        on_path += _sums(
-            np.searchsorted(keys, _key(code[path.node], work.work[path.node])), path.own_ns - path.fixed_ns, len(keys)
-        )
-        delays = _key(code[path.node], Work.DELAY)
-        there = np.isin(
-            delays, keys
-        )  # a launch can delay a node by its latency although it was recorded to start in time
-        on_path += _sums(np.searchsorted(keys, delays[there]), path.fixed_ns[there], len(keys))
-    name, sort = np.divmod(keys, len(Work))
-    pairs = [(Work(s).name.lower(), texts[n]) for n, s in zip(name.tolist(), sort.tolist(), strict=True)]
-    rows = zip(pairs, _patterns(pairs), nodes.tolist(), whole.tolist(), on_path.tolist(), strict=True)
-    nodes_late = np.flatnonzero(work.work == Work.DELAY)
-    before = {("delay", DELAY_NAME): work.before_what(nodes_late, work.cost_ns[nodes_late])}
-    found = [
+        path_ns += sums(len(keys), np.searchsorted(keys, own_key[path.node]), path.own_ns - path.fixed_ns)
+        # a launch can delay a node by its latency although it was recorded to start in time
+        known = np.isin(delay_key[path.node], keys)
+        path_ns += sums(len(keys), np.searchsorted(keys, delay_key[path.node[known]]), path.fixed_ns[known])
+    pairs = [(Work(key % len(Work)).name.lower(), texts[key // len(Work)]) for key in keys.tolist()]
+    delays = np.flatnonzero(work.work == Work.DELAY)
+    before = work.before_what(delays, work.cost_ns[delays])
+    names = [
         ScalableName(
-            sort=of,
-            name=text,
+            sort=sort,
+            name=name,
             nodes=count,
             ns=took,
-            path_ns=None if path is None else there,
+            path_ns=None if path is None else on_path,
             scale=scale,
-            before=before.get((of, text), []),
+            before=before if (sort, name) == ("delay", DELAY_NAME) else [],
         )
-        for (of, text), scale, count, took, there in rows
+        for (sort, name), scale, count, took, on_path in zip(
+            pairs, _patterns(pairs), nodes.tolist(), whole_ns.tolist(), path_ns.tolist(), strict=True
+        )
     ]
-    return sorted(found, key=lambda one: (-one.ns, one.name, one.sort))
-
-
-def _key(code: I64, sort: U8 | int) -> I64:
-    key: I64 = code * len(Work) + sort
-    return key
-
-
-def _sums(place: I64, ns: I64, length: int) -> I64:
-    out = np.zeros(length, np.int64)
-    np.add.at(out, place.reshape(-1), ns)
-    return out
+    return sorted(names, key=lambda name: (-name.ns, name.name, name.sort))
 
 
 def _patterns(pairs: list[tuple[str, str]]) -> list[str]:
@@ -103,4 +88,4 @@ def closest(names: Iterable[str], text: str) -> list[str]:
     lower = text.lower()
     pieces = {lower[k : k + _PIECE] for k in range(len(lower) - _PIECE + 1)}
     scored = ((-sum(piece in name.lower() for piece in pieces), len(name), name) for name in names)
-    return [name for _, _, name in heapq.nsmallest(3, (one for one in scored if one[0]))]
+    return [name for _, _, name in heapq.nsmallest(3, filter(itemgetter(0), scored))]

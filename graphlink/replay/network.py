@@ -17,9 +17,9 @@ from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange
 from graphlink.replay.draft import Draft
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
+from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, matched
 from graphlink.replay.records import Made
-from graphlink.replay.slots import meeting_costs
+from graphlink.replay.slots import matched_costs
 from graphlink.replay.workload import MOST_NS, Slot, Workload
 from graphlink.tables import concat, spread, take
 
@@ -152,30 +152,30 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
     """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a
     network model, and what took no time."""
     work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
-    met = meetings(work, groups)
-    node_ns, collective_ns = meeting_costs(work, met)
-    found = concat(_collectives(work, met, collective_ns), _messages(work, met, node_ns))
+    match = matched(work, groups)
+    node_ns, collective_ns = matched_costs(work, match)
+    found = concat(_collectives(work, match, collective_ns), _messages(work, match, node_ns))
     known = np.isin(found.type, SIMULATED) | (found.type == NOWHERE)
     return take(found, known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1))
 
 
-def _collectives(work: Workload, met: Rendezvous, took_ns: I64) -> Transfers:
+def _collectives(work: Workload, match: Matched, took_ns: I64) -> Transfers:
     """Return the collectives that all members have with one type and size."""
-    node = np.flatnonzero(met.code == COLLECTIVE)
-    collective = met.partner[node].astype(np.int64)
-    count = len(met.group)
+    node = np.flatnonzero(match.code == COLLECTIVE)
+    collective = match.partner[node].astype(np.int64)
+    count = len(match.group)
     first = spread(count, collective[::-1], node[::-1])
     kind, size = work.column("comm_type"), work.column("comm_size")
     differs = (kind[node] != kind[first[collective]]) | (size[node] != size[first[collective]])
-    whole = np.bincount(collective, minlength=count) == met.expected
+    whole = np.bincount(collective, minlength=count) == match.expected
     whole[collective[differs]] = False
     sizes = size[first].astype(np.float64)
-    return take(Transfers(met.group, kind[first], met.expected, sizes, took_ns.astype(np.float64)), whole)
+    return take(Transfers(match.group, kind[first], match.expected, sizes, took_ns.astype(np.float64)), whole)
 
 
-def _messages(work: Workload, met: Rendezvous, node_ns: I64) -> Transfers:
-    receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
+def _messages(work: Workload, match: Matched, node_ns: I64) -> Transfers:
+    receive = np.flatnonzero((match.code == RECEIVE) & (match.partner != NOWHERE))
     group, kind, two = (np.full(len(receive), value, np.int64) for value in (MESSAGES, NOWHERE, 2))
-    took_ns = node_ns[receive] + node_ns[met.partner[receive]]  # of the two, what waited costs nothing
+    took_ns = node_ns[receive] + node_ns[match.partner[receive]]  # of the two, what waited costs nothing
     size_bytes = work.column("comm_size")[receive]
     return Transfers(group, kind, two, size_bytes.astype(np.float64), took_ns.astype(np.float64))

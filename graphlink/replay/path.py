@@ -1,4 +1,4 @@
-"""The critical path of what a machine played, through slots, meetings and messages too."""
+"""The critical path of what a machine played, through slots, collectives and messages too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.workload import Slot, Work, Workload, delays
+from graphlink.tables import sums
 
 _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anyway; a thread that wakes up works
 
@@ -95,8 +96,7 @@ def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
     keys, place, nodes = np.unique(
         code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True
     )
-    ns = np.zeros(len(keys), np.int64)
-    np.add.at(ns, place.reshape(-1), path.own_ns - path.fixed_ns)
+    ns = sums(len(keys), place, path.own_ns - path.fixed_ns)
     found = [
         (-took, texts[k // len(Work)], k % len(Work), n)
         for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)
@@ -122,7 +122,7 @@ def spent_ns(path: ReplayPath, sort: I64 | U8, sorts: int, idle: int, which: Boo
     """Return the time of the nodes ``which`` of the path by ``sort`` (of each node, below ``sorts``); start delays
     count as ``idle``.
     """
-    out = np.zeros(sorts, np.int64)
-    np.add.at(out, sort[which], (path.own_ns - path.fixed_ns)[which])
+    out = sums(sorts, sort[which], (path.own_ns - path.fixed_ns)[which])
     out[idle] += path.fixed_ns[which].sum()
-    return out.tolist()
+    spent: list[int] = out.tolist()
+    return spent

@@ -11,6 +11,7 @@ from graphlink.graph.critical import held_by
 from graphlink.graph_model import UNKNOWN_DEP, EdgeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.records import Short
+from graphlink.replay.matching import Matched
 from graphlink.replay.workload import Workload
 
 NOT_RUN: Final = -1
@@ -49,8 +50,13 @@ class Played(Short):
     held_by: I32
     held_kind: U8
     joined: I32  # NOWHERE where the node began as it started
-    rank_begin_ns: I64  # when each rank of the workload began
+    match: Matched  # the communication that was replayed
     has_lags: bool = True  # launch latency can run beside the stream; not on machines with slots
+
+    @property
+    def rank_begin_ns(self) -> I64:
+        """Return when each rank of the workload began."""
+        return self.match.clock.begin_ns
 
     @property
     def total_ns(self) -> int:

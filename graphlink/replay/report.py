@@ -18,32 +18,23 @@ from graphlink.graph_model import Graph, NodeType
 from graphlink.records import shortened
 from graphlink.replay.band import Told, band, told_by_summary
 from graphlink.replay.changes import Changes
-from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
+from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.meetings import Rendezvous, meetings
+from graphlink.replay.machines import ASTRA_SIM, COUPLED, IDEAL, JOINED, play, usual_machine
 from graphlink.replay.names import scalable
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
 from graphlink.replay.selection import NodeOperations
-from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME, Workload, has_times, measured_ns, workload
 
-MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS, COUPLED)
-JOINED: Final = (RANKS, COUPLED)  # machines that replay all ranks at once
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
 KEPT_SHARE: Final = 0.05  # unexplained time, of all, above which a what-if says so
 _POLLS: Final = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query$|is_completed|[Ee]vent[.:]+query")
 _PATHS: Final = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|[Aa]utotun|[Tt]imeout")
-
-
-def usual_machine(ranks: int) -> str:
-    """Return the machine that replays so many ranks where none is named: of several, ranks wait for each other."""
-    return COUPLED if ranks > 1 else IDEAL
 
 
 class Unchanged(NamedTuple):
@@ -64,8 +55,8 @@ def unchanged(
     """Read graphs and replay them without changes. Raises InputError: a graph cannot be read, or holds no nodes."""
     graphs = load(files)
     work = _workload(graphs)
-    joined, played = _played(work, machine, groups, together)
-    return Unchanged(graphs, work, played, _run(work, joined, played))
+    played = play(work, groups, machine, together=together)
+    return Unchanged(graphs, work, played, _run(work, played))
 
 
 def kept(most: int) -> Before:
@@ -77,7 +68,7 @@ def kept(most: int) -> Before:
     def before(
         files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
     ) -> Unchanged:
-        key = (*files.items(), machine, together, tuple((one, tuple(ranks)) for one, ranks in groups.items()))
+        key = (*files.items(), machine, together, tuple((group, tuple(ranks)) for group, ranks in groups.items()))
         made[key] = made.pop(key) if key in made else unchanged(files, machine, groups, together)
         if len(made) > most:
             del made[next(iter(made))]
@@ -107,63 +98,31 @@ def report(
         InputError: a graph cannot be read, or holds no nodes.
         UsageError: a change names nothing, or is one of several waits.
     """
-    asked = _Asked(groups, changes, operations, together)
-    found = _report(files, machine or usual_machine(len(files)), asked, before)
-    stuck = found.runs[0].stuck
-    if machine is not None or found.machine != COUPLED or not stuck:
-        return found
+    chosen = machine or usual_machine(len(files))
+    told = told_by_summary(next(iter(files.values())).parent) if changes.any else {}
+    batches = [files] if chosen in JOINED else [{rank: path} for rank, path in files.items()]
+    out = Report(machine=chosen, runs=[], what_if=[], cannot=[])
+    refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
+    for batch in batches:
+        still = before(batch, chosen, groups, together)
+        out.runs.append(still.run)
+        if changes.any:
+            changed = fit(still.work, changes, groups, operations)
+            after = play(changed.work, groups, chosen, together=together)
+            out.what_if.append(_what_if(still, changed, after, told))
+            out.cannot.extend(line for line in cannot(still.files, chosen, changes) if line not in out.cannot)
+            refused.append(([*batch], changed.refused))
+    refuse_unfit(refused, changes)
+    stuck = out.runs[0].stuck
+    if machine is not None or chosen != COUPLED or not stuck:
+        return out
     first = stuck[0]
     why = (
         f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for "
-        f"{first.waits_for}"
+        f"{first.waits_for}: --machine {COUPLED} replays all together"
     )
-    return replace(_report(files, IDEAL, asked, before), why_alone=f"{why}: --machine {COUPLED} replays all together")
-
-
-class _Asked(NamedTuple):
-    """What is asked of graphs, as ``report`` has it."""
-
-    groups: Mapping[int, Sequence[int]]
-    changes: Changes
-    operations: Mapping[int, NodeOperations] | None
-    together: bool
-
-
-def _report(
-    files: Mapping[int, Path],
-    machine: str,
-    asked: _Asked,
-    before: Before,
-) -> Report:
-    found = Report(machine=machine, runs=[], what_if=[], cannot=[])
-    told = told_by_summary(next(iter(files.values())).parent) if asked.changes.any else {}
-    batches = [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]
-    refused = [
-        ([*batch], _replay(found, before(batch, machine, asked.groups, asked.together), asked, told))
-        for batch in batches
-    ]
-    refuse_unfit(refused, asked.changes)
-    return found
-
-
-def _replay(
-    found: Report,
-    still: Unchanged,
-    asked: _Asked,
-    told: Mapping[int, Told],
-) -> dict[str, UsageError]:
-    """Replay some ranks with the changes and add what was found to ``found``; return the changes that fit nothing
-    there, and why.
-    """
-    files, work, played, run = still
-    found.runs.append(run)
-    if not asked.changes.any:
-        return {}
-    changed = fit(work, asked.changes, asked.groups, asked.operations)
-    after = _played(changed.work, found.machine, asked.groups, asked.together)
-    found.what_if.append(_what_if(work, played, changed, after, told))
-    found.cannot.extend(line for line in cannot(files, found.machine, asked.changes) if line not in found.cannot)
-    return changed.refused
+    alone = report(files, IDEAL, groups, changes, operations=operations, together=together, before=before)
+    return replace(alone, why_alone=why)
 
 
 def listed(
@@ -181,15 +140,14 @@ def listed(
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
     """
-    machine, work, path = machine or usual_machine(len(files)), _workload(load(files)), None
-    if machine in JOINED or len(files) == 1:
-        _, played = _played(work, machine, groups, together)
+    chosen, work, path = machine or usual_machine(len(files)), _workload(load(files)), None
+    if chosen in JOINED or len(files) == 1:
+        played = play(work, groups, chosen, together=together)
         path = critical_path(work, played) if played.ran.all() else None
-    found = [one for one in scalable(work, path) if sort in (None, one.sort)]
+    names = [name for name in scalable(work, path) if sort in (None, name.sort)]
     length_ns = None if path is None else path.length_ns
-    return Listed(
-        machine=machine, sort=sort, path_ns=length_ns, of=len(found), ns=sum(one.ns for one in found), names=found[:top]
-    )
+    whole_ns = sum(name.ns for name in names)
+    return Listed(machine=chosen, sort=sort, path_ns=length_ns, of=len(names), ns=whole_ns, names=names[:top])
 
 
 def _workload(files: Mapping[int, Graph]) -> Workload:
@@ -199,50 +157,38 @@ def _workload(files: Mapping[int, Graph]) -> Workload:
     return workload(files)
 
 
-def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
-    timed = all(map(has_times, work.files))
-    measured = joined.measured_ns if timed and joined else measured_ns(work.files[0]) if timed else None
+def _run(work: Workload, played: Played) -> Run:
+    measured = played.match.clock.measured_ns if all(map(has_times, work.files)) else None
+    folded = [NAMES] if _folded(work.files) else []
     return Run(
-        ranks=list(_ranks(work, played, joined)),
+        ranks=list(_ranks(work, played)),
         total_ns=played.total_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         path=_path(work, critical_path(work, played)),
         drifts=drifts(work, played, TOP_PLACES),
         slot_waits=slot_waits(work, played),
-        stuck=stuck(work, played, joined),
-        notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(work.files) else []), *_broken(work.files)],
+        stuck=stuck(work, played),
+        notes=[*played.match.notes, *folded, *_broken(work.files)],
     )
 
 
-def _what_if(
-    work: Workload,
-    before: Played,
-    changed: Changed,
-    of_after: tuple[Rendezvous | None, Played],
-    told: Mapping[int, Told],
-) -> WhatIf:
-    joined, after = of_after
-    path = critical_path(changed.work, after)
+def _what_if(still: Unchanged, changed: Changed, after: Played, told: Mapping[int, Told]) -> WhatIf:
+    work, before_ns = changed.work, still.played.total_ns
+    path = critical_path(work, after)
+    gain_pct = round(100 * (1 - after.total_ns / before_ns), 6) if before_ns else 0.0
+    finished = still.played.ran.all() and after.ran.all()
     return WhatIf(
-        ranks=list(_ranks(changed.work, after, joined)),
-        before_ns=before.total_ns,
+        ranks=list(_ranks(work, after)),
+        before_ns=before_ns,
         after_ns=after.total_ns,
-        gain_pct=_gain_pct(before, after),
-        band=band(work, changed.work, before.total_ns, after, path, told)
-        if before.ran.all() and after.ran.all()
-        else None,
-        path=_path(changed.work, path),
+        gain_pct=gain_pct if finished else None,
+        band=band(still.work, work, before_ns, after, path, told) if finished else None,
+        path=_path(work, path),
         done=list(changed.done),
         not_here=list(changed.refused),
-        stuck=stuck(changed.work, after, joined),
+        stuck=stuck(work, after),
     )
-
-
-def _gain_pct(before: Played, after: Played) -> float | None:
-    if not (before.ran.all() and after.ran.all()):
-        return None
-    return round(100 * (1 - after.total_ns / before.total_ns), 6) if before.total_ns else 0.0
 
 
 def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[str]:
@@ -271,7 +217,7 @@ def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     shares = []
     for rank, f in files.items():
         kept = [i for i, name in enumerate(f.strings) if name in names]
-        whole = measured_ns(f)
+        whole = measured_ns(f) or 0
         unexplained = f.duration_ns - np.minimum(f.launch_latency_ns, f.duration_ns)
         shares.append((int(unexplained[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, rank))
     most, rank = max(shares, default=(0.0, 0))
@@ -329,30 +275,21 @@ def _timed_by_luck(files: Iterable[Graph]) -> list[str]:
     return out
 
 
-def _played(
-    work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool
-) -> tuple[Rendezvous | None, Played]:
-    if machine in JOINED:
-        joined = meetings(work, groups, together=together)
-        return joined, play_ranks(work, joined) if machine == RANKS else play_coupled(work, joined)
-    return None, play_slots(work) if machine == ASTRA_SIM else play_ideal(work)
-
-
-def _ranks(work: Workload, played: Played, joined: Rendezvous | None) -> Iterator[RankEntry]:
-    for i, (rank, file) in enumerate(zip(work.ranks, work.files, strict=True)):
-        begin = int(joined.begin_ns[i]) if joined else 0
-        end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))
-        measured = measured_ns(file) if has_times(file) else None
-        ran = int(np.count_nonzero(played.ran[work.offset[i] : work.offset[i + 1]]))
+def _ranks(work: Workload, played: Played) -> Iterator[RankEntry]:
+    for i, (rank, file, (low, high)) in enumerate(zip(work.ranks, work.files, work.bounds, strict=True)):
+        begin_ns = int(played.rank_begin_ns[i])
+        replayed_ns = int(played.end_ns[low:high].max(initial=begin_ns)) - begin_ns
+        measured = measured_ns(file)
+        ran = int(np.count_nonzero(played.ran[low:high]))
         finished = ran == len(file.id)
         yield RankEntry(
             rank=rank,
             nodes=len(file.id),
             ran=ran,
             measured_ns=measured,
-            replayed_ns=end - begin,
+            replayed_ns=replayed_ns,
             finished=finished,
-            error_pct=error_pct(end - begin, measured) if finished and measured is not None else None,
+            error_pct=error_pct(replayed_ns, measured) if finished and measured is not None else None,
         )
 
 

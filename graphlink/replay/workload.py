@@ -17,8 +17,8 @@ from graphlink.errors import InputError
 from graphlink.graph.durations import micros
 from graphlink.graph.families import families_of, family_of, most_late
 from graphlink.graph.latency import Delayed, delayed
-from graphlink.graph_model import PART, Deps, Graph, NodeType
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
 from graphlink.tables import begins, spread
@@ -143,6 +143,12 @@ class Workload(Short):
     def rank(self, node: int) -> int:
         return self.ranks[int(self.member[node])]
 
+    def last_source(self, node: int, *kinds: EdgeKind, sort: Work | None = None) -> int:
+        """Return the last source of edges of these kinds into a node, of a sort of work; ``NOWHERE`` without one."""
+        edges = slice(int(self.first[node]), int(self.first[node + 1]))
+        source = self.source[edges][np.isin(self.kind[edges], kinds)]
+        return int(source[(self.work[source] == sort) | (sort is None)].max(initial=NOWHERE))
+
     def lags(self) -> I64:
         """Return the lag of every edge."""
         return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
@@ -209,11 +215,11 @@ def has_times(file: Graph) -> bool:
     )
 
 
-def measured_ns(file: Graph) -> int:
-    """Return the recorded time from the start of the first node to the end of the last one; 0 for a file
-    without times.
+def measured_ns(file: Graph) -> int | None:
+    """Return the recorded time from the start of the first node to the end of the last one; None for a file without
+    times.
     """
-    return int(file.end_ns.max() - file.start_ns.min()) if has_times(file) else 0
+    return int(file.end_ns.max() - file.start_ns.min()) if len(file.name) and has_times(file) else None
 
 
 def dependencies(file: Graph) -> Deps:

@@ -33,8 +33,9 @@ from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
+from graphlink.replay.machines import MACHINES
 from graphlink.replay.records import Report
-from graphlink.replay.report import MACHINES, kept, report
+from graphlink.replay.report import kept, report
 from graphlink.replay.workload import workload
 from graphlink.report import summary
 from graphlink.run import tables

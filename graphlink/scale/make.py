@@ -27,7 +27,7 @@ from graphlink.pipeline.graphs import UNRECORDED, graphs
 from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, Rendezvous, meetings, shortest_ns
+from graphlink.replay.matching import COLLECTIVE, PLAIN, Matched, matched, shortest_ns
 from graphlink.replay.network import transfers
 from graphlink.replay.workload import Workload, workload
 from graphlink.scale.copies import Copies, copies, unfit
@@ -74,7 +74,7 @@ class _Recorded:
     graphs: dict[int, Graph]
     groups: dict[int, tuple[int, ...]]
     work: Workload
-    met: Rendezvous
+    match: Matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
     made = copies(run.graphs, run.groups, axis, wishes.data)
     changes = _Changes(run, made, wishes)
     drawn = spreads(run.graphs, {rank: int(ranks[0]) for rank, ranks in made.ranks.items()}, axis, wishes.seed)
-    played = play(run.work, run.met, changes.costs, made, drawn)
+    played = play(run.work, run.match, changes.costs, made, drawn)
     with Publication(out, force=force) as publication, session(runs_on):
         tasks = list(_tasks(run, made, changes, drawn, played, publication.beside))
         nodes = _written(tasks, runs_on)
@@ -159,7 +159,7 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
         told, inside = "the ranges of the recording", not file.definition.sees_device
     else:
         axis = required(axes, "pipeline")
-        skew = dict(zip(run.graphs, run.met.clock.skew_ns.tolist(), strict=True))
+        skew = dict(zip(run.graphs, run.match.clock.skew_ns.tolist(), strict=True))
         firsts = [rank for rank in run.graphs if axis.of(rank) == 0]
         stages = [tuple(axis.moved(rank, place, axis.size) for place in range(axis.size)) for rank in firsts]
         lines = [stage_ranges(run.graphs, skew, axis, ranks) for ranks in stages]
@@ -284,14 +284,14 @@ def _recorded(folder: Path) -> _Recorded:
                 todo="name the folder of a recording that graphlink linked; graphlink check DIR says more",
             )
     work = workload(graphs)
-    return _Recorded(folder, paths, graphs, groups, work, meetings(work, groups))
+    return _Recorded(folder, paths, graphs, groups, work, matched(work, groups))
 
 
 class _Changes:
     """What becomes of communication: of each meeting its time, of each node its size."""
 
     def __init__(self, run: _Recorded, made: Copies, wishes: Wishes) -> None:
-        work, met = run.work, run.met
+        work, match = run.work, run.match
         used = np.unique(work.column("group")).tolist()
         recorded = {g: len(run.groups[g]) if g in run.groups and g != NO_GROUP else len(run.graphs) for g in used}
         now = {
@@ -305,20 +305,20 @@ class _Changes:
             of_growing(transfers(work, run.groups), growing), wishes.gigabytes_per_s, wishes.latency_ns
         )
         self.size_bytes = size.copy()
-        member = np.flatnonzero(met.code == COLLECTIVE)
+        member = np.flatnonzero(match.code == COLLECTIVE)
         for g in growing:
             for t in kinds[g]:
                 node = member[(group[member] == g) & (kind[member] == t)]
                 sizes, which = np.unique(size[node], return_inverse=True)
                 grown = [grown_bytes(kinds, g, t, one, recorded[g], now[g]) for one in sizes.tolist()]
                 self.size_bytes[node] = np.array(grown, np.int64)[which] if len(node) else size[node]
-        first = np.zeros(len(met.expected), np.int64)
-        first[met.partner[member]] = member
-        self.recorded_ns = shortest_ns(met, work.cost_ns - work.fixed_ns)
-        ranks = tuple(np.array([of[int(g)] for g in met.group], np.float64) for of in (recorded, now))
+        first = np.zeros(len(match.expected), np.int64)
+        first[match.partner[member]] = member
+        self.recorded_ns = shortest_ns(match, work.cost_ns - work.fixed_ns)
+        ranks = tuple(np.array([of[int(g)] for g in match.group], np.float64) for of in (recorded, now))
         sizes_of = size[first].astype(np.float64), self.size_bytes[first].astype(np.float64)
         self.took_ns = self.rule.grown(self.recorded_ns, kind[first], (ranks[0], ranks[1]), sizes_of)
-        self.costs: Costs = costs(work, met, self.took_ns)
+        self.costs: Costs = costs(work, match, self.took_ns)
         self.collectives = list(_collectives(run, self, first, recorded, now))
         self.shards = any(one.type == "ALL_GATHER" and one.bytes_made != one.bytes_recorded for one in self.collectives)
 
@@ -327,9 +327,9 @@ def _collectives(
     run: _Recorded, changes: _Changes, first: I64, recorded: Mapping[int, int], now: Mapping[int, int]
 ) -> Iterator[MadeCollective]:
     """Yield what becomes of the collectives of rank 0 that change."""
-    work, met = run.work, run.met
+    work, match = run.work, run.match
     kind, group, size = work.column("comm_type"), work.column("group"), work.column("comm_size")
-    mine = np.unique(met.partner[(met.code == COLLECTIVE) & (work.member == 0)])
+    mine = np.unique(match.partner[(match.code == COLLECTIVE) & (work.member == 0)])
     node = first[mine]
     for g, t in sorted(set(zip(group[node].tolist(), kind[node].tolist(), strict=True))):
         at = (group[node] == g) & (kind[node] == t)
@@ -350,11 +350,12 @@ def _tasks(
     run: _Recorded, made: Copies, changes: _Changes, drawn: Mapping[int, Spread], played: PlayedCopies, out: Path
 ) -> Iterator[_Task]:
     """Yield the work on all copies."""
-    work, met = run.work, run.met
-    moved = (met.code != PLAIN) | np.isin(np.arange(len(work)), changes.costs.messages.send)
+    work, match = run.work, run.match
+    moved = (match.code != PLAIN) | np.isin(np.arange(len(work)), changes.costs.messages.send)
+    source = f"{MADE}: from {len(run.graphs)} ranks"
     for k, (rank, path) in enumerate(run.paths.items()):
         mine = slice(*work.bounds[k])
-        meets = np.flatnonzero(met.code[mine] != PLAIN)
+        meets = np.flatnonzero(match.code[mine] != PLAIN)
         ends = np.array([played.end_ns[mine.start + node] for node in meets.tolist()], np.int64).reshape(len(meets), -1)
         who = [_copied(run, made, rank, column) for column in range(len(made.ranks[rank]))]
         for low in range(0, len(who), _AT_ONCE):
@@ -368,10 +369,8 @@ def _tasks(
                 size_bytes=changes.size_bytes[mine],
                 meets=meets,
                 end_ns=ends[:, low : low + _AT_ONCE],
-                begin_ns=int(met.begin_ns[k]),
-                metadata=Metadata(
-                    SCHEMA_VERSION, __version__, met.clock.origin_ns or 0, made=f"{MADE}: from {len(run.graphs)} ranks"
-                ),
+                begin_ns=int(match.clock.begin_ns[k]),
+                metadata=Metadata(SCHEMA_VERSION, __version__, match.clock.origin_ns or 0, made=source),
             )
 
 
@@ -467,7 +466,7 @@ def _summary(
 def _replayed(run: _Recorded) -> int:
     from graphlink.replay.coupled import play_coupled
 
-    return play_coupled(run.work, run.met).total_ns
+    return play_coupled(run.work, run.match).total_ns
 
 
 def _assumed(changes: _Changes) -> Iterator[str]:

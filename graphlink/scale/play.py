@@ -17,7 +17,7 @@ from graphlink.depend.edges import successors
 from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.model import I64, NOWHERE, U64
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Messages, Rendezvous, messages
+from graphlink.replay.matching import COLLECTIVE, PLAIN, RECEIVE, Matched, Messages, messages
 from graphlink.replay.workload import Workload
 from graphlink.scale.copies import Copies
 from graphlink.scale.spread import Spread
@@ -42,44 +42,42 @@ class PlayedCopies:
     total_ns: int
 
 
-def costs(work: Workload, met: Rendezvous, took_ns: I64) -> Costs:
+def costs(work: Workload, match: Matched, took_ns: I64) -> Costs:
     """Return what communication takes. ``took_ns``: of each meeting, in the larger run."""
     own = work.cost_ns - work.fixed_ns
     out = np.zeros(len(work), np.int64)
-    node = np.flatnonzero(met.code == COLLECTIVE)
-    out[node] = took_ns[met.partner[node]]
-    m = messages(work, met)
+    node = np.flatnonzero(match.code == COLLECTIVE)
+    out[node] = took_ns[match.partner[node]]
+    m = messages(work, match)
     free = own[m.send] == 0  # gloo, see ``replay.coupled``
     out[m.send] = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))
     out[m.receive] = np.where(free, np.clip(m.received_ns - m.both_ns, 0, own[m.receive]), out[m.send])
     return Costs(out, m)
 
 
-def play(work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: dict[int, Spread]) -> PlayedCopies:
+def play(work: Workload, match: Matched, cost: Costs, copies: Copies, spreads: dict[int, Spread]) -> PlayedCopies:
     """Replay all copies. Linear in nodes and edges times copies.
 
     Raises:
         InputError: the ranks wait for each other for ever.
     """
-    return _Pass(work, met, cost, copies, spreads).run()
+    return _Pass(work, match, cost, copies, spreads).run()
 
 
 class _Pass:
-    def __init__(
-        self, work: Workload, met: Rendezvous, cost: Costs, copies: Copies, spreads: dict[int, Spread]
-    ) -> None:
-        self.work, self.met = work, met
+    def __init__(self, work: Workload, match: Matched, cost: Costs, copies: Copies, spreads: dict[int, Spread]) -> None:
+        self.work, self.match = work, match
         self.ranks: list[U64] = [copies.ranks[rank].astype(np.uint64) for rank in work.ranks]
         self.spreads = [spreads[rank] for rank in work.ranks]
-        self.meets = met.code != PLAIN
+        self.meets = match.code != PLAIN
         self.moved = np.isin(np.arange(len(work)), np.concatenate([cost.messages.send, np.flatnonzero(self.meets)]))
         self.cost, self.own = cost.took_ns.tolist(), (work.cost_ns - work.fixed_ns).tolist()
         self.fixed, self.member = work.fixed_ns.tolist(), work.member.tolist()
         self.place, self.offset = work.position.tolist(), work.offset.tolist()
-        self.begin = met.begin_ns.tolist()
-        self.meeting = np.where(met.code == COLLECTIVE, met.partner, NOWHERE).tolist()
+        self.begin = match.clock.begin_ns.tolist()
+        self.meeting = np.where(match.code == COLLECTIVE, match.partner, NOWHERE).tolist()
         self.instance = self._instances(copies)
-        self.missing = met.expected.tolist()
+        self.missing = match.expected.tolist()
         self.present: list[list[int]] = [[] for _ in self.missing]
         self.latest: dict[int, I64] = {}
         self.world = copies.world
@@ -107,7 +105,7 @@ class _Pass:
         starts, edge = successors(sources, np.arange(len(sources)), n)
         self.first, self.target, self.early = starts.tolist(), targets[edge].tolist(), early[edge].tolist()
         waits = np.bincount(targets, minlength=n)
-        waits[(self.met.code == RECEIVE) & (self.met.partner == NOWHERE)] += 1  # its send is not there
+        waits[(self.match.code == RECEIVE) & (self.match.partner == NOWHERE)] += 1  # its send is not there
         self.left = waits.tolist()
 
     def _cost(self, node: int) -> I64:
@@ -154,7 +152,7 @@ class _Pass:
     def _arrive(self, node: int, at: I64) -> list[tuple[int, I64]]:
         """Note that a member of a collective is ready; once the last is, return all of them and when each copy ends."""
         where = self.meeting[node]
-        rank, group = self.work.ranks[self.member[node]], int(self.met.group[where])
+        rank, group = self.work.ranks[self.member[node]], int(self.match.group[where])
         if where not in self.latest:
             self.latest[where] = np.zeros(self.world, np.int64)
         np.maximum.at(self.latest[where], self.instance[group, rank], at)

@@ -22,7 +22,7 @@ from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.workload import workload
 from tests.pipeline.made import actions, even_times, possible
 
@@ -41,7 +41,7 @@ def replayed(folder: Path) -> tuple[int, list[dict[tuple[str, int, int], tuple[i
     """Return the time of all ranks, and when each action of a rank ran, as ``graphlink replay`` plays the folder."""
     files = load(graph_files(folder))
     work = workload(files)
-    played = play_coupled(work, meetings(work, {}))
+    played = play_coupled(work, matched(work, {}))
     ran = []
     for (low, high), graph in zip(work.bounds, files.values(), strict=True):
         names = [graph.name_of(node) for node in range(high - low)]

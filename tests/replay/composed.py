@@ -17,7 +17,7 @@ from graphlink.replay.changes import load_changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.whatif import Changed, fit
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
@@ -456,7 +456,7 @@ def span_ns(executions: Sequence[Execution]) -> int:
 
 
 def total_ns(work: Workload, groups: dict[int, tuple[int, ...]]) -> int:
-    return play_ideal(work).total_ns if len(work.ranks) == 1 else play_coupled(work, meetings(work, groups)).total_ns
+    return play_ideal(work).total_ns if len(work.ranks) == 1 else play_coupled(work, matched(work, groups)).total_ns
 
 
 def predicted(recorded: Recorded, text: str) -> Changed:

@@ -15,7 +15,7 @@ from graphlink.errors import UsageError
 from graphlink.replay.changes import BucketChange, Changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load, load_groups
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.library import link
@@ -51,7 +51,7 @@ def graphs(folder: Path, training: ClusterTraining) -> tuple[Workload, Groups]:
 
 
 def total_ns(work: Workload, groups: Groups) -> int:
-    return play_coupled(work, meetings(work, groups)).total_ns
+    return play_coupled(work, matched(work, groups)).total_ns
 
 
 def changed(work: Workload, groups: Groups, change: BucketChange) -> Changed:

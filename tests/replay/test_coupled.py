@@ -18,7 +18,7 @@ from graphlink.model import NOWHERE
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import stuck
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, Played
 from graphlink.replay.records import StuckEntry
@@ -87,9 +87,9 @@ def runs(draw: Any, ranks: int) -> list[list[N]]:
 
 def played(ranks: Sequence[Sequence[N]], groups: Groups) -> tuple[Workload, Played, list[StuckEntry]]:
     work = load(*ranks)
-    met = meetings(work, groups)
+    met = matched(work, groups)
     done = play_coupled(work, met)
-    return work, done, stuck(work, done, met)
+    return work, done, stuck(work, done)
 
 
 @settings(max_examples=300, deadline=None)
@@ -119,7 +119,7 @@ def test_one_rank_replays_as_on_the_ideal_machine(ranks: list[list[N]], data: st
     work = load(nodes)
     lag = st.lists(st.integers(0, 20_000), min_size=len(work.source), max_size=len(work.source))
     work = replace(work, lag_ns=np.array(data.draw(lag), np.int64))
-    ideal, coupled = play_ideal(work), play_coupled(work, meetings(work, {}))
+    ideal, coupled = play_ideal(work), play_coupled(work, matched(work, {}))
     for column in ("start_ns", "begin_ns", "end_ns", "held_by", "held_kind", "joined"):
         assert np.array_equal(getattr(ideal, column), getattr(coupled, column)), column
 
@@ -193,7 +193,7 @@ def test_a_message_that_arrived_before_its_row_began_left_in_the_op_before(row_u
     if by == 3:
         assert path.length_ns == 16_000 and MESSAGE in path.kind.tolist()
     slower = replace(work, cost_ns=work.cost_ns + np.where(np.arange(len(work)) == 0, 7_000, 0))
-    assert play_coupled(slower, meetings(slower, {})).end_ns[5] == 22_000  # no sooner than 5 us after the op has begun
+    assert play_coupled(slower, matched(slower, {})).end_ns[5] == 22_000  # no sooner than 5 us after the op has begun
 
 
 def test_ranks_begin_on_the_clock_of_the_run() -> None:
@@ -202,14 +202,14 @@ def test_ranks_begin_on_the_clock_of_the_run() -> None:
         return replace(given, metadata=replace(given.metadata, clock_offset_ns=offset_ns))
 
     apart = workload({0: rank(0, 0, 0), 1: rank(1, 10**9, 0)})
-    met = meetings(apart, {})
-    assert met.begin_ns.tolist() == [0, 0] and met.measured_ns is None and "clocks differ" in met.notes[0]
+    met = matched(apart, {})
+    assert met.clock.begin_ns.tolist() == [0, 0] and met.clock.measured_ns is None and "clocks differ" in met.notes[0]
     work = workload({0: rank(0, 0, 0), 1: rank(1, 10**9, 4_000 - 10**9)})
-    met = meetings(work, {})
-    assert met.begin_ns.tolist() == [0, 4_000] and met.measured_ns == 15_000 and not met.notes
+    met = matched(work, {})
+    assert met.clock.begin_ns.tolist() == [0, 4_000] and met.clock.measured_ns == 15_000 and not met.notes
     assert play_coupled(work, met).end_ns.tolist() == [10_000, 15_000, 14_000, 15_000]
-    together = meetings(work, {}, together=True)
-    assert together.begin_ns.tolist() == [0, 0] and together.measured_ns is None
+    together = matched(work, {}, together=True)
+    assert together.clock.begin_ns.tolist() == [0, 0] and together.clock.measured_ns is None
 
 
 def test_drift_moves_times_between_ranks_and_no_duration() -> None:
@@ -217,12 +217,12 @@ def test_drift_moves_times_between_ranks_and_no_duration() -> None:
     second = file([N(0, CPU, 10), N(1, CPU, 10, ((0, H),), start_us=2_000_000)], rank=1, epoch_ns=5)
     drifting = replace(second, metadata=replace(second.metadata, clock_drift_ppb=50_000))
     work = workload({0: first, 1: drifting})
-    met = meetings(work, {})
-    assert met.measured_ns == 2_000_010_000 + 100_000  # 50 parts in a million, to the ns
+    met = matched(work, {})
+    assert met.clock.measured_ns == 2_000_010_000 + 100_000  # 50 parts in a million, to the ns
     assert play_coupled(work, met).end_ns.tolist() == [10_000, 20_000, 10_000, 20_000]
 
 
 def test_nothing() -> None:
     work = load([])
-    done = play_coupled(work, meetings(work, {}))
+    done = play_coupled(work, matched(work, {}))
     assert done.total_ns == 0 and not len(critical_path(work, done).node)

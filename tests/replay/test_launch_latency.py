@@ -17,7 +17,7 @@ from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal, replay
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import apply
@@ -34,7 +34,7 @@ def total_us(work: Workload, *scales: str, **changes: object) -> float:
     """Of the ideal machine, with the coupled one and the critical path saying the same."""
     changed = apply(work, changes_of(scales, **changes), {}).work
     played = play_ideal(changed)
-    assert play_coupled(changed, meetings(changed, {})).total_ns == played.total_ns
+    assert play_coupled(changed, matched(changed, {})).total_ns == played.total_ns
     path = critical_path(changed, played)
     assert path.length_ns == played.total_ns and (path.fixed_ns >= 0).all() and (path.own_ns >= path.fixed_ns).all()
     return played.total_ns / 1000

@@ -17,7 +17,7 @@ from graphlink.replay.changes import Changes, LoaderChange, TimeChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.rewire import Restructured, skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
@@ -137,7 +137,7 @@ def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
     alone = [graph_of(tmp_path, Loading(seed=seed, batch_ns=5_000_000)) for seed in (1, 2)]
     both = workload({rank: one.files[0] for rank, one in enumerate(alone)})
     loader = LoaderChange(workers=3)
-    played = play_coupled(changed(both, loader).work, meetings(changed(both, loader).work, {0: (0,)}))
+    played = play_coupled(changed(both, loader).work, matched(changed(both, loader).work, {0: (0,)}))
     assert played.total_ns == max(predicted_ns(one, loader) for one in alone)
     assert changed(both, loader).what.count("batches of") == 2
 

@@ -14,10 +14,10 @@ from graphlink.graph_model import EdgeKind
 from graphlink.model import NOWHERE
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import drifts, recorded_start_ns, slot_waits, stuck
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, SLOT
-from graphlink.replay.slots import play_ranks, play_slots
+from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import Work, workload
 from tests.astra.et_files import encoded, node
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file, load, plain
@@ -90,15 +90,15 @@ def test_slots_are_those_of_a_plain_scheduler(ranks: list[list[N]]) -> None:
 @given(graphs(ranks=3), st.sampled_from([{}, {1: (0, 1)}, {1: (0, 2), 2: (1, 2)}, {1: (0, 9)}]))
 def test_ranks_are_those_of_a_plain_scheduler(ranks: list[list[N]], groups: dict[int, tuple[int, ...]]) -> None:
     work = load(*ranks)
-    joined = meetings(work, groups)
-    played = play_ranks(work, joined)
+    joined = matched(work, groups)
+    played = play_slots(work, joined)
     got = {
         (work.rank(i), work.id(i)): (int(played.start_ns[i]), int(e))
         for i, e in enumerate(played.end_ns.tolist())
         if e != NOT_RUN
     }
     assert got == plain(ranks, groups)
-    assert {s.rank for s in stuck(work, played, joined)} == {work.rank(int(i)) for i in np.flatnonzero(~played.ran)}
+    assert {s.rank for s in stuck(work, played)} == {work.rank(int(i)) for i in np.flatnonzero(~played.ran)}
     assert critical_path(work, played).length_ns == played.total_ns
 
 
@@ -138,7 +138,7 @@ def test_a_collective_waits_for_the_last_and_takes_the_shortest_time() -> None:
     first = [N(0, CPU, 10), N(1, COLL, 5, ((0, L),), group=1), N(2, CPU, 1, ((1, Y),))]
     second = [N(0, CPU, 2), N(1, COLL, 13, ((0, L),), group=1), N(2, CPU, 7, ((1, Y),))]
     work = load(first, second)
-    played = play_ranks(work, meetings(work, {1: (0, 1)}))
+    played = play_slots(work, matched(work, {1: (0, 1)}))
     assert played.start_ns.tolist() == [0, 10_000, 15_000, 0, 2_000, 15_000]
     assert played.begin_ns[4] == 10_000 and played.joined[4] == 1
     path = critical_path(work, played)
@@ -150,7 +150,7 @@ def test_a_receive_ends_with_its_send() -> None:
     first = [N(0, CPU, 10), N(1, SEND, 9, ((0, L),), peer=1)]
     second = [N(0, CPU, 2), N(1, RECV, 4, ((0, L),), peer=0), N(2, CPU, 1, ((1, Y),))]
     work = load(first, second)
-    played = play_ranks(work, meetings(work, {}))
+    played = play_slots(work, matched(work, {}))
     assert played.end_ns.tolist() == [
         10_000,
         14_000,
@@ -166,26 +166,26 @@ def test_a_send_that_costs_nothing_leaves_the_transfer_to_its_receive() -> None:
     second = [N(0, CPU, 2), N(1, RECV, 11, ((0, L),), peer=0, start_us=2)]
     work = load(first, second)
     assert (
-        play_ranks(work, meetings(work, {})).end_ns[3] == 13_001
+        play_slots(work, matched(work, {})).end_ns[3] == 13_001
     )  # recorded until 13, the send began at 10; 1 ns as in ASTRA-sim
 
 
 def test_ranks_begin_as_recorded_or_together() -> None:
     node = [N(0, CPU, 10, start_us=0)]
     work = workload({0: file(node, epoch_ns=5_000), 1: file(node, rank=1, epoch_ns=0)})
-    assert play_ranks(work, meetings(work, {})).end_ns.tolist() == [15_000, 10_000]
-    assert play_ranks(work, meetings(work, {}, together=True)).end_ns.tolist() == [10_000, 10_000]
+    assert play_slots(work, matched(work, {})).end_ns.tolist() == [15_000, 10_000]
+    assert play_slots(work, matched(work, {}, together=True)).end_ns.tolist() == [10_000, 10_000]
     apart = workload({0: file(node, epoch_ns=50_000), 1: file(node, rank=1, epoch_ns=0)})
-    joined = meetings(apart, {})
-    assert play_ranks(apart, joined).end_ns.tolist() == [10_000, 10_000] and "clocks differ" in joined.notes[0]
+    joined = matched(apart, {})
+    assert play_slots(apart, joined).end_ns.tolist() == [10_000, 10_000] and "clocks differ" in joined.notes[0]
 
 
 def test_who_cannot_finish_says_what_it_waits_for() -> None:
     first = [N(0, COLL, 1, group=1), N(1, COLL, 1, ((0, S),), group=1), N(2, CPU, 1, ((1, Y),))]
     second = [N(0, COLL, 1, group=1), N(1, RECV, 1, ((0, S),), peer=0, tag=4, size=8), N(2, CPU, 1, ((1, Y),))]
     work = load(first, second)
-    joined = meetings(work, {1: (0, 1)})
-    found = stuck(work, play_ranks(work, joined), joined)
+    joined = matched(work, {1: (0, 1)})
+    found = stuck(work, play_slots(work, joined))
     assert [(s.rank, s.left, s.node.id) for s in found] == [(0, 2, 1), (1, 2, 1)]
     assert found[0].waits_for == "collective 2 of group 1: only 1 of 2 ranks have it"
     assert found[1].waits_for == "a send from rank 0 that is not there (tag 4, 8 bytes)"
@@ -195,8 +195,8 @@ def test_slots_that_wait_for_each_other() -> None:
     first = [N(0, COLL, 1, group=1), N(1, COLL, 1, group=2)]
     second = [N(0, CPU, 5), N(1, COLL, 1, ((0, L),), group=1), N(2, COLL, 1, group=2)]
     work = load(first, second)
-    joined = meetings(work, {1: (0, 1), 2: (0, 1)})
-    found = stuck(work, play_ranks(work, joined), joined)
+    joined = matched(work, {1: (0, 1), 2: (0, 1)})
+    found = stuck(work, play_slots(work, joined))
     assert [s.waits_for for s in found] == [
         "rank 1 in collective 1 of group 1, which it never starts there",
         "rank 0 in collective 1 of group 2, which it never starts there",
@@ -312,5 +312,5 @@ def test_drifts_and_families_against_plain_ones(ranks: list[list[N]], data: st.D
 
 def test_nothing() -> None:
     work = load([])
-    for played in (play_ideal(work), play_slots(work), play_ranks(work, meetings(work, {}))):
+    for played in (play_ideal(work), play_slots(work), play_slots(work, matched(work, {}))):
         assert played.total_ns == 0 and not len(critical_path(work, played).node) and not drifts(work, played)

@@ -16,7 +16,7 @@ from graphlink.cli.replay import MACHINES, SORTS
 from graphlink.graph import target
 from graphlink.graph.write_et import write_et
 from graphlink.ranks.group_ids import assign
-from graphlink.replay import changes, report
+from graphlink.replay import changes, machines
 from graphlink.run.job import Inputs, Options, prepare
 from tests.astra.et_files import coll, node, recv, send, written
 
@@ -35,7 +35,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_machines_and_sorts_are_those_that_there_are() -> None:
-    assert (report.MACHINES, tuple(changes.SORTS)) == (MACHINES, SORTS)
+    assert (machines.MACHINES, tuple(changes.SORTS)) == (MACHINES, SORTS)
 
 
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])

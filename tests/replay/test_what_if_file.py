@@ -17,7 +17,7 @@ from graphlink.replay.changes import Changes, Selector, TimeChange, changes_of, 
 from graphlink.replay.folder import graph_files
 from graphlink.replay.folder import load as load_files
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, apply, fit
 from graphlink.replay.workload import Workload, workload
@@ -339,9 +339,9 @@ def test_removed_communication_meets_nobody(tmp_path: Path) -> None:
         [N(0, CPU, 5), N(1, COLL, 3, ((0, L),), name="nccl")], [N(0, CPU, 90), N(1, COLL, 3, ((0, L),), name="nccl")]
     )
     gone = made(work, tmp_path, "[[time]]\nname = 'nccl'\nremove = true\n").work
-    met = meetings(gone, {})
+    met = matched(gone, {})
     assert not met.code.any() and set(met.partner.tolist()) == {-1}
-    one = meetings(made(work, tmp_path, "[[time]]\nrank = 0\nname = 'nccl'\nremove = true\n").work, {})
+    one = matched(made(work, tmp_path, "[[time]]\nrank = 0\nname = 'nccl'\nremove = true\n").work, {})
     assert one.expected.tolist() == [1]
 
 

@@ -16,7 +16,7 @@ from graphlink.errors import InputError, OutputError, UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load_groups
-from graphlink.replay.meetings import meetings
+from graphlink.replay.matching import matched
 from graphlink.replay.report import report
 from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
@@ -35,7 +35,7 @@ CHECK = Path(__file__).parents[3] / "shared" / "checks" / "graph_check"
 def total_ns(folder: Path) -> int:
     graphs, groups = graphs_of(folder)
     work = workload(graphs)
-    return play_coupled(work, meetings(work, groups)).total_ns
+    return play_coupled(work, matched(work, groups)).total_ns
 
 
 def runs_to_its_end(folder: Path) -> bool:

@@ -1,22 +1,22 @@
 """Matches the communication of several ranks: the k-th collective of a group on each member, the k-th send and receive;
 and their clock.
 
-Order is that of ids (as recorded), so which nodes meet does not depend on the replay. A rank that is not there is not
+Order is that of ids (as recorded), so which nodes match does not depend on the replay. A rank that is not there is not
 waited for; a node that a rank which is there lacks is, for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.replay.workload import Workload
-from graphlink.tables import turns
+from graphlink.replay.workload import Workload, measured_ns
+from graphlink.tables import codes, spread, turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -31,11 +31,12 @@ class RunClock:
     compared on it: durations stay as a rank's own clock measured them, as a drift of some parts in a million changes
     none by a ns that matters.
 
-    ``begin_ns``: the first start of each rank, from the first of all ranks (0 for all if ``differ``).
+    ``begin_ns``: when each rank begins: its first start, from the first of all ranks; 0 for all where ranks begin
+    together, or if ``differ``.
 
     ``skew_ns`` of each rank is its ``start_ns`` 0 from the same moment, ``origin_ns`` that moment since the epoch,
-    ``measured_ns`` the time from it to the last end of all. ``differ`` says why there is no such clock; then both are
-    None and the skews 0.
+    ``measured_ns`` the time from it to the last end of all, None where ranks begin together. ``differ`` says why there
+    is no such clock; then both are None and the skews 0.
     """
 
     begin_ns: I64
@@ -46,19 +47,15 @@ class RunClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a meeting of a
-    collective.
+class Matched:
+    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a collective (matched
+    over ranks).
 
-    ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever).
-    ``begin_ns``: when each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock
-    in common or begin together.
+    ``partner`` of a collective is its number, of a receive its send (``NOWHERE``: there is none, it waits for ever).
     """
 
     code: U8
     partner: I32
-    begin_ns: I64
-    measured_ns: int | None
     clock: RunClock
     expected: I64  # members among the ranks that are there
     group: I64
@@ -66,7 +63,7 @@ class Rendezvous:
     notes: tuple[str, ...]
 
 
-def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Rendezvous:
+def matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Matched:
     """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n
     log n.
 
@@ -75,30 +72,30 @@ def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
     code = np.full(len(work), PLAIN, np.uint8)
     partner = np.full(len(work), NOWHERE, np.int32)
     notes: list[str] = []
-    members = {int(g): _present(int(g), groups, work.ranks) for g in np.unique(work.column("group"))}
+    members = {group: _present(group, groups, work.ranks) for group in np.unique(work.column("group")).tolist()}
     pairs = _collectives(work, members, code, partner, notes)
-    expected = np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64)
+    expected = np.array([len(members[group]) for group in pairs[:, 0].tolist()], np.int64)
     _messages(work, code, partner, notes)
     if work.gone is not None:
         _leave(work.gone, code, partner, expected)
     clock = run_clock(work.files)
-    if clock.differ and not together:
+    if together:
+        clock = replace(clock, begin_ns=np.zeros(len(work.ranks), np.int64), measured_ns=None)
+    elif clock.differ:
         notes.append(f"{clock.differ}: all begin together")
-    return Rendezvous(
-        code=code,
-        partner=partner,
-        begin_ns=np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns,
-        measured_ns=None if together else clock.measured_ns,
-        clock=clock,
-        expected=expected,
-        group=pairs[:, 0],
-        turn=pairs[:, 1],
-        notes=tuple(notes),
-    )
+    return Matched(code, partner, clock, expected, pairs[:, 0], pairs[:, 1], tuple(notes))
+
+
+def unmatched(work: Workload) -> Matched:
+    """Return what ``matched`` does of ranks that wait for nobody, each replayed by itself."""
+    code, partner = np.full(len(work), PLAIN, np.uint8), np.full(len(work), NOWHERE, np.int32)
+    none = np.zeros(0, np.int64)
+    clock = replace(_no_clock(work.files, ""), measured_ns=measured_ns(work.files[0]))
+    return Matched(code, partner, clock, none, none, none, ())
 
 
 def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
-    """Let nodes that are ``gone`` meet nobody, and nobody wait for them: edit in place."""
+    """Let nodes that are ``gone`` wait for nobody, and nobody wait for them: edit in place."""
     left = gone & (code == COLLECTIVE)
     np.subtract.at(expected, partner[left], 1)
     without_send = (code == RECEIVE) & (partner != NOWHERE) & gone[partner]
@@ -109,32 +106,29 @@ def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
 def _collectives(
     work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]
 ) -> I64:
-    """Fill ``code`` and ``partner`` of collectives; return the group and turn of each meeting, a row each."""
+    """Fill ``code`` and ``partner`` of collectives; return group and turn of each, one row per collective."""
     nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
     group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
     joins = np.array(
-        [len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], bool
+        [len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], np.bool_
     )
     outside = int(np.count_nonzero(~joins))
     if outside:
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
     nodes, group = nodes[joins], group[joins]
     turn = turns(group, rank[joins])
-    pairs, meeting = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
-    meeting = meeting.reshape(-1)
-    code[nodes], partner[nodes] = COLLECTIVE, meeting
+    pairs, collective = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
+    collective = collective.reshape(-1)
+    code[nodes], partner[nodes] = COLLECTIVE, collective
     for what in ("comm_type", "comm_size"):
         value = work.column(what)[nodes]
-        low, high = np.full(len(pairs), np.iinfo(np.int64).max), np.full(len(pairs), np.iinfo(np.int64).min)
-        np.minimum.at(low, meeting, value)
-        np.maximum.at(high, meeting, value)
-        differ = np.flatnonzero(low != high)
+        differ = np.unique(collective[value != spread(len(pairs), collective, value)[collective]])
         if len(differ):
-            g, k = pairs[differ[0]].tolist()
+            first_group, first_turn = pairs[differ[0]].tolist()
             notes.append(
-                f"{len(differ)} collectives differ in {what} between ranks, first: number {k + 1} of group {g}; "
-                "ASTRA-sim never ends there"
+                f"{len(differ)} collectives differ in {what} between ranks, first: number {first_turn + 1} of group "
+                f"{first_group}; ASTRA-sim never ends there"
             )
     return pairs
 
@@ -145,32 +139,32 @@ def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int
 
 
 def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
-    here, rank = np.array(work.ranks, np.int64), work.node_rank
-    kind, device = work.column("type"), work.column("host") == 0
-    sends, receives = (np.flatnonzero((kind == one) & device) for one in (NodeType.COMM_SEND, NodeType.COMM_RECV))
-    src, dst, tag, size = (work.column(n) for n in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
-    src[sends], dst[receives] = rank[sends], rank[receives]
-    away = ~np.isin(src[receives], here)
+    """Fill ``code`` and ``partner`` of receives."""
+    kind, on_device, rank = work.column("type"), work.column("host") == 0, work.node_rank
+    sends = np.flatnonzero((kind == NodeType.COMM_SEND) & on_device)
+    receives = np.flatnonzero((kind == NodeType.COMM_RECV) & on_device)
+    source, target = work.column("comm_src"), work.column("comm_dst")
+    source[sends], target[receives] = rank[sends], rank[receives]
+    away = ~np.isin(source[receives], work.ranks)
     if away.any():
         notes.append(
             f"{np.count_nonzero(away)} receives come from ranks that are not here: they take their recorded time"
         )
     receives = receives[~away]
-    key = {}
-    for side, nodes in (("send", sends), ("receive", receives)):
-        ends = src[nodes], dst[nodes], tag[nodes], size[nodes]
-        key[side] = list(zip(*(k.tolist() for k in (*ends, turns(*ends))), strict=True))
-    send_at = dict(zip(key["send"], sends.tolist(), strict=True))
-    sent = np.array([send_at.get(k, NOWHERE) for k in key["receive"]], np.int64)
+    nodes, is_send = np.append(sends, receives), np.repeat([True, False], [len(sends), len(receives)])
+    ends = [column[nodes] for column in (source, target, work.column("comm_tag"), work.column("comm_size"))]
+    message = codes(*ends, turns(*ends, is_send))
+    sent = spread(len(nodes), message[is_send], sends)[message[~is_send]]
     code[receives], partner[receives] = RECEIVE, sent
-    unread = len(sends) - int(np.count_nonzero(sent != NOWHERE)) - int(np.count_nonzero(~np.isin(dst[sends], here)))
+    elsewhere = int(np.count_nonzero(~np.isin(target[sends], work.ranks)))
+    unread = len(sends) - int(np.count_nonzero(sent != NOWHERE)) - elsewhere
     if unread:
         notes.append(f"{unread} sends have no receive: nobody waits for them")
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Sends and receives that meet: their nodes, one entry per message, and recorded times (ns) on the clock that the
+    """Sends and receives that match: their nodes, one entry per message, and recorded times (ns) on the clock that the
     ranks share.
     """
 
@@ -181,20 +175,20 @@ class Messages:
     received_ns: I64  # the receive ended
 
 
-def messages(work: Workload, meetings: Rendezvous) -> Messages:
-    """Return the messages of ``meetings``. Linear."""
-    receive = np.flatnonzero((meetings.code == RECEIVE) & (meetings.partner != NOWHERE))
-    send = meetings.partner[receive].astype(np.int64)
-    sent = recorded_ns(work, meetings.clock, "start_ns", send)
-    both = np.maximum(sent, recorded_ns(work, meetings.clock, "start_ns", receive))
-    return Messages(send, receive, sent, both, recorded_ns(work, meetings.clock, "end_ns", receive))
+def messages(work: Workload, match: Matched) -> Messages:
+    """Return the messages of ``match``. Linear."""
+    receive = np.flatnonzero((match.code == RECEIVE) & (match.partner != NOWHERE))
+    send = match.partner[receive].astype(np.int64)
+    sent = recorded_ns(work, match.clock, "start_ns", send)
+    both = np.maximum(sent, recorded_ns(work, match.clock, "start_ns", receive))
+    return Messages(send, receive, sent, both, recorded_ns(work, match.clock, "end_ns", receive))
 
 
-def shortest_ns(meetings: Rendezvous, cost_ns: I64) -> I64:
-    """Return for each meeting the shortest time of a member: of the one that came last, which waited for nobody."""
-    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
-    nodes = np.flatnonzero(meetings.code == COLLECTIVE)
-    np.minimum.at(took, meetings.partner[nodes], cost_ns[nodes])
+def shortest_ns(match: Matched, cost_ns: I64) -> I64:
+    """Return for each collective the shortest time of a member: of the one that came last, which waited for nobody."""
+    took = np.full(len(match.expected), np.iinfo(np.int64).max)
+    nodes = np.flatnonzero(match.code == COLLECTIVE)
+    np.minimum.at(took, match.partner[nodes], cost_ns[nodes])
     return took
 
 
@@ -202,8 +196,8 @@ def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:
     """Return ``start_ns`` or ``end_ns`` of some nodes on the clock of the run."""
     out = np.empty(len(nodes), np.int64)
     for i, file in enumerate(work.files):
-        mine = np.flatnonzero(work.member[nodes] == i)
-        out[mine] = clock.skew_ns[i] + elapsed(file, getattr(file, time)[work.position[nodes[mine]]])
+        rows = np.flatnonzero(work.member[nodes] == i)
+        out[rows] = clock.skew_ns[i] + elapsed(file, getattr(file, time)[work.position[nodes[rows]]])
     return out
 
 
@@ -211,18 +205,18 @@ def run_clock(files: Sequence[Graph]) -> RunClock:
     """Return the common clock of the ranks: there is one if all say when they began and their recordings overlap.
     Linear.
     """
-    if not files or any(f.metadata.epoch_ns is None or not len(f.id) for f in files):
-        return _none(files, "the graphs do not say when their ranks began")
-    zero = [(f.metadata.epoch_ns or 0) + f.metadata.clock_offset_ns for f in files]
+    if not files or any(file.metadata.epoch_ns is None or not len(file.id) for file in files):
+        return _no_clock(files, "the graphs do not say when their ranks began")
+    zero = [file.epoch_ns + file.metadata.clock_offset_ns for file in files]
     low = min(zero)
     if max(zero) - low > _FAR:
-        return _none(files, _APART)
-    skew = np.array([z - low for z in zero], np.int64)
+        return _no_clock(files, _APART)
+    skew = np.array([ns - low for ns in zero], np.int64)
     start = skew + np.array([elapsed(f, f.start_ns[[f.start_ns.argmin()]])[0] for f in files], np.int64)
     end = skew + np.array([elapsed(f, f.end_ns[[f.end_ns.argmax()]])[0] for f in files], np.int64)
     first = int(start.min())
     if len(files) > 1 and start.max() >= end.min():
-        return _none(files, _APART)
+        return _no_clock(files, _APART)
     return RunClock(start - first, skew - first, low + first, int(end.max()) - first, "")
 
 
@@ -232,6 +226,6 @@ def elapsed(file: Graph, ns: I64) -> I64:
     return ns + np.rint(ns * (drift / 1e9)).astype(np.int64) if drift else ns
 
 
-def _none(files: Sequence[Graph], why: str) -> RunClock:
+def _no_clock(files: Sequence[Graph], why: str) -> RunClock:
     zero = np.zeros(len(files), np.int64)
     return RunClock(zero, zero, None, None, why)
