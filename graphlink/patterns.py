@@ -1,6 +1,7 @@
-"""Regular expressions that users give, matched within a time: a catastrophic one is an error, not an endless run.
+"""Regular expressions: for names that several stages look for, and those that users give.
 
-``re`` decides what is a regular expression; ``regex`` matches, since it can stop on the way.
+The latter are matched within a time: a catastrophic one is an error, not an endless run. ``re`` decides what is a
+regular expression; ``regex`` matches, since it can stop on the way.
 """
 
 from __future__ import annotations
@@ -8,18 +9,34 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from graphlink.errors import UsageError
+from graphlink.model import Bool
 
 if TYPE_CHECKING:
     import regex
 
+LOADER: Final = re.compile(  # what gets the next batch, as PyTorch, Megatron and users name it
+    r"\A(?:enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*)\Z",
+    re.IGNORECASE,
+)
+NEXT_BATCH: Final = "enumerate(DataLoader)#"  # so begins what PyTorch's own loaders are called
+ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
+    r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
+)
 MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
 MOST_CHARACTERS: Final = 10_000
 _MOST_REPEATS: Final = 100_000  # counted ones inside each other; compiling takes 1 kB for each
 _COUNTED: Final = re.compile(r"(\)?)\{(\d{0,20}),?(\d{0,20})\}")
+
+
+def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
+    """Mark the texts that match a form as a whole."""
+    return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 
 class UserPattern:

@@ -22,6 +22,8 @@ BASE = (
     "process",
     "publish",
     "records",
+    "spans",
+    "steps",
     "student",
     "tables",
     "version",

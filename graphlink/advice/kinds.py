@@ -18,8 +18,7 @@ from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64
 from graphlink.operations.records import Operations
-from graphlink.patterns import UserPattern
-from graphlink.read.ranges import LOADER
+from graphlink.patterns import LOADER, UserPattern
 from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
 from graphlink.replay.syncs import SyncWait, sync_waits

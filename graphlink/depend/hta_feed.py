@@ -39,6 +39,8 @@ import numpy as np
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, SyncKind, Trace
+from graphlink.patterns import fits
+from graphlink.steps import PROFILER_STEP
 from graphlink.tables import lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
@@ -71,8 +73,7 @@ def windows(trace: Trace, size: int) -> tuple[TraceWindow, ...]:
     whole = TraceWindow("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
     if whole.events + len(syncs.start_ns) <= size:
         return (whole,)
-    step_names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep#")]
-    marks = np.flatnonzero(host.annotation & np.isin(host.name, step_names))
+    marks = np.flatnonzero(host.annotation & fits(PROFILER_STEP, trace.strings)[host.name])
     starts, first = np.unique(host.start_ns[marks], return_index=True)
     if not len(starts):
         return (whole,)

@@ -21,6 +21,8 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
+from graphlink.patterns import fits
+from graphlink.steps import PROFILER_STEP
 from graphlink.tables import begins, concat, spread, take
 
 
@@ -124,8 +126,7 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
     is none.
     """
     rows = linked.trace.host
-    step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
-    usable = np.flatnonzero(~step[rows.name])
+    usable = np.flatnonzero(~fits(PROFILER_STEP, linked.trace.strings)[rows.name])
     following = Neighbours.of(rows.tid[usable], rows.start_ns[usable]).since(tid, time_ns)
     return np.append(usable, NOWHERE)[following].astype(np.int32)
 

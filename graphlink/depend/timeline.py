@@ -13,7 +13,7 @@ import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.read.ranges import NEXT_BATCH
+from graphlink.patterns import NEXT_BATCH
 from graphlink.tables import begins, marked, spread
 
 

@@ -15,7 +15,7 @@ from graphlink.diff.records import Level
 from graphlink.model import F64
 from graphlink.operations.names import short_name
 from graphlink.operations.records import Part, PartOf
-from graphlink.read.ranges import LOADER
+from graphlink.patterns import LOADER
 from graphlink.records import counted, short_path
 
 Path = tuple[str, ...]

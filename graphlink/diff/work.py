@@ -18,11 +18,11 @@ from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
 from graphlink.operations.names import short_name
 from graphlink.operations.parts import OTHER_THREADS
+from graphlink.patterns import ALLOCATOR
 from graphlink.records import counted, ms, shortened, times
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
 _SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communication, host
-_MEMORY: Final = ("Malloc", "Free")
 
 
 def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, together: bool) -> Iterator[Change]:
@@ -178,7 +178,7 @@ def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator
     ]
     longer = [group for group in made if group.change_ns > 0]
     for groups in (longer, [group for group in made if group.change_ns <= 0]):
-        rest = [group for group in groups if any(word in group.name for word in _MEMORY) or "Memcpy" in group.name]
+        rest = [group for group in groups if ALLOCATOR.match(group.name) or "Memcpy" in group.name]
         launching = [group for group in groups if group not in rest]
         if launching:
             group = Group(

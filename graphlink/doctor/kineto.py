@@ -17,8 +17,9 @@ from graphlink.linking.launch import (
     rounding_ns,
 )
 from graphlink.model import Linked, Trace
-from graphlink.pipeline.spans import union, within
 from graphlink.read.devices import UNPLACED
+from graphlink.spans import union, within
+from graphlink.steps import PROFILER_STEP
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
 BROKEN: Final = frozenset({
@@ -124,5 +125,5 @@ def details_lacking(linked: Linked) -> Iterator[Finding]:
     with_shapes = np.count_nonzero(host.input_shapes) + (np.count_nonzero(et.input_shapes) if et is not None else 0)
     if not with_shapes:
         yield Finding("no-shapes", figures={"rows": rows})
-    if not any(s.startswith("ProfilerStep") for s in trace.strings):
+    if not any(map(PROFILER_STEP.fullmatch, trace.strings)):
         yield Finding("no-steps", 0.0)

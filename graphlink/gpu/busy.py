@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from graphlink import spans
 from graphlink.model import F64, I64, Communication, DeviceKind, Linked
-from graphlink.pipeline import spans
-from graphlink.pipeline.records import Spans
+from graphlink.spans import Spans
 
 
 class Busy(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink import spans
 from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.evidence import HostWork, Texts, awaited_by, blocked
@@ -24,11 +25,9 @@ from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import launched_before
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.pipeline import spans
-from graphlink.pipeline.delays import MEMORY
-from graphlink.pipeline.records import Spans
+from graphlink.patterns import ALLOCATOR, LOADER
 from graphlink.pipeline.waits import LATENCY_NS
-from graphlink.read.ranges import LOADER
+from graphlink.spans import Spans
 from graphlink.tables import begins, marked, take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
@@ -104,7 +103,7 @@ class Hosts:
         trace = self.linked.trace
         out = []
         for rows, pattern, cause in (
-            (trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT),
+            (trace.calls, ALLOCATOR, Cause.MEMORY_MANAGEMENT),
             (trace.host, LOADER, Cause.DATA_LOADING),
         ):
             fitting = [k for k in np.unique(rows.name).tolist() if pattern.fullmatch(trace.strings[k])]

@@ -11,7 +11,7 @@ from graphlink.depend.timeline import Axis
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
-from graphlink.read.ranges import step_marks
+from graphlink.steps import step_marks
 from graphlink.tables import counted_from, spread
 
 

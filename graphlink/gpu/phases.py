@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 
 from graphlink.figures import figure
-from graphlink.gpu.records import Idle, StepTime
+from graphlink.gpu.records import StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
+from graphlink.spans import Spans, overlap_ns
+from graphlink.steps import commonest, outermost
 from graphlink.tables import distinct
 
 PhaseName = Literal["prefill", "decode", "mixed"]
@@ -116,17 +118,12 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
     rows = _launching(linked, np.flatnonzero(np.isin(host.name, [*told]) & host.annotation))
     if not len(rows):
         return []
-    threads, which = np.unique(host.tid[rows], return_inverse=True)
-    rows = rows[which.reshape(-1) == np.bincount(which.reshape(-1), minlength=len(threads)).argmax()]
-    rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
-    rows = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
+    rows = outermost(host, commonest(rows, host.tid[rows]))
     start, end = host.start_ns[rows] - epoch_ns, host.end_ns[rows] - epoch_ns
     idle = np.zeros(len(rows), np.int64)
     for one, (_, why) in zip(gpu.gpu, gpu.idle, strict=True):
-        idle += (
-            end - start - _overlap(start, end, np.array([one.from_ns]), np.array([one.to_ns])) + _idle(why, start, end)
-        )
+        recorded = Spans(np.array([one.from_ns]), np.array([one.to_ns]))
+        idle += end - start - overlap_ns(recorded, start, end) + overlap_ns(why, start, end)
     return [
         _Span(_Told(*told[code]), until - since, (until - since) * len(gpu.gpu), ns)
         for code, since, until, ns in zip(
@@ -144,23 +141,6 @@ def _launching(linked: Linked, rows: I64) -> I64:
         mine, at_ns = host.tid[rows] == thread, np.sort(calls.start_ns[call[calls.tid[call] == thread]])
         kept[mine] = np.searchsorted(at_ns, host.start_ns[rows[mine]]) < np.searchsorted(at_ns, host.end_ns[rows[mine]])
     return rows[kept]
-
-
-def _idle(why: Idle, start_ns: I64, end_ns: I64) -> I64:
-    return _overlap(start_ns, end_ns, why.start_ns, why.end_ns)
-
-
-def _overlap(start_ns: I64, end_ns: I64, low_ns: I64, high_ns: I64) -> I64:
-    """Return how much of each span lies in the intervals [low, high), which are disjoint and ascend."""
-    whole = np.append(0, np.cumsum(high_ns - low_ns))
-
-    def before(at_ns: I64) -> I64:
-        begun = np.searchsorted(low_ns, at_ns)
-        over = np.where(begun > 0, np.maximum(np.append(high_ns, 0)[begun - 1] - at_ns, 0), 0)
-        return whole[begun] - over
-
-    out: I64 = before(end_ns) - before(start_ns)
-    return out
 
 
 def _summed(spans: Iterable[_Span]) -> list[Phase]:

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.figures import figure
 from graphlink.model import I64, U8
 from graphlink.records import Short
+from graphlink.spans import Spans
 
 
 class Cause(IntEnum):
@@ -153,7 +154,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Idle(Short):
+class Idle(Short, Spans):
     """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the
     host's there.
 
@@ -161,8 +162,6 @@ class Idle(Short):
     nothing more began.
     """
 
-    start_ns: I64
-    end_ns: I64
     shift_ns: I64
     cause: U8
     evidence: I64

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from graphlink import spans
 from graphlink.gpu.busy import Busy
 from graphlink.gpu.records import GroupTime, StreamTime
 from graphlink.model import F64, I64, NOWHERE, Communication, Linked
-from graphlink.pipeline import spans
-from graphlink.pipeline.records import KeyedSpans
+from graphlink.spans import KeyedSpans
 from graphlink.tables import counted_from, spread
 
 

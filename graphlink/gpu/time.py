@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,12 +21,12 @@ from graphlink.gpu.causes import (
     Hosts,
     explain,
 )
-from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Idle, Iterations, StepTime
+from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Excess, Idle, Iterations, StepTime
 from graphlink.gpu.shares import by_group, by_stream, parts, share
-from graphlink.gpu.steps import iterations, steps_of
 from graphlink.graph_model import Column, Graph
 from graphlink.model import I64, NOWHERE, Communication, Linked
 from graphlink.records import Short, counted, ms
+from graphlink.steps import Steps, steps_of
 from graphlink.tables import marked
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
@@ -80,6 +82,49 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
     warnings = (*_bare_graph_launches(linked), *unsure)
     return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
+
+
+def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
+    """Sum up the ``steps`` that were found as ``cut`` says; None where there are none."""
+    if not steps:
+        return None
+    took_ns = cut.end_ns - cut.start_ns
+    told = Iterations(key=cut.key, found_by=cut.found_by, count=len(steps), first_ns=int(took_ns[0]))
+    others = took_ns[1:]
+    if not len(others):
+        return told
+    slowest = 1 + int(others.argmax())
+    return Iterations(
+        key=told.key,
+        found_by=told.found_by,
+        count=told.count,
+        first_ns=told.first_ns,
+        mean_ns=round(float(others.mean())),
+        spread_ns=round(float(others.std())),
+        median_ns=round(float(np.median(others))),
+        shortest_ns=int(others.min()),
+        longest_ns=int(others.max()),
+        slowest=slowest,
+        why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]),
+    )
+
+
+def _why(slowest: StepTime, others: Sequence[StepTime]) -> list[Excess]:
+    if not others:
+        return []
+    found = []
+    for k, mine in enumerate(slowest.gpu):
+        theirs = [_losses(step.gpu[k]) for step in others]
+        for what, ns in _losses(mine).items():
+            more_ns = ns - round(float(np.median([one[what] for one in theirs])))
+            if more_ns > 0:
+                found.append(Excess(device=mine.device, what=what, ns=more_ns))
+    return sorted(found, key=lambda one: -one.ns)
+
+
+def _losses(one: DeviceTime) -> Counter[str]:
+    busy = {"compute": one.compute_ns, "exposed_comm": one.exposed_comm_ns, "exposed_copy": one.exposed_copy_ns}
+    return Counter({**busy, **one.idle_by_cause_ns})
 
 
 def _bare_graph_launches(linked: Linked) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.graph_model import PART, Graph
 from graphlink.model import I32, I64, NOWHERE
-from graphlink.read.ranges import STEP_MARK
+from graphlink.steps import STEP_MARK
 from graphlink.tables import spread
 
 PYTHON: Final = "Python between ops"

@@ -12,10 +12,10 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, HostMatch, Trace
 from graphlink.records import Short, first_few
+from graphlink.steps import PROFILER_STEP
 from graphlink.tables import take
 
 ALL: Final = "all"
-MARK: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")
 _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -98,7 +98,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
 
 
 def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
-    marks = [MARK.fullmatch(text) for text in trace.strings]
+    marks = [PROFILER_STEP.fullmatch(text) for text in trace.strings]
     number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
     there = np.unique(number[number != NOWHERE]).tolist()
     missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,9 +16,9 @@ from graphlink.logs.records import Logs, MegatronLog
 from graphlink.report.summary import Rank
 from graphlink.run.options import Recordings, refuse_other_bytes
 from graphlink.run.records import RunResult
+from graphlink.steps import mark_number
 
 NO_TIME: Final = "the recording has no time of day"
-_NUMBERED: Final = re.compile(r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d{1,12})")
 
 
 def read_logs(recordings: Recordings) -> Logs:
@@ -57,10 +56,10 @@ def _matched(log: MegatronLog, ranks: Sequence[Rank]) -> MegatronLog:
     """Add the recorded steps whose numbers the log has, where it has all of them."""
     steps_ns: dict[int, list[int]] = {}
     for step in (step for rank in ranks for step in rank.steps):
-        number = _NUMBERED.fullmatch(step.name)
+        number = mark_number(step.name)
         if number is None:
             return log
-        steps_ns.setdefault(int(number[1]), []).append(step.end_ns - step.start_ns)
+        steps_ns.setdefault(number, []).append(step.end_ns - step.start_ns)
     found = matched(steps_ns, *logged_steps(Path(log.path))) if steps_ns and log.intervals else None
     return log if found is None else msgspec.structs.replace(log, matched=found)
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from graphlink.gpu.steps import steps_of
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
@@ -16,6 +15,7 @@ from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import HostWait, Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
+from graphlink.steps import steps_of
 from graphlink.tables import codes, distinct, spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)

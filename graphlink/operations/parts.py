@@ -8,14 +8,13 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from graphlink.gpu.steps import Steps
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.nest import innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import Part, PartOf
-from graphlink.read.ranges import step_marks
+from graphlink.steps import Steps, step_marks
 from graphlink.tables import begins, codes, concat, spread
 
 _SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")

@@ -19,8 +19,8 @@ from graphlink.graph.families import PYTHON
 from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
-from graphlink.read.ranges import step_marks
 from graphlink.records import Short
+from graphlink.steps import step_marks
 from graphlink.tables import spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")

@@ -11,29 +11,24 @@ up to 20 us that a launch takes right after it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
+from graphlink import spans
 from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.pairs import numbered_texts
-from graphlink.pipeline import spans
+from graphlink.patterns import ALLOCATOR, LOADER
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
-from graphlink.pipeline.records import Cause, Delays, Pass, Spans
-from graphlink.pipeline.spans import Pieces
+from graphlink.pipeline.records import Cause, Delays, Pass
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
-from graphlink.read.ranges import LOADER, step_marks
+from graphlink.spans import Pieces, Spans
+from graphlink.steps import step_marks
 from graphlink.tables import concat, take
-
-MEMORY: Final = re.compile(
-    r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
-)
 
 
 def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
@@ -148,7 +143,7 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
     words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
     tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, words)]
     for table, pattern, cause in (
-        (trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT),
+        (trace.calls, ALLOCATOR, Cause.MEMORY_MANAGEMENT),
         (trace.host, LOADER, Cause.DATA_LOADING),
     ):
         fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]

@@ -14,7 +14,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import OPTIMIZER, RULES, NameRule, Reading, readings
-from graphlink.read.ranges import STEP_MARK
+from graphlink.steps import STEP_MARK
 from graphlink.tables import concat, take, turns
 
 _BACKWARD = (Pass.B, Pass.I)

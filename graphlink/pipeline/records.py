@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink.model import I32, I64, U8, CommOps
+from graphlink.spans import KeyedSpans, Spans
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
@@ -75,23 +76,6 @@ class Ranges:
     device_ops: I64
     rule: I32
     rules: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Disjoint spans of time, ascending, none empty."""
-
-    start_ns: I64
-    end_ns: I64
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedSpans(Spans):
-    """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none
-    is empty.
-    """
-
-    key: I64
 
 
 @dataclass(frozen=True, slots=True)

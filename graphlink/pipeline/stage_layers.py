@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from graphlink import spans
 from graphlink.model import I64, NOWHERE, Communication, Linked
-from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.infer import autograd_rows, forward_of, outermost
-from graphlink.pipeline.records import Layers, Pass, Spans
+from graphlink.pipeline.records import Layers, Pass
+from graphlink.spans import Spans
 from graphlink.tables import turns
 
 _MOST_OPS: Final = 1 << 13  # of a forward pass that is searched for repetition

@@ -8,21 +8,22 @@ from typing import TypeVar
 
 import numpy as np
 
+from graphlink import spans
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.nccl.records import SideFiles
-from graphlink.pipeline import spans
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
 from graphlink.pipeline.entries import named_entries
 from graphlink.pipeline.exchanges import ordinals, witness
 from graphlink.pipeline.infer import first_source, inferred_entries
-from graphlink.pipeline.records import NO_TIME, Delays, KeyedSpans, Ranges, Spans, StageRun
+from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun
 from graphlink.pipeline.rules import NameRule
 from graphlink.pipeline.stage_layers import launched, layers_of, waitless
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock, Meetings, RankComms
 from graphlink.records import Short
+from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import take
 
 _Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, CommOps, Delays)

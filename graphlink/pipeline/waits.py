@@ -16,7 +16,7 @@ import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Linked
-from graphlink.pipeline.records import Spans
+from graphlink.spans import Spans
 from graphlink.tables import counted_from
 
 LATENCY_NS: Final = 20_000  # an op may start so much after what it waited for without a reason of its own

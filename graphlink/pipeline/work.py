@@ -13,10 +13,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from graphlink import spans
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries, enclosing
-from graphlink.pipeline.records import KeyedSpans, Pass, Ranges, Spans
+from graphlink.pipeline.records import Pass, Ranges
+from graphlink.spans import KeyedSpans, Spans
 
 
 class Worked(msgspec.Struct, frozen=True):

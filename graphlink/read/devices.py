@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I64, Bool, DeviceKind, Gpu, SyncKind
+from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, to_int_or_none
-from graphlink.read.ranges import around_others, fits
+from graphlink.read.ranges import around_others
 
 _Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
 # ends the reason in ``left_out`` of rows that no warning-free graph has

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import CallRows, DeviceRows, FlowRows, HostRows, SyncRows
+from graphlink.patterns import fits
 from graphlink.read.columns import MAX_NS, Parts
-from graphlink.read.ranges import RANGE, around_others, fits, unnamed_ranges
+from graphlink.read.ranges import RANGE, around_others, unnamed_ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 _TIMES = ("start_ns", "end_ns", "ns")

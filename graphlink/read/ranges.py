@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, Trace
+from graphlink.model import I32, I64, Bool
+from graphlink.patterns import fits
 
 # Ranges in any recording:
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py,
@@ -23,13 +24,6 @@ from graphlink.model import I32, I64, Bool, Trace
 RANGE: Final = re.compile(
     r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+"
 )
-STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_\d+|train_step(?:[ _#]?\d+)?")
-# What gets the next batch, as PyTorch, Megatron and users name it.
-LOADER: Final = re.compile(
-    r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*",
-    re.IGNORECASE,
-)
-NEXT_BATCH: Final = "enumerate(DataLoader)#"  # so begins what PyTorch's own loaders are called
 # Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
 _OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named
@@ -46,16 +40,6 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
     bare = nothing[shapes] & ~numbered & ~fits(_OP, strings)[name]
     return bare & (~fits(_IDENTIFIER, strings)[name] | around)
-
-
-def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
-    """Mark the texts that match a form as a whole."""
-    return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
-
-
-def step_marks(trace: Trace) -> Bool:
-    """Return which host rows are marks of steps."""
-    return fits(STEP_MARK, trace.strings)[trace.host.name] & trace.host.annotation
 
 
 def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.read.ranges import LOADER
+from graphlink.patterns import LOADER
 from graphlink.records import shortened
 from graphlink.replay.changes import GraphChange
 from graphlink.replay.rewire import Restructured, outermost, rewired
@@ -29,7 +29,6 @@ from graphlink.replay.workload import Work, Workload, names_found
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
-_LOADER: Final = re.compile(rf"\A(?:{LOADER.pattern})\Z", LOADER.flags)
 _PAGEABLE: Final = re.compile(r"Pageable")
 
 
@@ -129,7 +128,7 @@ def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> N
     for why, node in (
         ("waits for the device in", _first(inner[work.target] & (work.kind == EdgeKind.SYNC), work.target)),
         ("waits for another thread in", _first(inner[work.target] & (work.kind == EdgeKind.THREAD), work.target)),
-        ("loads data in", _first_of((owner != NOWHERE) & names_found(work, _LOADER))),
+        ("loads data in", _first_of((owner != NOWHERE) & names_found(work, LOADER))),
         ("communicates on the host in", _first_of((launched != NOWHERE) & _on_host(work))),
         (
             "copies from or to pageable memory, which blocks, in",

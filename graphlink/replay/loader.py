@@ -22,7 +22,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.read.ranges import LOADER
+from graphlink.patterns import LOADER
 from graphlink.records import ms
 from graphlink.replay.changes import LoaderChange
 from graphlink.replay.ideal import play_ideal
@@ -40,7 +40,6 @@ MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, a
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
 _BY_WORKERS: Final = "_MultiProcessing"
-_NAMED: Final = re.compile(rf"\A(?:{LOADER.pattern})\Z", LOADER.flags)
 _END: Final = re.compile(r"\Aend\Z")
 
 
@@ -137,7 +136,7 @@ def _owners(work: Workload) -> tuple[I64, Bool]:
     """Return of every node the outermost loader's row that it is inside of, itself included, ``NOWHERE`` without one;
     and whether it has the row's name. A thread with rows of PyTorch's own loaders has no others."""
     host, tid = work.work == Work.HOST, work.column("tid")
-    named = names_found(work, _NAMED) & host
+    named = names_found(work, LOADER) & host
     own = named & names_found(work, _OWN)
     thread = np.unique(np.stack([work.member, tid]), axis=1, return_inverse=True)[1].reshape(-1)
     named &= own | ~np.isin(thread, thread[own])

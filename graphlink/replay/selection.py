@@ -12,13 +12,14 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON, late_ops
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.linking.step_cut import MARK, Steps
+from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import first_few
 from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.steps import PROFILER_STEP
 from graphlink.tables import spread
 
 _SHOWN: Final = 12  # step numbers that an error lists
@@ -209,6 +210,6 @@ def _texts(pairs: Sequence[tuple[int, int]], names: Sequence[str]) -> list[str]:
 
 
 def _marks(file: Graph) -> Iterator[tuple[int, int, int]]:
-    numbers = {i: int(found[1]) for i, text in enumerate(file.strings) if (found := MARK.fullmatch(text))}
+    numbers = {i: int(found[1]) for i, text in enumerate(file.strings) if (found := PROFILER_STEP.fullmatch(text))}
     for node in np.flatnonzero(np.isin(file.name, [*numbers]) & file.host).tolist():
         yield numbers[int(file.name[node])], int(file.start_ns[node]), int(file.end_ns[node])

@@ -19,8 +19,9 @@ from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64
-from graphlink.read.ranges import STEP_MARK, fits
+from graphlink.patterns import fits
 from graphlink.replay.workload import Work, works_of
+from graphlink.steps import STEP_MARK
 
 AXES: Final = ("data", "tensor", "pipeline")
 _SUMS: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)

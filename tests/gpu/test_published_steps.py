@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink import spans
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.busy import own_clock_ns
-from graphlink.gpu.steps import Steps, steps_of
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
 from graphlink.model import I64, NOWHERE, DeviceKind, Linked
-from graphlink.pipeline import spans
-from graphlink.pipeline.delays import LOADER
+from graphlink.patterns import LOADER
 from graphlink.run.job import Inputs, link_rank
+from graphlink.steps import Steps, steps_of
 
 RECORDING = (
     Path(__file__).resolve().parents[3] / "shared" / "traces" / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from graphlink.pipeline import spans
+from graphlink import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.delays import joined
 from graphlink.pipeline.records import Cause, Delays, Ranges, StageRun

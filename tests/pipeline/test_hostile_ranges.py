@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink import spans
 from graphlink.depend.build import BuildOptions, build
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Trace
-from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.complete_microbatches import complete_steps
 from graphlink.pipeline.entries import Entries, enclosing, nested
-from graphlink.pipeline.records import Pass, Spans
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import simulate
 from graphlink.pipeline.stagerun import Staged, stage_run
+from graphlink.spans import Spans
 from tests.build import Call, Device, Host, build_trace
 from tests.pipeline.made import even_times, recorded
 

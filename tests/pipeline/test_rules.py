@@ -8,7 +8,7 @@ from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import OPTIMIZER, RULES, Reading, readings, user_rules
-from graphlink.read.ranges import STEP_MARK
+from graphlink.steps import STEP_MARK
 
 F, B, I, W, OPT = Pass.F, Pass.B, Pass.I, Pass.W, Pass.OPT  # noqa: E741
 

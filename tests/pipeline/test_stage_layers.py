@@ -11,8 +11,9 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.pipeline.entries import named_entries
-from graphlink.pipeline.records import Layers, Pass, Spans
+from graphlink.pipeline.records import Layers, Pass
 from graphlink.pipeline.stage_layers import launched, layers_of, waitless
+from graphlink.spans import Spans
 from tests.build import Call, Device, Host, build_trace
 from tests.pipeline.hand import communication
 

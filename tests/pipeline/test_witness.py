@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
+from graphlink import spans
 from graphlink.model import NOWHERE, CommKind
 from graphlink.nccl.read.records import State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
-from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.exchanges import witness
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Pass, Ranges, StageRun, Witness

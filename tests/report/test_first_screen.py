@@ -13,10 +13,11 @@ import graphlink
 from graphlink.cli.parser import parse
 from graphlink.cli.show import show
 from graphlink.gpu.records import StepTime
-from graphlink.gpu.steps import Steps, iterations
+from graphlink.gpu.time import iterations
 from graphlink.records import Table
 from graphlink.report import summary
 from graphlink.report.summary import Summary
+from graphlink.steps import Steps
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 COUNTS = {

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from graphlink import spans
 from graphlink.errors import InputError, UsageError
 from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.model import I64, NOWHERE, CommOps
-from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle

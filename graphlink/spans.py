@@ -1,4 +1,4 @@
-"""Algebra of time spans: what pipeline accounting adds up must be disjoint and complete to the ns. All O(n log n) in
+"""Algebra of time spans: what accounts of time add up must be disjoint and complete to the ns. All O(n log n) in
 numpy.
 """
 
@@ -9,8 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.records import KeyedSpans, Spans
 from graphlink.tables import distinct
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint spans of time, ascending, none empty."""
+
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedSpans(Spans):
+    """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none
+    is empty.
+    """
+
+    key: I64
+
 
 NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink import spans
 from graphlink.model import NOWHERE
-from graphlink.pipeline import spans
-from graphlink.pipeline.records import Spans
+from graphlink.spans import Spans
 
 Intervals = list[tuple[int, int]]
 intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8)

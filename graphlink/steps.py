@@ -1,27 +1,31 @@
-"""Where the steps of a recording begin and end, at its marks or else at a node that it repeats once a step; and their
-figures.
+"""The steps of a recording: the marks that profilers and frameworks make of them, and where steps begin and end, at
+their marks or else at a node that is repeated once a step.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from graphlink.gpu.records import DeviceTime, Excess, Iterations, StepTime
-from graphlink.model import I32, I64, Bool, Linked
-from graphlink.read.ranges import STEP_MARK, fits
+from graphlink.model import I32, I64, Bool, HostRows, Linked, Trace
+from graphlink.patterns import fits
 from graphlink.records import Short
 from graphlink.tables import begins
+
+PROFILER_STEP: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")  # the mark that PyTorch's profiler makes
+STEP_MARK: Final = re.compile(  # that, and the marks of frameworks
+    r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d+)|iter_\d+_\d+|train_step"
+)
 
 # names that say it, of a thread, in the order in which they are looked for
 _RANGE: Final = re.compile(r"(?i)(?:train(?:ing)?[ _])?(?:step|iter|iteration)(?:[ _#:]*\d+)?(?:\[.*\])?")
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
 _ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
+_MOST_DIGITS: Final = 18  # of a number that 64 bits hold
 _FEWEST: Final = 3  # times that an unnamed node must stand there: two distances that can be compared
 _NUMBER: Final = re.compile(r"[ _#:.-]*\d+$")  # at the end of a name that counts: forward_backward_5
 # what training does once a step: a backward, an optimizer. FSDP registers what it does before and after a backward in
@@ -47,6 +51,17 @@ class Steps(Short, msgspec.Struct, frozen=True):
     end_ns: I64
 
 
+def step_marks(trace: Trace) -> Bool:
+    """Return which host rows are marks of steps."""
+    return fits(STEP_MARK, trace.strings)[trace.host.name] & trace.host.annotation
+
+
+def mark_number(name: str) -> int | None:
+    """Return the number in a mark of a step; None of a mark without one, and of other names."""
+    mark = STEP_MARK.fullmatch(name)
+    return int(mark[1]) if mark and mark[1] and len(mark[1]) <= _MOST_DIGITS else None
+
+
 def steps_of(linked: Linked) -> Steps:
     """Find the steps: by marks, else by names, else by what repeats; without any there are none. O(n log n) in host and
     device rows.
@@ -63,11 +78,11 @@ def steps_of(linked: Linked) -> Steps:
     ):
         rows = _named(linked, pattern, which)
         if found_by in ("mark", "range"):
-            rows = _outermost(linked, rows)
+            rows = outermost(host, rows)
             if len(rows):
                 return _at(linked, found_by, rows, host.start_ns[rows], host.end_ns[rows])
         elif len(rows) > 1:
-            rows = _commonest(rows, host.name[rows])
+            rows = commonest(rows, host.name[rows])
             if len(rows) > 1:
                 ends = found_by == "optimizer"
                 at_ns = np.append(host.start_ns.min(), host.end_ns[rows]) if ends else host.start_ns[rows]
@@ -83,19 +98,18 @@ def _named(linked: Linked, pattern: re.Pattern[str], which: Bool | None) -> I64:
     ]
     named = np.isin(host.name, codes)
     rows = np.flatnonzero(named if which is None else named & which)
-    return _commonest(rows, host.tid[rows])
+    return commonest(rows, host.tid[rows])
 
 
-def _commonest(rows: I64, values: I64 | I32) -> I64:
+def commonest(rows: I64, values: I64 | I32) -> I64:
     """Return the rows that have the value which most have, of several the lowest."""
     found, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     out: I64 = rows[which == np.argmax(counts)] if len(found) else rows
     return out
 
 
-def _outermost(linked: Linked, rows: I64) -> I64:
-    """Leave out what is inside another one, and what takes no time."""
-    host = linked.trace.host
+def outermost(host: HostRows, rows: I64) -> I64:
+    """Return those of ``rows`` of a thread that are inside no other one and take time, by start."""
     rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
     out: I64 = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
@@ -210,46 +224,3 @@ def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, unti
     for k in np.flatnonzero(even).tolist():
         mine = slice(first[k], last[k] + 1)
         yield _Repeated(order[mine], start[mine], int(covers[k]))
-
-
-def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
-    """Sum up the ``steps`` that were found as ``cut`` says; None where there are none."""
-    if not steps:
-        return None
-    took_ns = cut.end_ns - cut.start_ns
-    told = Iterations(key=cut.key, found_by=cut.found_by, count=len(steps), first_ns=int(took_ns[0]))
-    others = took_ns[1:]
-    if not len(others):
-        return told
-    slowest = 1 + int(others.argmax())
-    return Iterations(
-        key=told.key,
-        found_by=told.found_by,
-        count=told.count,
-        first_ns=told.first_ns,
-        mean_ns=round(float(others.mean())),
-        spread_ns=round(float(others.std())),
-        median_ns=round(float(np.median(others))),
-        shortest_ns=int(others.min()),
-        longest_ns=int(others.max()),
-        slowest=slowest,
-        why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]),
-    )
-
-
-def _why(slowest: StepTime, others: Sequence[StepTime]) -> list[Excess]:
-    if not others:
-        return []
-    found = []
-    for k, mine in enumerate(slowest.gpu):
-        theirs = [_parts(step.gpu[k]) for step in others]
-        for what, ns in _parts(mine).items():
-            more_ns = ns - round(float(np.median([one[what] for one in theirs])))
-            if more_ns > 0:
-                found.append(Excess(device=mine.device, what=what, ns=more_ns))
-    return sorted(found, key=lambda one: -one.ns)
-
-
-def _parts(one: DeviceTime) -> Counter[str]:
-    busy = {"compute": one.compute_ns, "exposed_comm": one.exposed_comm_ns, "exposed_copy": one.exposed_copy_ns}
-    return Counter({**busy, **one.idle_by_cause_ns})

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
-from graphlink.gpu.steps import Steps, steps_of
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
@@ -21,11 +20,12 @@ from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.read import read_nsys
 from graphlink.run.job import Inputs, link_rank
+from graphlink.steps import Steps, steps_of
 from tests.build import Call, Device, Host, build_trace
 from tests.simulator import Execution, Training, run, training_program
 from tests.simulator.nsys import NsysVariation, write_nsys
 
-TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 def found(host: Sequence[Host], device: Sequence[Device] = (), calls: Sequence[Call] = ()) -> Steps:
