@@ -32,10 +32,10 @@ from typing import Any, Final
 import msgspec
 
 import graphlink
-from graphlink.cli.schedules import offer
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.pipeline.file import Bubbles, load
 from graphlink.pipeline.records import StepTime
+from graphlink.pipeline.what_if_schedule import offer
 
 ROOT: Final = Path(__file__).parents[1]
 CAPTURE: Final = ROOT / "fixtures" / "capture" / "pairs.py"

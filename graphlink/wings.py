@@ -9,25 +9,26 @@ docs/architecture.md shows what each hook is asked for, and when.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _ArgumentGroup
     from pathlib import Path
 
     from graphlink.graph_model import Column, Graph
     from graphlink.model import I32, Linked, ProcessGroup
     from graphlink.perfetto.packets import Rows
     from graphlink.records import Table
+    from graphlink.run.discover.pairing import Discovered
     from graphlink.run.options import Inputs, Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RankWork, RunResult
 
+    _Options = ArgumentParser | _ArgumentGroup
 
-_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+_Record = TypeVar("_Record")
 
 
 class Parts(dict[str, Any]):
@@ -47,7 +48,49 @@ class Field(NamedTuple):
     after: str
     name: str
     type: Any
-    default: Any = msgspec.NODEFAULT
+    default: Any = ...  # it is always there
+
+
+class Shown(NamedTuple):
+    """What a verb has to say: ``data`` for ``--json``, and the same in ``lines``."""
+
+    data: Any
+    lines: list[str | Table]
+
+
+class SideFile(Protocol):
+    """The head of a file that lies beside recordings."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+class Verb(NamedTuple):
+    """``graphlink NAME TAKES``. ``place``: among all verbs; ``does``: a line of help; ``function``: ``module:name``
+    below ``graphlink`` of what runs it and returns the exit status, beside which ``name_options`` adds its options.
+
+    ``urls``: what it is given may lie on other file systems.
+    """
+
+    place: int
+    name: str
+    takes: str
+    does: str
+    function: str
+    urls: bool = False
+
+    def options(self, parser: ArgumentParser) -> None:
+        """Add the options of the verb but ``--json``."""
+        self._loaded("_options")(parser)
+
+    def run(self, arguments: Namespace) -> int:
+        """Run the verb and return the exit status."""
+        status: int = self._loaded("")(arguments)
+        return status
+
+    def _loaded(self, suffix: str) -> Any:
+        module, _, name = self.function.partition(":")
+        return getattr(import_module(f"graphlink.{module}"), name + suffix)
 
 
 class RankPart(NamedTuple):
@@ -79,6 +122,39 @@ class Wing:
     """
 
     stored: tuple[str, ...] = ()  # module:name of each, below the folder of the wing
+
+    # what is asked for
+    def check(self, options: Options) -> None:
+        """Check the options that this wing reads.
+
+        Raises:
+            UsageError: a value is none.
+        """
+
+    # files that are found
+    def may_be_side_file(self, name: str) -> bool:
+        """Tell whether a file of that name in a folder is looked into as one that lies beside recordings."""
+        return False
+
+    def is_named_as_side_file(self, path: Path) -> bool:
+        """Tell whether a file is named as one that lies beside recordings, so that it is strange if it is none."""
+        return False
+
+    def side_file(self, path: Path) -> SideFile | None:
+        """Read the head of a file that lies beside recordings; None for another one.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        return None
+
+    def paired(self, found: Discovered, recordings: Recordings) -> Discovered:
+        """Give each rank the side files that are ``found`` and those that are named."""
+        return found
+
+    def is_log(self, path: Path) -> bool:
+        """Tell whether a file is named as a log that holds no recording of a rank."""
+        return False
 
     # a rank, in the order that runs
     def beside(self, inputs: Inputs) -> Made:
@@ -136,6 +212,10 @@ class Wing:
         """Return the names of the files beside the recording that a rank of a summary was made of."""
         return ()
 
+    def of_graphs(self, found: Sequence[Path], own: Mapping[int, Path]) -> Made:
+        """Make fields of ``Run`` from graphs of others that lay among the recordings. ``own``: those of each rank."""
+        return Made()
+
     def write(self, part: Any, folder: Path) -> tuple[str, ...]:
         """Write the files of the part of a run, and return their names."""
         return ()
@@ -151,6 +231,48 @@ class Wing:
     def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
         """Return the fields of ``Summary``. ``recorded``: what the hook of that name read."""
         return {}
+
+    # what a finished run is asked
+    def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
+        """Return of each rank which operation each node is part of, by which what-ifs choose."""
+        return None
+
+    def shown(self, folder: Path, name: str) -> Shown | None:
+        """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
+        return None
+
+    # the command line
+    def verbs(self) -> Sequence[Verb]:
+        """Return the verbs of this wing."""
+        return ()
+
+    def input_options(self, parser: _Options) -> None:
+        """Add options of the main job that name inputs."""
+
+    def graph_options(self, parser: _Options) -> None:
+        """Add options of the main job that shape the graph."""
+
+    def refuse(self, arguments: Namespace) -> None:
+        """Refuse options of the main job that contradict each other.
+
+        Raises:
+            UsageError: some do.
+        """
+
+    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        """Return fields of ``Recordings`` from the arguments of the main job."""
+        return {}
+
+    def options_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        """Return fields of ``Options`` from the arguments of the main job."""
+        return {}
+
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
+        """Return what to run next on a run, after ``graphlink``: its place among what others return, verb, options.
+
+        ``{}`` stands for the folder.
+        """
+        return ()
 
     # what summary.json holds, and what is printed of it
     def fields(self, record: str) -> Sequence[Field]:
@@ -193,21 +315,19 @@ class Grouped(NamedTuple):
     found: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A wing: its folder, and the verbs that it has, each with its place among all verbs."""
-
-    folder: str
-    verbs: Mapping[str, int]
-
-
 WINGS: Final = (  # in the order that runs: what one makes of a rank may be read by those behind it, where it is there
-    Place("operations", {}),
-    Place("standstill", {}),
-    Place("gpu", {}),
-    Place("nccl", {}),
-    Place("pipeline", {}),
-    Place("logs", {}),
+    "operations",
+    "standstill",
+    "gpu",
+    "nccl",
+    "pipeline",
+    "logs",
+    "astra",
+    "scale",
+    "advice",
+    "diff",
+    "page",
+    "doctor",
 )
 
 
@@ -220,20 +340,22 @@ def wing(folder: str) -> Wing:
 
 def each() -> Iterator[tuple[str, Wing]]:
     """Yield name and hooks of each wing, in the order that runs."""
-    for place in WINGS:
-        yield place.folder, wing(place.folder)
+    for folder in WINGS:
+        yield folder, wing(folder)
 
 
 def with_fields(core: type[_Record]) -> type[_Record]:
     """Return a record of ``summary.json`` with the fields that wings add to it, each in its place."""
+    import msgspec  # not above: the help of the command needs none
+
     added = [field for _, hooks in each() for field in hooks.fields(core.__name__)]
     fields: list[Any] = []
-    for own in msgspec.structs.fields(core):
+    for own in msgspec.structs.fields(core):  # type: ignore[arg-type]
         rest = msgspec.field(default=own.default, default_factory=own.default_factory)  # type: ignore[call-overload]
         fields.append((own.name, own.type, rest))
-        fields += [
-            (field.name, field.type, msgspec.field(default=field.default)) for field in added if field.after == own.name
-        ]
+        for field in (field for field in added if field.after == own.name):
+            always = field.default is ...
+            fields.append((field.name, field.type) if always else (field.name, field.type, field.default))
     made = msgspec.defstruct(
         core.__name__, fields, bases=core.__bases__, module=core.__module__, frozen=True, kw_only=True
     )
@@ -253,14 +375,32 @@ def of_rank(parts: Parts, rank: int) -> Parts:
     return Parts({name: part for name, part in made if part is not None})
 
 
+def node_operations(folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
+    """Return of each rank which operation each node is part of; None where nothing tells."""
+    return next((made for _, hooks in each() if (made := hooks.node_operations(folder, ranks)) is not None), None)
+
+
+def side_file(path: Path) -> SideFile | None:
+    """Read the head of a file that lies beside recordings; None for another one.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return next((head for _, hooks in each() if (head := hooks.side_file(path)) is not None), None)
+
+
+def any_of(hook: str, value: Any) -> bool:
+    """Tell whether a wing says yes to ``value``."""
+    return any(getattr(hooks, hook)(value) for _, hooks in each())
+
+
 def stored_type(folder: str, name: str) -> Any:
     """Return the type of that name whose records a wing keeps between jobs.
 
     Raises:
         ValueError: it keeps none, or there is no such wing.
     """
-    known = {place.folder for place in WINGS}
-    for text in wing(folder).stored if folder in known else ():
+    for text in wing(folder).stored if folder in WINGS else ():
         module, _, kind = text.partition(":")
         if kind == name:
             return getattr(import_module(f"graphlink.{folder}.{module}"), name)

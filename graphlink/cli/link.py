@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import at_least_one, between, count
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
-from graphlink.engine.files import is_url
+from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
+from graphlink.wings import each
 
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary
@@ -77,13 +77,10 @@ def link(arguments: argparse.Namespace) -> int:
         kineto=tuple(arguments.kineto),
         et=tuple(arguments.et),
         nsys=tuple(arguments.nsys),
-        nccl=tuple(arguments.nccl),
-        paddle_logs=arguments.paddle_logs,
-        nvidia_smi=tuple(arguments.nvidia_smi),
-        megatron_log=tuple(arguments.megatron_log),
         rank=arguments.rank,
         strict=arguments.strict,
         same_run=arguments.same_run,
+        **{name: value for _, hooks in each() for name, value in hooks.recordings_of(arguments).items()},
     )
     options = Options(
         step=arguments.step,
@@ -95,9 +92,9 @@ def link(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         timeline="none" if arguments.no_timeline else arguments.timeline,
         name=arguments.name,
-        range_rules=tuple(arguments.range_rule),
         comm_time=arguments.comm_time,
         keep_unmatched=arguments.keep_unmatched,
+        **{name: value for _, hooks in each() for name, value in hooks.options_of(arguments).items()},
     )
     runs_on = RunsOn(arguments.jobs, arguments.engine)
     force, resume, partial = arguments.force, arguments.resume, arguments.partial
@@ -139,14 +136,9 @@ def _next(made: Summary, out: str) -> list[str]:
     if not made.ranks:
         return []
     across = " --across" if len(made.ranks) > 1 else ""
-    steps = {
-        f"idle {out}": any(rank.gpu for rank in made.ranks),
-        f"bubbles {out}": made.pipeline is not None,
-        f"critical-path {out}{across}": True,
-        f"advice {out}": True,
-        f"show -v {out} (all counts)": True,
-    }
-    return [f"next: {'; '.join(f'graphlink {step}' for step, useful in steps.items() if useful)}"]
+    steps = [(30, f"critical-path {{}}{across}"), (50, "show -v {} (all counts)")]
+    steps += [step for _, hooks in each() for step in hooks.next_steps(made)]
+    return [f"next: {'; '.join(f'graphlink {step.format(out)}' for _, step in sorted(steps))}"]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:
@@ -187,18 +179,11 @@ def _add_inputs(inputs: _Options) -> None:
         ("--et", "execution traces"),
         ("--kineto", "Kineto traces"),
         ("--nsys", "nsys sqlite exports instead of Kineto, a rank is a (process, device)"),
-        ("--nccl", "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"),
     ):
         help_text = f"{what}: files or quoted globs, repeatable"
         inputs.add_argument(option, action="extend", default=[], nargs="+", metavar="FILE", help=help_text)
-    inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
-    for option, what in (
-        ("--nvidia-smi", "csv of nvidia-smi or a pasted screen"),
-        ("--megatron-log", "log of Megatron"),
-    ):
-        inputs.add_argument(
-            option, action="append", default=[], metavar="FILE", help=f"{what}, shown beside the ranks; repeatable"
-        )
+    for _, hooks in each():
+        hooks.input_options(inputs)
     inputs.add_argument(
         "--rank",
         type=count,
@@ -249,14 +234,8 @@ def _add_graph(graph: _Options) -> None:
         default="full",
         help="every host op (default), or only those that launch, wait, hand over or begin a thread",
     )
-    graph.add_argument(
-        "--range-rule",
-        action="append",
-        default=[],
-        metavar="REGEX",
-        help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the "
-        "known ones",
-    )
+    for _, hooks in each():
+        hooks.graph_options(graph)
 
 
 def _add_outputs(outputs: _Options) -> None:
@@ -325,24 +304,14 @@ def _add_running(parser: _Options) -> None:
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
     """Raise UsageError where options contradict each other that ``Recordings`` and ``Options`` do not see together."""
-    logs = [*arguments.nvidia_smi, *arguments.megatron_log]
-    refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs]), *logs])
+    refuse_urls(arguments.nsys)
     if not arguments.out:
         raise UsageError("--out: names no folder")
-    for name in ("linked", "range_rule"):
-        if arguments.paddle_logs is not None and getattr(arguments, name):
-            raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
+    for _, hooks in each():
+        hooks.refuse(arguments)
     if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
         raise UsageError(
             "--linked merges an execution trace with device ops, and there is none", todo="give it with --et"
         )
-    if logs and arguments.rank_job:
-        raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
     if arguments.json and arguments.rank_job:
         raise UsageError("--json is the summary of a run, and --rank-job makes none", todo="give it to graphlink join")
-
-
-def refuse_urls(given: Iterable[str]) -> None:
-    """Raise UsageError where one of the names is a URL."""
-    for name in filter(is_url, given):
-        raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")

@@ -193,9 +193,9 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
         InputError: what is there already cannot be read.
     """
     from graphlink.output_names import is_own
-    from graphlink.pipeline.paddle.names import is_worker_log
     from graphlink.publish import HIDDEN
     from graphlink.read.looks import looks_like
+    from graphlink.wings import any_of
 
     given = getattr(arguments, option)
     if given == STDOUT:
@@ -206,7 +206,7 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
         or_stdout = f", or {STDOUT} for standard output" * (option == "json")
         raise UsageError(f"--{option} {given!r}: names no file", todo=f"name a file to write{or_stdout}")
     above = {path.resolve() for path in named} & {file, *file.parents}
-    ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
+    ours = HIDDEN in file.parts or is_own(file.name) or any_of("is_log", file)
     if file in above or (above and ours) or (file.is_file() and looks_like(file) is not None):
         raise UsageError(
             f"--{option} would overwrite a recording or an output of graphlink", path=given, todo="name another file"

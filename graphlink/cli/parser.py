@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from graphlink.cli.link import USAGE, refuse_urls
+from graphlink.cli.link import USAGE
 from graphlink.cli.out import Parser, texts
-from graphlink.cli.verbs import VERBS, Verb
-from graphlink.engine.files import is_url
+from graphlink.cli.verbs import VERBS
+from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.version import __version__
+from graphlink.wings import Verb
 
 _DESCRIPTION: Final = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _LISTED: Final = "verbs:\n" + "\n".join(f"  {f'{verb.name} {verb.takes}':<22} {verb.does}" for verb in VERBS.values())

@@ -106,11 +106,11 @@ def replay(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
-    from graphlink.operations.file import of_nodes
     from graphlink.replay.changes import Changes, changes_of, load_changes
     from graphlink.replay.folder import graph_files, load_groups
     from graphlink.replay.machines import usual_machine
     from graphlink.replay.report import listed, report
+    from graphlink.wings import node_operations
 
     what = Path(arguments.what)
     files = graph_files(what, arguments.rank)
@@ -135,7 +135,7 @@ def replay(arguments: argparse.Namespace) -> int:
         names = listed(files, machine, groups, sort, top, together=arguments.together)
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
-    operations = of_nodes(folder, files) if changes.of_operations else None
+    operations = node_operations(folder, files) if changes.of_operations else None
     found = report(files, machine, groups, changes, operations=operations, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Table
+from graphlink.wings import each
 
 if TYPE_CHECKING:
     from graphlink.graph.node_view import Edge, NodeView
@@ -34,15 +36,12 @@ def show(arguments: argparse.Namespace) -> int:
     if path.is_dir():
         if arguments.node is not None:
             raise UsageError("--node is for a graph, and this is a folder", path=path, todo="name the .et file")
-        from graphlink.read.document import is_made
         from graphlink.report import summary
 
-        if is_made(path / summary.NAME):
-            from graphlink.scale import records
-
-            made = records.load(path / summary.NAME)
-            tell(arguments.json, made, lambda: records.table(made, arguments.what))
-            return 0
+        for made in (hooks.shown(path, arguments.what) for _, hooks in each()):
+            if made is not None:
+                tell(arguments.json, made.data, functools.partial(list, made.lines))
+                return 0
         whole = summary.load(path / summary.NAME)
         tell(arguments.json, whole, lambda: summary.table(whole, verbose=arguments.verbose))
         return 0

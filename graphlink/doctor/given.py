@@ -11,16 +11,16 @@ from typing import Final
 
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError
-from graphlink.nccl.read.records import DumpHead
+from graphlink.nccl.side_files import pair
 from graphlink.read import kinds
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
 from graphlink.report import summary
 from graphlink.run.discover.find import ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
-from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered
-from graphlink.run.discover.side_files import heads_of, may_be_side_file, pair
-from graphlink.run.job import Inputs
+from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, side_files
+from graphlink.run.options import Inputs
+from graphlink.wings import SideFile, any_of
 
 MOST_GONE: Final = 8  # recordings that a message lists
 
@@ -49,7 +49,7 @@ def given(names: Sequence[str], scratch: Path) -> Given:
     devices, hosts, exports = (of_kind[kind.name] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS))
     searched: list[str] = []
     bare: list[Path] = []
-    beside: list[DumpHead] = []
+    beside: list[SideFile] = []
     for folder in filter(Path.is_dir, paths):
         heads, others = _inside(folder)
         lone = _lone_hosts(others)
@@ -104,13 +104,13 @@ def _recordings_of(path: Path) -> Sequence[Path]:
     return [found[name] for name in named]
 
 
-def _inside(folder: Path) -> tuple[list[DumpHead], list[Path]]:
+def _inside(folder: Path) -> tuple[list[SideFile], list[Path]]:
     """Return the side files in a folder, and the other files that may be recordings."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as problem:
         raise unreadable(folder, problem) from None
-    dumps = heads_of([path for path in files if may_be_side_file(path.name)])
+    dumps = side_files([path for path in files if any_of("may_be_side_file", path.name)])
     of_dumps = {dump.path for dump in dumps}
     return dumps, [path for path in files if path not in of_dumps and is_looked_into(path.name)]
 

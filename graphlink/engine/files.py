@@ -48,6 +48,12 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
+def refuse_urls(given: Iterable[str]) -> None:
+    """Raise UsageError where one of the names is a URL."""
+    for name in filter(is_url, given):
+        raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")
+
+
 def is_pattern(url: str) -> bool:
     """Tell whether a URL contains a pattern (``*``, ``?``, ``[``)."""
     return len(_plain_start(url)) < len(url)

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import UNSET, UnsetType
-
-from graphlink import output_names, publish
+from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Field, RankPart, Wing
+from graphlink.wings import Field, RankPart, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.run.records import RankWork
@@ -22,6 +20,9 @@ _FEW: Final = 8  # outliers that are named
 
 class _GpuTime(Wing):
     def finish(self, work: RankWork) -> RankPart:
+        from msgspec import UNSET
+
+        from graphlink import publish
         from graphlink.gpu import file
         from graphlink.gpu.phases import phases
         from graphlink.gpu.time import gpu_time
@@ -42,6 +43,8 @@ class _GpuTime(Wing):
         return RankPart(fields, (name,), rows, gpu.warnings)
 
     def fields(self, record: str) -> Sequence[Field]:
+        from msgspec import UNSET, UnsetType
+
         if record != "Rank":
             return ()
         from graphlink.gpu.phases import Phase
@@ -55,6 +58,8 @@ class _GpuTime(Wing):
         )
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        from msgspec import UNSET
+
         from graphlink.gpu.phases import phases_line
         from graphlink.gpu.summary import gpu_line, steps_line
 
@@ -85,6 +90,14 @@ class _GpuTime(Wing):
         usual, outliers = far_from_usual(ranks)
         named = [f"rank {rank.rank} {idle_percent(rank):.1f} %" for rank in outliers]
         return [f"far from the usual idle time ({usual:.1f} %): {first_few(named, _FEW)}"] if named else []
+
+    def verbs(self) -> Sequence[Verb]:
+        return (
+            Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),
+        )
+
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
+        return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []
 
 
 WING = _GpuTime()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, UnsetType
-
+from graphlink.engine.files import refuse_urls
+from graphlink.errors import UsageError
 from graphlink.wings import Blocks, Field, Wing
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+
     from graphlink.run.options import Recordings
     from graphlink.run.records import RunResult
 
@@ -23,6 +25,8 @@ class _Logs(Wing):
         return read_logs(recordings)
 
     def repeats(self, recordings: Recordings, summary: Any) -> bool:
+        from msgspec import UNSET
+
         return summary.logs is UNSET and not recordings.nvidia_smi and not recordings.megatron_log
 
     def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
@@ -33,6 +37,8 @@ class _Logs(Wing):
         return {"logs": against_recorded(recorded, result)}
 
     def fields(self, record: str) -> Sequence[Field]:
+        from msgspec import UNSET, UnsetType
+
         if record != "Summary":
             return ()
         from graphlink.logs.records import Logs
@@ -40,11 +46,30 @@ class _Logs(Wing):
         return (Field("run", "logs", Logs | UnsetType, UNSET),)  # absent where no log was given beside the recordings
 
     def blocks(self, summary: Any) -> Blocks:
+        from msgspec import UNSET
+
         if summary.logs is UNSET:
             return Blocks()
         from graphlink.logs.table import logs_table
 
         return Blocks(ahead=logs_table(summary.logs))
+
+    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
+        for option, what in (
+            ("--nvidia-smi", "csv of nvidia-smi or a pasted screen"),
+            ("--megatron-log", "log of Megatron"),
+        ):
+            text = f"{what}, shown beside the ranks; repeatable"
+            parser.add_argument(option, action="append", default=[], metavar="FILE", help=text)
+
+    def refuse(self, arguments: Namespace) -> None:
+        logs = [*arguments.nvidia_smi, *arguments.megatron_log]
+        refuse_urls(logs)
+        if logs and arguments.rank_job:
+            raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
+
+    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        return {"nvidia_smi": tuple(arguments.nvidia_smi), "megatron_log": tuple(arguments.megatron_log)}
 
 
 WING = _Logs()

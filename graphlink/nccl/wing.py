@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import UNSET, UnsetType
-
-from graphlink.wings import Columns, Field, Made, RankPart, Wing
+from graphlink.wings import Columns, Field, Made, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+    from pathlib import Path
+
     from graphlink.graph_model import Graph
     from graphlink.model import Linked, ProcessGroup
-    from graphlink.run.options import Inputs
+    from graphlink.run.discover.pairing import Discovered
+    from graphlink.run.options import Inputs, Recordings
     from graphlink.run.records import GraphedRank, Joined, PreparedRank, RankWork
+
+
+_SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
 
 
 class _Nccl(Wing):
     stored = ("records:SideFiles",)
+
+    def may_be_side_file(self, name: str) -> bool:
+        return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
+
+    def is_named_as_side_file(self, path: Path) -> bool:
+        from graphlink.nccl.read.names import is_named_so
+
+        return is_named_so(path)
+
+    def side_file(self, path: Path) -> SideFile | None:
+        from graphlink.nccl.read.read import read_dump_head
+
+        return read_dump_head(path)
+
+    def paired(self, found: Discovered, recordings: Recordings) -> Discovered:
+        from graphlink.nccl.side_files import paired
+        from graphlink.run.discover.inputs import unfold
+
+        return paired(found, unfold(recordings.nccl)) if recordings.nccl or found.dumps else found
 
     def beside(self, inputs: Inputs) -> Made:
         if not inputs.nccl:
@@ -65,9 +90,13 @@ class _Nccl(Wing):
         return RankPart(fields, rows=(channel_rows(files, work.linked.trace.device, graph.epoch_ns, ended_ns),))
 
     def files_of(self, rank: Any) -> Iterable[str]:
+        from msgspec import UNSET
+
         return [] if rank.nccl is UNSET else [file.path for file in rank.nccl.files]
 
     def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any]:
+        from msgspec import UNSET
+
         side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
         if not side_files:
             return {}
@@ -76,6 +105,8 @@ class _Nccl(Wing):
         return {"nccl": over_ranks(side_files)}
 
     def fields(self, record: str) -> Sequence[Field]:
+        from msgspec import UNSET, UnsetType
+
         if record not in ("Rank", "Run"):
             return ()
         from graphlink.nccl.summary import Nccl, NcclRun
@@ -85,6 +116,8 @@ class _Nccl(Wing):
         return (Field("compared", "nccl", NcclRun | UnsetType, UNSET),)  # absent where no rank has side files
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+        from msgspec import UNSET
+
         if rank.nccl is UNSET:
             return ()
         from graphlink.nccl.summary import rank_rows
@@ -92,11 +125,21 @@ class _Nccl(Wing):
         return [("recorded", line) for line in rank_rows(rank.nccl)]
 
     def run_lines(self, run: Any) -> Iterable[tuple[str, str]]:
+        from msgspec import UNSET
+
         if run.nccl is UNSET:
             return ()
         from graphlink.nccl.summary import run_rows
 
         return run_rows(run.nccl)
+
+    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
+        what = "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"
+        text = f"{what}: files or quoted globs, repeatable"
+        parser.add_argument("--nccl", action="extend", default=[], nargs="+", metavar="FILE", help=text)
+
+    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        return {"nccl": tuple(arguments.nccl)}
 
 
 WING = _Nccl()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from graphlink import output_names, publish
-from graphlink.wings import Grouped, RankPart, Wing
+from graphlink import output_names
+from graphlink.wings import Grouped, RankPart, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.graph_model import Graph
@@ -21,6 +23,7 @@ class _Operations(Wing):
         return Grouped(found.of_node, found)
 
     def finish(self, work: RankWork) -> RankPart:
+        from graphlink import publish
         from graphlink.operations import file
         from graphlink.operations.find import measured
 
@@ -29,6 +32,22 @@ class _Operations(Wing):
         name = output_names.operations(work.rank)
         publish.write(work.folder / name, file.encode(ops))
         return RankPart(files=(name,))
+
+    def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any]:
+        from graphlink.operations.file import of_nodes
+
+        return of_nodes(folder, ranks)
+
+    def verbs(self) -> Sequence[Verb]:
+        return (
+            Verb(
+                80,
+                "ops",
+                "DIR",
+                "print which operations the device time goes to, and whether they use tensor cores",
+                "operations.verb_ops:ops",
+            ),
+        )
 
 
 WING = _Operations()

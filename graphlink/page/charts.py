@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, log10
 from typing import Final
 
+from graphlink.hatches import xml
 from graphlink.page import look
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
-from graphlink.pipeline.look import xml
 from graphlink.records import percent, time
 
 WIDE: Final = 960

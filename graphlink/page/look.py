@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from graphlink.pipeline.look import HATCH, Hatch
-from graphlink.pipeline.records import Cause
+from graphlink.hatches import HATCHES, Hatch
 
 
 class Look(NamedTuple):
@@ -28,35 +27,35 @@ def _solid(light: str, dark: str) -> Hatch:
 _GREY: Final = ("#eef0f2", "#8b949e", "#22272d", "#6e7781")
 LOOKS: Final[dict[str, Look]] = {
     "stage_work": Look("work", _solid("#0a66b0", "#4c9be8")),
-    "warmup": Look("warmup", HATCH[Cause.WARMUP]),
-    "cooldown": Look("cooldown", HATCH[Cause.COOLDOWN]),
+    "warmup": Look("warmup", HATCHES["warmup"]),
+    "cooldown": Look("cooldown", HATCHES["cooldown"]),
     "compute": Look("compute", _solid("#0a66b0", "#4c9be8")),
     "host": Look("host", _solid("#e3a008", "#d9a441")),
-    "exposed_communication": Look("exposed communication", HATCH[Cause.EXPOSED_COMMUNICATION]),
-    "communication": Look("communication", HATCH[Cause.EXPOSED_COMMUNICATION]),
+    "exposed_communication": Look("exposed communication", HATCHES["exposed_communication"]),
+    "communication": Look("communication", HATCHES["exposed_communication"]),
     "exposed_copy": Look("exposed copies", Hatch("M0 4h8M4 0v8", "#d5effa", "#1a7fa8", "#0d2b38", "#56b4e9", 1.2)),
     "copy": Look("copy", Hatch("M0 4h8M4 0v8", "#d5effa", "#1a7fa8", "#0d2b38", "#56b4e9", 1.2)),
     "idle": Look("unexplained", Hatch("M-2 6l4 4M0 0l8 8M6-2l4 4", *_GREY, 1.4)),
-    "profiler_artefact": Look("profiler_artefact", HATCH[Cause.PROFILER_ARTEFACT]),
-    "straggler_wait": Look("straggler_wait", HATCH[Cause.STRAGGLER_WAIT]),
-    "dependency_stall": Look("dependency_stall", HATCH[Cause.DEPENDENCY_STALL]),
-    "memory_management": Look("memory_management", HATCH[Cause.MEMORY_MANAGEMENT]),
-    "data_loading": Look("data_loading", HATCH[Cause.DATA_LOADING]),
-    "host_blocked": Look("host_blocked", HATCH[Cause.HOST_SYNC]),
+    "profiler_artefact": Look("profiler_artefact", HATCHES["profiler_artefact"]),
+    "straggler_wait": Look("straggler_wait", HATCHES["straggler_wait"]),
+    "dependency_stall": Look("dependency_stall", HATCHES["dependency_stall"]),
+    "memory_management": Look("memory_management", HATCHES["memory_management"]),
+    "data_loading": Look("data_loading", HATCHES["data_loading"]),
+    "host_blocked": Look("host_blocked", HATCHES["host_sync"]),
     "start_delay": Look(
         "start_delay", Hatch("M-2 2l4-4M0 8l8-8M6 10l4-4", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 1.2)
     ),
-    "host_work": Look("host_work", HATCH[Cause.LAUNCH_STARVED]),
+    "host_work": Look("host_work", HATCHES["launch_starved"]),
     "python": Look("python", Hatch("M1 2h2M5 6h2", "#fdf6d8", "#8a6d00", "#302a0c", "#f0d352", 2)),
-    "no_work": Look("no_work", HATCH[Cause.WARMUP]),
-    "unknown": Look("unknown", HATCH[Cause.UNKNOWN]),
-    "wait": Look("waited for other ranks", HATCH[Cause.STRAGGLER_WAIT]),
-    "transfer": Look("transfer", HATCH[Cause.EXPOSED_COMMUNICATION]),
+    "no_work": Look("no_work", HATCHES["warmup"]),
+    "unknown": Look("unknown", HATCHES["unknown"]),
+    "wait": Look("waited for other ranks", HATCHES["straggler_wait"]),
+    "transfer": Look("transfer", HATCHES["exposed_communication"]),
     "other": Look("other", Hatch("M1 1h2M5 5h2", *_GREY, 2)),
     "change": Look("change", _solid("#57606a", "#9aa4ae")),
     "gain": Look("gain", _solid("#00735c", "#35b597")),
-    "launch_starved": Look("launch_starved", HATCH[Cause.LAUNCH_STARVED]),
-    "host_sync": Look("host_sync", HATCH[Cause.HOST_SYNC]),
+    "launch_starved": Look("launch_starved", HATCHES["launch_starved"]),
+    "host_sync": Look("host_sync", HATCHES["host_sync"]),
 }
 HEAT: Final = ("#f3f6fa", "#d3e1f1", "#a8c6e5", "#78a7d6", "#4884c0", "#1f5fa0", "#0a3d75")
 DARK_HEAT: Final = ("#1c2128", "#1d3049", "#1f4570", "#2a5f9c", "#4380c4", "#74a8e0", "#b8d6f5")

@@ -8,11 +8,10 @@ A chunk shows as lines along the top of its boxes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from html import escape
-from typing import Final, NamedTuple
+from typing import Final
 
+from graphlink.hatches import HATCHES
 from graphlink.pipeline.records import Cause, Pass
 
 FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
@@ -28,35 +27,6 @@ FILL: Final = {Pass.F: "#0076cc", Pass.B: "#f5bf1e", Pass.I: "#c77398", Pass.W: 
 _DARK_TEXT: Final = 0.179  # luminance of a fill on which black and white text have the same contrast
 
 
-class Hatch(NamedTuple):
-    """A tile of 8 by 8: background and lines, on light and on dark pages."""
-
-    path: str
-    tint: str
-    line: str
-    dark_tint: str
-    dark_line: str
-    width: float = 1.2
-
-
-_SLASH: Final = "M-2 2l4-4M0 8l8-8M6 10l4-4"
-_BACK: Final = "M-2 6l4 4M0 0l8 8M6-2l4 4"
-HATCH: Final = {
-    Cause.WARMUP: Hatch(_SLASH, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
-    Cause.COOLDOWN: Hatch(_BACK, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
-    Cause.DEPENDENCY_STALL: Hatch(
-        "M-2 2l4-4M-2 6l8-8M-2 10l12-12M2 10l8-8M6 10l4-4", "#fbe9e7", "#b3261e", "#3a1714", "#ff8a80", 1.3
-    ),
-    Cause.EXPOSED_COMMUNICATION: Hatch("M0 2h8M0 6h8", "#efe7f7", "#5e3c99", "#271a3d", "#b79be6", 1.6),
-    Cause.STRAGGLER_WAIT: Hatch(_SLASH + _BACK, "#efe7f7", "#5e3c99", "#271a3d", "#b79be6"),
-    Cause.OPTIMIZER_SYNC: Hatch("M1 2h2M5 6h2", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 2),
-    Cause.LAUNCH_STARVED: Hatch("M2 0v8M6 0v8", "#f5ecdc", "#7a4f01", "#33270f", "#d9a441", 1.6),
-    Cause.HOST_SYNC: Hatch("M2 0v8M0 2h8", "#f5ecdc", "#7a4f01", "#33270f", "#d9a441"),
-    Cause.DATA_LOADING: Hatch("M0 2h4M4 6h4", "#ddf1ee", "#01665e", "#0f2f2c", "#5fc4b8", 3),
-    Cause.MEMORY_MANAGEMENT: Hatch("M0 4l2-3l4 6l2-3", "#ddf1ee", "#01665e", "#0f2f2c", "#5fc4b8", 1.4),
-    Cause.PROFILER_ARTEFACT: Hatch("M2 2l4 4M6 2l-4 4", "#ffffff", "#1b1f24", "#14171a", "#e6edf3", 1.2),
-    Cause.UNKNOWN: Hatch("", "#1b1f24", "#1b1f24", "#e6edf3", "#e6edf3"),
-}
 _PAGE: Final = {
     "": {"bg": "#ffffff", "ink": "#1b1f24", "dim": "#57606a", "lane": "#f6f8fa", "grid": "#d0d7de"},
     "dark": {"bg": "#14171a", "ink": "#e6edf3", "dim": "#9aa4ae", "lane": "#1a1e23", "grid": "#3d444d"},
@@ -103,7 +73,7 @@ def style(looks: Iterable[int]) -> str:
             ]
         else:
             number = look - FIRST_CAUSE
-            hatch = HATCH[Cause(number)]
+            hatch = HATCHES[Cause(number).name.lower()]
             rules += [f".c{number}{{fill:url(#h{number})}}", *_hatch_rules(number, hatch.tint, hatch.line)]
             dark += _hatch_rules(number, hatch.dark_tint, hatch.dark_line)
     sheet = "\n".join([*rules, f"@media(prefers-color-scheme:dark){{{''.join(dark)}}}"])
@@ -128,26 +98,13 @@ def _hatch_rules(number: int, tint: str, line: str) -> list[str]:
 
 
 def _pattern(number: int) -> str:
-    hatch = HATCH[Cause(number)]
+    hatch = HATCHES[Cause(number).name.lower()]
     lines = f'<path class="l{number}" stroke-width="{hatch.width}" d="{hatch.path}"/>' if hatch.path else ""
     return (
         f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{number}" width="8" '
         'height="8"/>'
         f"{lines}</pattern>"
     )
-
-
-_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
-
-
-def xml(text: str, most: int = 300) -> str:
-    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML
-    allows few and nobody sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""  # noqa: E501
-    if len(text) > most:
-        text = f"{text[: most - 60]} ... {text[-50:]}"
-    if _UNSAFE.search(text):
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return escape(text, quote=False).replace('"', "&quot;")
 
 
 def milliseconds(ns: int) -> str:

@@ -18,10 +18,11 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from graphlink import output_names
+from graphlink.hatches import xml
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
-from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
+from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style
 from graphlink.pipeline.panels import Marks, Panel, recorded
 from graphlink.pipeline.records import Cause, Pass, Ranges, RunPipeline
 from graphlink.records import time

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from graphlink import publish
-from graphlink.wings import Blocks, Columns, Field, Made, Wing
+from graphlink.engine.files import refuse_urls
+from graphlink.errors import UsageError
+from graphlink.wings import Blocks, Columns, Field, Made, Verb, Wing
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+
     from graphlink.graph_model import Graph
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
@@ -21,6 +24,17 @@ log: Final = logging.getLogger("graphlink")
 
 class _Pipeline(Wing):
     stored = ("stagerun:Staged", "records:StageRun", "rank_part:RankPipeline")
+
+    def check(self, options: Options) -> None:
+        if options.range_rules:
+            from graphlink.pipeline.rules import user_rules
+
+            user_rules(options.range_rules)
+
+    def is_log(self, path: Path) -> bool:
+        from graphlink.pipeline.paddle.names import is_worker_log
+
+        return is_worker_log(path)
 
     def of_graph(self, rank: GraphedRank) -> Made:
         from graphlink.pipeline.rules import user_rules
@@ -78,6 +92,7 @@ class _Pipeline(Wing):
         return not recordings.paddle_logs
 
     def write(self, part: Any, folder: Path) -> tuple[str, ...]:
+        from graphlink import publish
         from graphlink.pipeline import file, svg
 
         log.info("writing the pipeline")
@@ -112,6 +127,46 @@ class _Pipeline(Wing):
         from graphlink.pipeline.summary import pipeline_table
 
         return Blocks(behind=pipeline_table(summary.pipeline))
+
+    def verbs(self) -> Sequence[Verb]:
+        return (
+            Verb(
+                110,
+                "bubbles",
+                "DIR",
+                "print where the bubbles of a pipeline come from, and what another schedule would give",
+                "pipeline.verb_bubbles:bubbles",
+            ),
+        )
+
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
+        return [] if summary.pipeline is None else [(20, "bubbles {}")]
+
+    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
+        parser.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
+
+    def graph_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
+        parser.add_argument(
+            "--range-rule",
+            action="append",
+            default=[],
+            metavar="REGEX",
+            help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before "
+            "the known ones",
+        )
+
+    def refuse(self, arguments: Namespace) -> None:
+        logs = arguments.paddle_logs
+        refuse_urls([logs] if logs else [])
+        for name in ("linked", "range_rule"):
+            if logs is not None and getattr(arguments, name):
+                raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
+
+    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        return {"paddle_logs": arguments.paddle_logs}
+
+    def options_of(self, arguments: Namespace) -> Mapping[str, Any]:
+        return {"range_rules": tuple(arguments.range_rule)}
 
 
 WING = _Pipeline()

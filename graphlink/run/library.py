@@ -41,6 +41,7 @@ from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.link import linked
 from graphlink.run.options import Options, Recordings
+from graphlink.wings import node_operations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -310,7 +311,7 @@ class Run:
             raise bad_value("launch_us", launch_us, "a time in us")
         given = Changes() if what_if is None else load_changes(Path(what_if))
         changes = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
-        operations = operations_file.of_nodes(self.folder, files) if changes.of_operations else None
+        operations = node_operations(self.folder, files) if changes.of_operations else None
         return report(files, machine, load_groups(self.folder), changes, operations=operations, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:

@@ -225,7 +225,6 @@ def _write(
                 "recorded",
             )
         return Made(_summarised(result, options, warnings, folder, recorded))
-    from graphlink.run.compare import compare
     from graphlink.run.ranks import good, join_ranks, rank_jobs
 
     with session(runs_on):
@@ -239,11 +238,12 @@ def _write(
         beside = standins.graphs(
             [name for name in recordings.folders if not _same_folder(name, out.name)]
         )  # not with outputs of our own
-    compared, others = compare(
-        beside, {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks}
-    )
+    own = {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks}
+    compared = [hooks.of_graphs(beside, own) for _, hooks in each()]
+    others = [text for made in compared for text in made.warnings]
+    fields = {name: value for made in compared for name, value in (made.part or {}).items()}
     assert result.run is not None
-    result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
+    result = replace(result, run=msgspec.structs.replace(result.run, **fields))
     whole = _summarised(
         result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, recorded
     )

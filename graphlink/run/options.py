@@ -13,9 +13,9 @@ from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.linking.step_cut import parse_steps
-from graphlink.pipeline.rules import user_rules
 from graphlink.read.nsys.numbering import Numbering
 from graphlink.records import Short
+from graphlink.wings import each
 
 _WORDS: Final = {
     "target": ("astra-sim", "chakra"),
@@ -229,7 +229,8 @@ class Options(Short):
                 raise bad_value(field_name, getattr(self, field_name), allowed)
         parse_steps(self.step)
         _ = self.build  # refuses what it must
-        user_rules(rules)
+        for _, hooks in each():
+            hooks.check(self)
 
     @property
     def build(self) -> BuildOptions:

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from graphlink.cli import schedules
-from graphlink.cli.bubbles import what_if
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
+from graphlink.pipeline import what_if_schedule as schedules
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
 from graphlink.pipeline.theory import PlayedSchedule
+from graphlink.pipeline.verb_bubbles import what_if
 from tests.cli.conftest import Ran
 from tests.pipeline.made import even_times
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.diff.compare import compare
-from graphlink.page.diff_page import diff_page
+from graphlink.diff.page import diff_page
 from graphlink.page.render import html
 from tests.cli.conftest import Ran
 

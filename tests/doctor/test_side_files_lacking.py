@@ -13,8 +13,9 @@ from graphlink.doctor.given import Given
 from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
 from graphlink.nccl.read.read import read_dump
+from graphlink.nccl.side_files import pair
 from graphlink.run.discover.inputs import of_folders
-from graphlink.run.discover.side_files import heads_of, pair
+from graphlink.run.discover.pairing import side_files
 from tests.simulator import ClusterTraining, cluster_run
 from tests.simulator.nccl import write_nccl
 from tests.simulator.nccl_records import NcclProfile
@@ -177,7 +178,7 @@ def test_ops_without_a_call_are_counted_over_ranks(tmp_path: Path) -> None:
     run = cluster_run(ClusterTraining(data=2, tensor=2, steps=4, layers=1))
     run.write(tmp_path, et=True)
     write_nccl(run, tmp_path, NcclProfile(kind="plugin", last=4, kernel_channels=True))
-    heads = heads_of(sorted(tmp_path.glob("*.json")))
+    heads = side_files(sorted(tmp_path.glob("*.json")))
     ranks = pair(heads, [], of_folders([str(tmp_path)], None).ranks).ranks
     found = {
         f.name: f

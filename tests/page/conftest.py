@@ -11,8 +11,8 @@ import pytest
 
 import graphlink
 from graphlink.cli import main
+from graphlink.diff.page import diff_page
 from graphlink.diff.records import DiffReport
-from graphlink.page.diff_page import diff_page
 from graphlink.page.parts import Page
 from graphlink.page.render import html
 from tests.logs.megatron_variants import BLOCK, THREE

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from graphlink.diff.page_matched import MOST_ROWS
 from graphlink.diff.table import diff_table
 from graphlink.page import words
 from graphlink.page.parts import Bars, Dots, Table, flat
-from graphlink.page.sections.matched import MOST_ROWS
 from graphlink.records import plain
 from tests.page.conftest import Compared
 from tests.page.diffs import DIFFS

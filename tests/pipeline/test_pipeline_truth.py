@@ -25,7 +25,7 @@ def analysed(true: PipelineRun, **written: Any) -> RunPipeline:
         ready = [
             job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder, **written)
         ]
-    found = analyse([r.staged.run for r in ready])
+    found = analyse([r.parts["pipeline"].run for r in ready])
     assert found is not None, [r.warnings for r in ready]
     return found
 
@@ -172,7 +172,7 @@ def test_a_split_backward_without_names_is_not_guessed() -> None:
     true = pipeline_run(PipelineTraining("ZB-H1", names="none", transfer_ns=100_000, visible=True))
     with tempfile.TemporaryDirectory() as folder:
         ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
-    assert analyse([r.staged.run for r in ready]) is None
+    assert analyse([r.parts["pipeline"].run for r in ready]) is None
     assert any("could not be inferred" in w for r in ready for w in r.warnings)
 
 
@@ -200,15 +200,15 @@ def test_forward_and_backward_of_any_training_are_no_pipeline() -> None:
     true = pipeline_run(PipelineTraining("1F1B", names="deepspeed"))  # transfers that nothing shows
     with tempfile.TemporaryDirectory() as folder:
         ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
-    assert all(r.staged.run is not None for r in ready)
-    assert analyse([r.staged.run for r in ready]) is None
+    assert all(r.parts["pipeline"].run is not None for r in ready)
+    assert analyse([r.parts["pipeline"].run for r in ready]) is None
 
 
 def test_interleaved_stages_without_names_are_not_guessed() -> None:
     true = pipeline_run(PipelineTraining("interleaved", chunks=2, names="none", transfer_ns=100_000, visible=True))
     with tempfile.TemporaryDirectory() as folder:
         ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
-    assert analyse([r.staged.run for r in ready]) is None
+    assert analyse([r.parts["pipeline"].run for r in ready]) is None
     assert any("more than the ones before and after" in w or "fit no" in w for r in ready for w in r.warnings)
 
 

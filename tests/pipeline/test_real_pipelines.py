@@ -20,7 +20,7 @@ def pipeline(name: str) -> RunPipeline:
     runs = []
     for rank in range(4):
         inputs = job.Inputs(kineto=TRACES / name / f"kineto_{rank}.json.gz", et=TRACES / name / f"et_{rank}.json.gz")
-        staged = job.prepare(inputs, job.Options(sync="cuda")).staged
+        staged = job.prepare(inputs, job.Options(sync="cuda")).parts["pipeline"]
         assert staged.run is not None
         runs.append(staged.run)
     found = analyse(runs)
@@ -93,6 +93,6 @@ def test_of_a_pipeline_the_parts_of_theory_add_up() -> None:
 )
 def test_a_run_that_is_no_pipeline_has_none(name: str) -> None:
     files = sorted(TRACES.parent.glob(f"{name}.json*"))
-    staged = job.prepare(job.Inputs(kineto=files[0]), job.Options(sync="cuda")).staged
+    staged = job.prepare(job.Inputs(kineto=files[0]), job.Options(sync="cuda")).parts["pipeline"]
     assert staged.run is None
     assert np.all(staged.of_device == -1)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from graphlink.cli.schedules import offer
 from graphlink.pipeline.file import Bubbles, blocks
 from graphlink.pipeline.records import StepTime
+from graphlink.pipeline.what_if_schedule import offer
 from tests.pipeline.test_pipeline_truth import analysed
 from tests.simulator.pipeline_losses import Loss, Place
 from tests.simulator.pipelines import PipelineTraining, pipeline_run

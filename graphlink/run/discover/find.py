@@ -18,10 +18,10 @@ from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
 from graphlink.run.discover.names import natural_order, placed_ranks, places
 from graphlink.run.discover.pairing import Discovered
-from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import naming_urls
 from graphlink.run.options import Inputs, Recordings
+from graphlink.wings import each
 
 if TYPE_CHECKING:
     from graphlink.read.nsys.places import Contents
@@ -86,11 +86,8 @@ def _found(recordings: Recordings, *, one: bool) -> Discovered:
     else:
         found = of_files(recordings.kineto, recordings.et, rank, same_run=recordings.same_run)
     if found.ranks:
-        names = unfold(recordings.nccl)
-        dumps = given(names)
-        inside = [dump for dump in dumps if dump.path not in names]  # of folders: like those that are found
-        paired = pair((*found.dumps, *inside), [dump for dump in dumps if dump.path in names], found.ranks)
-        found = replace(found, ranks=paired.ranks, missing=(*found.missing, *paired.missing))
+        for _, hooks in each():
+            found = hooks.paired(found, recordings)
     if of_several and recordings.rank is not None and not found.exports:
         found = _only(found, recordings.rank)
     return found

@@ -14,17 +14,15 @@ from typing import Final
 import msgspec
 
 from graphlink.errors import InputError, UsageError
-from graphlink.nccl.read.names import is_named_so
-from graphlink.nccl.read.records import DumpHead
-from graphlink.pipeline.paddle.names import is_worker_log
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
-from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world
-from graphlink.run.discover.side_files import heads_of, may_be_side_file
-from graphlink.run.job import Inputs, rank_of
+from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files
+from graphlink.run.job import rank_of
+from graphlink.run.options import Inputs
+from graphlink.wings import SideFile, any_of, side_file
 
 log: Final = logging.getLogger("graphlink")
 
@@ -39,7 +37,7 @@ class _Folder(msgspec.Struct, frozen=True):
     hosts: tuple[Head, ...]
     databases: tuple[Path, ...]
     logs: tuple[Path, ...]
-    dumps: tuple[DumpHead, ...]
+    dumps: tuple[SideFile, ...]
     strange: tuple[Path, ...]  # named as recordings are, and none
     foreign: tuple[Path, ...]  # named as recordings of other tools are, or JSON that holds none
 
@@ -129,7 +127,10 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
 def is_looked_into(name: str) -> bool:
     """Tell whether a file of that name in a folder may be a recording of any kind."""
     return not name.startswith(".") and (
-        is_trace_name(name) or _SQLITE.search(name) is not None or is_worker_log(Path(name)) or may_be_side_file(name)
+        is_trace_name(name)
+        or _SQLITE.search(name) is not None
+        or any_of("is_log", Path(name))
+        or any_of("may_be_side_file", name)
     )
 
 
@@ -149,19 +150,17 @@ def _matches(name: str) -> list[Path]:
     return [Path(match) for match in found]
 
 
-def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead]]:
+def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[SideFile]]:
     """Return Kineto traces, execution traces and nsys exports by the names of their kinds, recognised by content, and
     the side files.
 
     Raises:
         InputError: one is no recording.
     """
-    from graphlink.nccl.read.read import read_dump_head
-
     of_kind: dict[str, list[Path]] = {kind.name: [] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS)}
-    dumps: list[DumpHead] = []
+    dumps: list[SideFile] = []
     for path in paths:
-        head = read_dump_head(path)
+        head = side_file(path)
         if head is not None:
             dumps.append(head)
             continue
@@ -176,7 +175,7 @@ def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead
                 "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
                 path=path,
                 todo=logs
-                if is_worker_log(path)
+                if any_of("is_log", path)
                 else "give what a profiler wrote; graphlink doctor --env tells what it would write",
             )
         of_kind[kind].append(path)
@@ -234,11 +233,21 @@ def _contents(paths: Sequence[Path]) -> list[_Folder]:
 def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     """Read the headers in all of them together: there may be many folders of one file."""
     files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
-    named = [file for inner in files.values() for file in inner if is_trace_name(file.name) and not is_named_so(file)]
+    named = [
+        file
+        for inner in files.values()
+        for file in inner
+        if is_trace_name(file.name) and not any_of("is_named_as_side_file", file)
+    ]
     heads = {head.path: head for head in read_heads(named)}
     known = {head.path for head in heads.values() if head.kind is not None}
-    unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and file not in known]
-    dumps = {head.path: head for head in heads_of(unknown)}
+    unknown = [
+        file
+        for inner in files.values()
+        for file in inner
+        if any_of("may_be_side_file", file.name) and file not in known
+    ]
+    dumps = {head.path: head for head in side_files(unknown)}
     return [
         _folder(
             path,
@@ -250,7 +259,7 @@ def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     ]
 
 
-def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[DumpHead]) -> _Folder:
+def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[SideFile]) -> _Folder:
     side_files, own = {dump.path for dump in dumps}, own_outputs(path)
     strange = [
         head.path
@@ -265,11 +274,17 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
         devices=tuple(head for head in heads if head.kind == kinds.KINETO.name),
         hosts=tuple(head for head in heads if head.kind == kinds.ET.name),
         databases=tuple(file for file in files if _SQLITE.search(file.name)),
-        logs=tuple(file for file in files if is_worker_log(file)),
+        logs=tuple(file for file in files if any_of("is_log", file)),
         dumps=tuple(dumps),
         strange=(
             *strange,
-            *(file for file in files if is_named_so(file) and may_be_side_file(file.name) and file not in side_files),
+            *(
+                file
+                for file in files
+                if any_of("is_named_as_side_file", file)
+                and any_of("may_be_side_file", file.name)
+                and file not in side_files
+            ),
         ),
         foreign=tuple(
             file

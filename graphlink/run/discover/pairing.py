@@ -17,12 +17,12 @@ from typing import Final, Literal
 import msgspec
 
 from graphlink.errors import InputError, UsageError
-from graphlink.nccl.read.records import DumpHead
 from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.source import open_source
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places
 from graphlink.run.discover.same_rank import of_other_runs, refuse_copies, refuse_same_rank
-from graphlink.run.job import Inputs
+from graphlink.run.options import Inputs
+from graphlink.wings import SideFile, side_file
 
 _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3
@@ -44,7 +44,7 @@ class Discovered:
     exports: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    dumps: tuple[DumpHead, ...] = ()
+    dumps: tuple[SideFile, ...] = ()
 
 
 class _Ranked(msgspec.Struct, frozen=True):
@@ -88,6 +88,17 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
     )
     missing = (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices))
     return Discovered(ranks, warnings=warnings, missing=missing)
+
+
+def side_files(paths: Sequence[Path]) -> list[SideFile]:
+    """Read the heads of those that are side files; of what cannot be read in a folder that is not known."""
+
+    def head_of(path: Path) -> SideFile | None:
+        with contextlib.suppress(InputError):
+            return side_file(path)
+        return None
+
+    return [head for head in at_once(head_of, paths) if head is not None]
 
 
 def refuse_world(head: Head, rank: int | None) -> None:

@@ -20,12 +20,13 @@ from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
 from graphlink.run.discover.inputs import is_looked_into, unfold
 from graphlink.run.discover.pairing import Discovered
-from graphlink.run.discover.side_files import may_be_side_file
 from graphlink.run.fetch import with_urls
 from graphlink.run.options import Recordings
+from graphlink.wings import any_of
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
 LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` reads, packed or not
+MOST_GRAPHS: Final = 64  # of others that are read
 
 
 class Standins:
@@ -85,12 +86,10 @@ class Standins:
 
     def graphs(self, names: Sequence[str]) -> list[Path]:
         """Find Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
-        from graphlink.run.compare import MOST
-
         for url in self._folders(names):
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
-            for graph in files.found(f"{url}/*.et")[:MOST] if not files.is_file(url) else ():
+            for graph in files.found(f"{url}/*.et")[:MOST_GRAPHS] if not files.is_file(url) else ():
                 files.fetch(graph.name, local)
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
 
@@ -149,7 +148,7 @@ def _recordings(url: str) -> list[files.FileState]:
 
 def _side_files(name: str) -> list[files.FileState]:
     if files.is_pattern(name) or files.is_folder(name):
-        return [one for one in files.found(name) if may_be_side_file(one.name.rpartition("/")[2])]
+        return [one for one in files.found(name) if any_of("may_be_side_file", one.name.rpartition("/")[2])]
     return [files.remote(name)]
 
 

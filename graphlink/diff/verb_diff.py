@@ -51,7 +51,7 @@ def diff(arguments: argparse.Namespace) -> int:
     )
     lines = list[str]()
     if arguments.out is not None:
-        from graphlink.page.diff_page import diff_page
+        from graphlink.diff.page import diff_page
         from graphlink.page.render import html
 
         data = html(diff_page(report)).encode()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from graphlink.diff.changes import WORDS
+from graphlink.diff.page_changes import causes, effects
+from graphlink.diff.page_matched import communication, operations, path, pipeline
+from graphlink.diff.page_split import split
 from graphlink.diff.records import DiffReport, Side
 from graphlink.diff.table import NOTHING_LEFT, PER, headline, one_end, side_line
 from graphlink.page.parts import Cell, Column, DotRow, Dots, Figure, Page, Part, Row, Section, Sentence, Table, Words
-from graphlink.page.sections.changes import causes, effects
-from graphlink.page.sections.matched import communication, operations, path, pipeline
-from graphlink.page.sections.split import split
 from graphlink.page.words import meanings, name, signed, time_cell, time_figure
 from graphlink.records import counted, shortened
 

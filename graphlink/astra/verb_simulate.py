@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from graphlink.cli.astra import TOPOLOGIES
+from graphlink.astra.verb_astra import TOPOLOGIES
 from graphlink.cli.numbers import at_least_one, between
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError

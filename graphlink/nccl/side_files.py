@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 from graphlink.errors import InputError
+from graphlink.nccl.read.read import read_dump_head
 from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads
@@ -18,28 +17,9 @@ from graphlink.read.looks import looks_like
 from graphlink.read.nccl_kinds import read_kind
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import told_rank
-from graphlink.run.discover.pairing import Discovered, few
-from graphlink.run.job import Inputs
-
-_SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
-
-
-def may_be_side_file(name: str) -> bool:
-    """Tell whether a file of that name in a folder is looked into: the Flight Recorder's have no suffix."""
-    return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
-
-
-def heads_of(paths: Sequence[Path]) -> list[DumpHead]:
-    """Read the headers of those that are side files; of what cannot be read in a folder that is not known."""
-
-    from graphlink.nccl.read.read import read_dump_head
-
-    def head_of(path: Path) -> DumpHead | None:
-        with contextlib.suppress(InputError):
-            return read_dump_head(path)
-        return None
-
-    return [head for head in at_once(head_of, paths) if head is not None]
+from graphlink.run.discover.pairing import Discovered, few, side_files
+from graphlink.run.options import Inputs
+from graphlink.wings import any_of
 
 
 def given(paths: Iterable[Path]) -> list[DumpHead]:
@@ -51,8 +31,6 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
     named = list(paths)
     if not named:
         return []
-    from graphlink.nccl.read.read import read_dump_head
-
     files = [path for path in named if not path.is_dir()]
     pipe = next((path for path in files if path.exists() and not path.is_file()), None)
     if pipe is not None:
@@ -64,7 +42,7 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
     head_of = dict(zip(files, at_once(read_dump_head, files), strict=True))
     out: dict[Path, DumpHead] = {}
     for path in named:
-        found = [head_of[path]] if path in head_of else heads_of(sorted(_inside(path)))
+        found: list[Any] = [head_of[path]] if path in head_of else side_files(sorted(_inside(path)))
         heads = [head for head in found if head is not None]
         if not heads:
             raise _none(path)
@@ -74,12 +52,25 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
 
 def _inside(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if path.is_file() and may_be_side_file(path.name)]
+        return [path for path in folder.iterdir() if path.is_file() and any_of("may_be_side_file", path.name)]
     except OSError as problem:
         raise unreadable(folder, problem) from None
 
 
-def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Discovered:
+def paired(found: Discovered, names: Sequence[Path]) -> Discovered:
+    """Return what was found with the side files of each rank: those among it, and those that ``names`` name.
+
+    Raises:
+        InputError: a file is no side file, or a folder holds none.
+    """
+    dumps = given(names)
+    inside = [dump for dump in dumps if dump.path not in names]  # of folders: like those that are found
+    named = [dump for dump in dumps if dump.path in names]
+    both = pair((*found.dumps, *inside), named, found.ranks)
+    return replace(found, ranks=both.ranks, missing=(*found.missing, *both.missing))
+
+
+def pair(found: Sequence[Any], named: Sequence[Any], ranks: Sequence[Inputs]) -> Discovered:
     """Pair ``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and
     communicators of files.
     """

@@ -93,9 +93,9 @@ def bubbles(arguments: argparse.Namespace) -> int:
     """
     from msgspec import structs
 
-    from graphlink.cli import schedules
     from graphlink.pipeline import file as file_of
     from graphlink.pipeline import graphs
+    from graphlink.pipeline import what_if_schedule as schedules
 
     _check(arguments)
     folder = run_folder(arguments.what)

@@ -18,9 +18,9 @@ from graphlink.graph_model import Graph, NodeType
 from graphlink.ranks.summary import Compared
 from graphlink.replay.ideal import error_pct, play_ideal
 from graphlink.replay.workload import workload
+from graphlink.run.discover.standins import MOST_GRAPHS
 
 log: Final = logging.getLogger("graphlink")
-MOST: Final = 64  # files that are read
 
 
 def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compared], list[str]]:
@@ -28,7 +28,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
     ranks or no graphs.
     """
     out, warnings = [], []
-    for path in found[:MOST]:
+    for path in found[:MOST_GRAPHS]:
         file = Judged.of(path)
         if file.rank is None or file.rank not in own:
             warnings.append(f"{path} is left aside: a Chakra graph of no rank of this run")
@@ -38,9 +38,10 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
             out.append(_compared(path, file.rank, read_et(path), read_et(own[file.rank])))
         except InputError as problem:
             warnings.append(f"{path} is left aside: {problem.what}")
-    if len(found) > MOST:
+    if len(found) > MOST_GRAPHS:
         warnings.append(
-            f"{len(found) - MOST} more Chakra graphs beside the recordings are left aside, as {found[MOST]}"
+            f"{len(found) - MOST_GRAPHS} more Chakra graphs beside the recordings are left aside, as "
+            f"{found[MOST_GRAPHS]}"
         )
     return out, warnings
 

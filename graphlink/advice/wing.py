@@ -1,0 +1,27 @@
+"""Advice: what to change in a run, with the gain that a replay computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from graphlink.wings import Verb, Wing
+
+
+class _Advice(Wing):
+    def verbs(self) -> Sequence[Verb]:
+        return (
+            Verb(
+                70,
+                "advice",
+                "DIR",
+                "print what would make a run end earlier, with the gain that a replay computes",
+                "advice.verb_advice:advice",
+            ),
+        )
+
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
+        return [(40, "advice {}")]
+
+
+WING = _Advice()

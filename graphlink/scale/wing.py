@@ -1,0 +1,35 @@
+"""Graphs of more ranks than were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphlink.wings import Shown, Verb, Wing
+
+
+class _Scale(Wing):
+    def shown(self, folder: Path, name: str) -> Shown | None:
+        from graphlink.output_names import SUMMARY
+        from graphlink.read.document import is_made
+
+        if not is_made(folder / SUMMARY):
+            return None
+        from graphlink.scale.records import load, table
+
+        made = load(folder / SUMMARY)
+        return Shown(made, table(made, name))
+
+    def verbs(self) -> Sequence[Verb]:
+        return (
+            Verb(
+                160,
+                "scale",
+                "DIR",
+                "make graphs of more ranks from those that were recorded, and predict their time",
+                "scale.verb_scale:scale",
+            ),
+        )
+
+
+WING = _Scale()
