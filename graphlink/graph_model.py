@@ -11,7 +11,7 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, U32, U64, Bool
+from graphlink.model import I32, I64, NOWHERE, U8, U32, U64, Bool, Linked
 from graphlink.records import Short
 
 PART = " (cont.)"  # ends the name of a HOST_PART
@@ -225,19 +225,21 @@ HAS = {
 class NodeRows(Short):
     """What a graph has that was built from a recording and no other: the row of each node, and who found each edge.
 
-    ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and HOST_COMM, calls
-    for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
+    ``row`` points into the table of ``linked`` that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
+    HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
     """
 
     kind: U8  # NodeKind
     row: I32
     found_by: U8  # by edge: FoundBy bits of sync and event edges; 0 else
     sync_calls: SyncCalls
+    linked: Linked
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Graph(Short):
-    """The dependency graph of a rank, just built or read from a ``.et``; the file holds all of it but ``rows``.
+    """The dependency graph of a rank: built from a recording, read from a ``.et``, or computed, which has neither
+    ``rows`` nor ``read``. The file holds all of it but which ``rows`` its nodes are.
 
     Node columns have one entry per node. Nodes that were built stand in id order (start order, ids are positions) and
     every edge runs from a lower to a higher node; those of a file stand in its order, where cycles are possible. Edges
@@ -279,7 +281,7 @@ class Graph(Short):
     @property
     def _rows(self) -> NodeRows:
         if self.rows is None:
-            raise ValueError("a graph that was read from a file has no rows of a recording")
+            raise ValueError("a graph that was read from a file or computed has no rows of a recording")
         return self.rows
 
     @property
@@ -308,6 +310,11 @@ class Graph(Short):
     def sync_calls(self) -> SyncCalls:
         """Return the calls behind the ``sync`` edges of a built graph."""
         return self._rows.sync_calls
+
+    @property
+    def linked(self) -> Linked:
+        """Return the recording that a graph was built from."""
+        return self._rows.linked
 
     @property
     def epoch_ns(self) -> int:

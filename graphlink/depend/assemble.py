@@ -95,7 +95,11 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
         rows=NodeRows(
-            kind, row, edges.found_by[by_target], _numbered(_sync_calls(x), new, source[is_sync], target[is_sync])
+            kind=kind,
+            row=row,
+            found_by=edges.found_by[by_target],
+            sync_calls=_numbered(_sync_calls(x), new, source[is_sync], target[is_sync]),
+            linked=linked,
         ),
     )
 

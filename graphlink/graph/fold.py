@@ -155,7 +155,11 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         source=joined.source[by_target].astype(np.int32),
         edge_kind=joined.kind[by_target],
         rows=NodeRows(
-            graph.kind[order], graph.row[order], joined.found_by[by_target], _sync_calls(graph.sync_calls, new)
+            kind=graph.kind[order],
+            row=graph.row[order],
+            found_by=joined.found_by[by_target],
+            sync_calls=_sync_calls(graph.sync_calls, new),
+            linked=graph.linked,
         ),
     )
 

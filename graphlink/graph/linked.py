@@ -72,8 +72,8 @@ class Merged:
     numbers. Linear.
     """
 
-    def __init__(self, graph: Graph, linked: Linked, comm: Communication) -> None:
-        self.linked, self.et = linked, _et(linked)
+    def __init__(self, graph: Graph, comm: Communication) -> None:
+        self.linked, self.et = graph.linked, _et(graph.linked)
         self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
         self.awaited: dict[int, list[int]] = defaultdict(
             list
@@ -94,8 +94,8 @@ class Merged:
             for device in self.device_rows.get(row, ()):
                 self.last += 1
                 self.device_id[device] = self.last
-        self.host_rows = _host_row_of_et(linked)
-        self.own_ns = _own_ns(linked)
+        self.host_rows = _host_row_of_et(self.linked)
+        self.own_ns = _own_ns(self.linked)
         named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
         self.group_names = {
             row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)
@@ -114,7 +114,7 @@ class Merged:
 
     def _join(self, graph: Graph) -> None:
         ops = graph.kind == NodeKind.DEVICE_OP
-        et_row = et_rows(graph, self.linked)
+        et_row = et_rows(graph)
         callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
         for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
             if host != NOWHERE:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
-from graphlink.model import I64, NOWHERE, Bool, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import codes, distinct, spread
 
 BLOCK: Final = 4_096  # nodes encoded at a time
@@ -33,15 +33,20 @@ def type_name(node_type: int) -> str:
     return str(pb.NodeType.Name(node_type)) if node_type in pb.NodeType.values() else f"type {node_type}"
 
 
-def write_et(out: BinaryIO, graph: Graph, linked: Linked) -> int:
-    """Write the whole ``.et`` to ``out``, a block of nodes at a time, and return the number of bytes written.
+def write_et(out: BinaryIO, graph: Graph) -> int:
+    """Write the whole ``.et`` of a graph that was built or computed, a block of nodes at a time, and return the number
+    of bytes written.
 
-    ``linked`` is what the graph was built from: shapes, types and schemas of ops, and what the ET says of them. The
-    columns of ``graph`` are written as attributes of their names, in their order, integers before those of
-    communication and texts behind.
+    The rows of a built graph give shapes, types and schemas of ops, and what the ET says of them. The ``columns`` are
+    written as attributes of their names, in their order, integers before those of communication and texts behind.
+
+    Raises:
+        ValueError: the graph was read from a file, which has more of its nodes than the graph.
     """
+    if graph.read is not None:
+        raise ValueError("a graph that was read from a file cannot be written: it does not have all that the file has")
     size = out.write(attr.framed([global_metadata(graph.metadata)]))
-    for block in node_blocks(graph, linked):
+    for block in node_blocks(graph):
         size += out.write(attr.framed(block))
     return size
 
@@ -65,11 +70,10 @@ def global_metadata(told: Metadata) -> bytes:
     return attr.serialised(pb.GlobalMetadata(version=told.version, attr=attributes))
 
 
-def node_blocks(graph: Graph, linked: Linked) -> Iterator[list[bytes]]:
+def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
-    ios, schemas = _host_texts(linked)
-    text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
-    calls, of_few, columns = _sync_calls(graph, linked), comm_bytes(graph), _int_columns(graph, linked)
+    ios, schemas, text_row = _host_texts(graph)
+    calls, of_few, columns = _sync_calls(graph), comm_bytes(graph), _int_columns(graph)
     for node, text in _text_columns(graph).items():
         of_few[node] = of_few.get(node, b"") + text
     calling, few = sorted(calls), sorted(of_few)
@@ -130,9 +134,13 @@ def tail(host: bool, kinds: bytes) -> bytes:
     return attr.attribute("is_cpu_op", bool_val=host) + attr.texts("dep_kinds", [KINDS[k] for k in kinds])
 
 
-def _host_texts(linked: Linked) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+def _host_texts(graph: Graph) -> tuple[NDArray[np.object_], NDArray[np.object_], I32]:
     """Encode inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the
-    last entry is of no row."""
+    last entry is of no row. The third column is the row of each node, ``NOWHERE`` where it has no such texts."""
+    if graph.rows is None:
+        nothing = np.array([b""], object)
+        return nothing, nothing, np.full(len(graph.name), NOWHERE, np.int32)
+    linked = graph.linked
     host, et = linked.trace.host, linked.et
     of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
     columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
@@ -145,8 +153,9 @@ def _host_texts(linked: Linked) -> tuple[NDArray[np.object_], NDArray[np.object_
             known[which] = len(texts)
             texts.append(_encode_texts([strings[k] for k in which]))
         codes.append(known[which])
-    ios, schemas = (np.array(of, object)[[*codes, 0]] for of in zip(*texts, strict=True))
-    return ios, schemas
+    ios, schemas = (np.array(column, object)[[*codes, 0]] for column in zip(*texts, strict=True))
+    whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC))
+    return ios, schemas, np.where(whole, graph.row, np.int32(NOWHERE))
 
 
 def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
@@ -158,13 +167,17 @@ def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
     return io, attr.text("op_schema", words[4])
 
 
-def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
+def _int_columns(graph: Graph) -> list[attr.IntColumn]:
     """Return the ``int64_val`` attributes of CONTRACT.md, but those of communication."""
-    host, kind = graph.host, graph.kind
-    device_op = kind == NodeKind.DEVICE_OP
-    op_row, clocks = np.where(device_op, graph.row, NOWHERE), linked.trace.clocks
-    correlation = np.append(linked.trace.device.correlation, 0)[op_row]
-    clock_ns = np.zeros(len(kind), np.int64) if clocks is None else np.append(clocks.offset_ns, 0)[op_row]
+    host = graph.host
+    device_op = ~host
+    correlation = clock_ns = np.zeros(len(host), np.int64)
+    if graph.rows is not None:
+        trace, device_op = graph.linked.trace, graph.kind == NodeKind.DEVICE_OP
+        op_row = np.where(device_op, graph.row, NOWHERE)
+        correlation = np.append(trace.device.correlation, 0)[op_row]
+        if trace.clocks is not None:
+            clock_ns = np.append(trace.clocks.offset_ns, 0)[op_row]
     return [
         ("start_ns", graph.start_ns, None),
         ("end_ns", graph.end_ns, None),
@@ -180,22 +193,22 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         ("start_delay_ns", graph.start_delay_ns, ~host),
         ("launch_latency_ns", graph.launch_latency_ns, ~host),
         ("overlap_ns", graph.overlap_ns, ~host),
-        *_et_columns(graph, linked),
+        *_et_columns(graph),
     ]
 
 
-def et_rows(graph: Graph, linked: Linked) -> I64:
+def et_rows(graph: Graph) -> I64:
     """Return the ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
     of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
-    return spread(len(graph.kind), of_row, linked.match.et[graph.row[of_row]])
+    return spread(len(graph.kind), of_row, graph.linked.match.et[graph.row[of_row]])
 
 
-def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
-    """Return what the ET knows of matched host ops; the parts of an op share its ``rf_id`` only."""
-    et = linked.et
+def _et_columns(graph: Graph) -> Iterable[attr.IntColumn]:
+    """Yield what the ET knows of matched host ops; the parts of an op share its ``rf_id`` only."""
+    et = None if graph.rows is None else graph.linked.et
     if et is None:
         return
-    et_row = et_rows(graph, linked)
+    et_row = et_rows(graph)
     matched = et_row != NOWHERE
     whole: Bool = matched & (graph.kind != NodeKind.HOST_PART)
 
@@ -232,13 +245,15 @@ def _text_columns(graph: Graph) -> dict[int, bytes]:
     return out
 
 
-def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
+def _sync_calls(graph: Graph) -> dict[int, bytes]:
     """Return ``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel
     to ``data_deps``.
     """
-    told, names, strings = graph.sync_calls, linked.trace.calls.name, linked.trace.strings
+    if graph.rows is None:
+        return {}
+    calls, names, strings = graph.sync_calls, graph.linked.trace.calls.name, graph.linked.trace.strings
     of_node: dict[int, dict[int, dict[str, None]]] = {}
-    for source, node, name in zip(told.source.tolist(), told.target.tolist(), names[told.call].tolist(), strict=True):
+    for source, node, name in zip(*(c.tolist() for c in (calls.source, calls.target, names[calls.call])), strict=True):
         of_node.setdefault(node, {}).setdefault(source, {})[strings[name]] = None
     out = {}
     for node, by_source in of_node.items():

@@ -13,41 +13,17 @@ gives it that time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 
 from graphlink import output_names
 from graphlink.errors import OutputError
 from graphlink.graph.write_et import write_et
-from graphlink.graph_model import (
-    SCHEMA_VERSION,
-    Column,
-    EdgeKind,
-    Graph,
-    Metadata,
-    NodeKind,
-    NodeRows,
-    NodeType,
-    SyncCalls,
-)
-from graphlink.model import (
-    I64,
-    NOWHERE,
-    CallRows,
-    CommTable,
-    DeviceRows,
-    EventRows,
-    FlowRows,
-    HostMatch,
-    HostRows,
-    Linked,
-    OverheadRows,
-    SyncRows,
-    Trace,
-)
+from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeType
+from graphlink.model import I64, NOWHERE
 from graphlink.pairs import numbered_texts
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
@@ -62,7 +38,6 @@ _TYPE: Final = np.array([NodeType.COMM_RECV, NodeType.COMP, NodeType.COMM_SEND, 
 _PHASES: Final = ("forward", "backward", "input gradient", "weight gradient")  # by ``Pass``
 _MAIN_THREAD: Final = 1
 _BYTES_PER_NS: Final = 50
-_Rows = TypeVar("_Rows", bound=Any)  # a dataclass of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +81,7 @@ def write(folder: Path, orders: Sequence[Order], timed: Timed, times: ActionTime
             for rank, graph in enumerate(graphs(orders, timed, times)):
                 names.append(output_names.graph(PREFIX, rank))
                 with writing(publication.beside / names[-1]) as out:
-                    write_et(out, graph, UNRECORDED)
+                    write_et(out, graph)
             publication.publish()
     except OutputError as problem:
         raise OutputError(problem.what, path=problem.path, todo="make room, or name another folder with --et") from None
@@ -213,7 +188,6 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
     host = nodes.sort == _END
     names = (_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True))
     name, strings = numbered_texts(["", *names])
-    nothing = np.zeros(0, np.int32)
     return Graph(
         metadata=metadata,
         strings=strings,
@@ -237,12 +211,6 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
         source=source.astype(np.int32),
         edge_kind=kind.astype(np.uint8),
         columns=_columns(metadata.world_size or 1, order, nodes, messages),
-        rows=NodeRows(
-            kind=np.where(host, NodeKind.END, NodeKind.DEVICE_OP).astype(np.uint8),
-            row=np.full(count, NOWHERE, np.int32),
-            found_by=np.zeros(len(source), np.uint8),
-            sync_calls=SyncCalls(nothing, nothing, nothing),
-        ),
     )
 
 
@@ -269,43 +237,3 @@ def _columns(ranks: int, order: Order, nodes: _Nodes, messages: _Messages) -> di
         "comm_dst": Column.of(sends, messages.receiver[nodes.at[sends]]),
         "comm_tag": Column.of(both, messages.tag[message]),
     }
-
-
-def _no_rows(kind: type[_Rows]) -> _Rows:
-    """Return a table of recorded rows that has none."""
-    nothing = np.zeros(0, np.int64)
-    values: dict[str, Any] = {
-        field.name: CommTable(nothing.astype(np.int32), ()) if field.name == "comm" else nothing
-        for field in fields(kind)
-        if field.default is MISSING
-    }
-    made: _Rows = kind(**values)
-    return made
-
-
-def _unrecorded() -> Linked:
-    """Return the rows behind a graph that has none."""
-    trace = Trace(
-        path="",
-        strings=("",),
-        host=_no_rows(HostRows),
-        calls=_no_rows(CallRows),
-        device=_no_rows(DeviceRows),
-        syncs=_no_rows(SyncRows),
-        events=_no_rows(EventRows),
-        flows=_no_rows(FlowRows),
-        overhead=_no_rows(OverheadRows),
-        pid=None,
-        rank=None,
-        world_size=None,
-        process_groups=(),
-        resolution_ns=1,
-        left_out={},
-        warnings=(),
-    )
-    none = np.zeros(0, np.int32)
-    match = HostMatch("kineto", none, {}, {}, ())
-    return Linked(trace, None, match, none, np.zeros(0, np.bool_), none, none, {}, ())
-
-
-UNRECORDED: Final = _unrecorded()

@@ -33,7 +33,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link, rounding_ns
 from graphlink.linking.match import match_hosts
 from graphlink.linking.step_cut import cut, parse_steps
-from graphlink.model import I64, HostTrace, Linked, Trace
+from graphlink.model import I64, HostTrace, Trace
 from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
@@ -210,7 +210,7 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
         *_rank_warnings(inputs, rank, trace.rank),
     )
     return PreparedRank(
-        inputs, rank, read.world_size(rank), linked, comm, built, plan, parts, folded, tuple(dict.fromkeys(warnings))
+        inputs, rank, read.world_size(rank), comm, built, plan, parts, folded, tuple(dict.fromkeys(warnings))
     )
 
 
@@ -246,7 +246,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     graph = _with_all(prepared, joined, plan, options)
     file = folder / output_names.graph(options.name, rank)
     log.info("writing %s", file.name)
-    with beside(functools.partial(_write_graph, file, graph, prepared.linked), forked=forked) as written:
+    with beside(functools.partial(_write_graph, file, graph), forked=forked) as written:
         if not forked:
             written()
         done = _finish_graph(replace(prepared, plan=plan), joined, options, folder, graph)
@@ -254,9 +254,9 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     return done
 
 
-def _write_graph(file: Path, graph: Graph, linked: Linked) -> None:
+def _write_graph(file: Path, graph: Graph) -> None:
     with publish.writing(file) as out:
-        chakra.write_et(out, graph, linked)
+        chakra.write_et(out, graph)
 
 
 def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, graph: Graph) -> Finished:
@@ -308,7 +308,7 @@ def _shown(work: RankWork, rows: list[Rows]) -> timeline.Shown:
 def _write_merged(file: Path, graph: Graph, prepared: PreparedRank) -> tuple[str, ...]:
     """Write the ET merged with device ops; return its warnings."""
     log.info("writing %s", file.name)
-    merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
+    merged = linked_file.Merged(graph, prepared.comm)
     with publish.writing(file) as out:
         linked_file.write(out, merged)
     return merged.warnings

@@ -68,13 +68,17 @@ class PreparedRank(Short):
     inputs: Inputs
     rank: int
     world_size: int
-    linked: Linked
     comm: Communication
     built: Built
     plan: CommPlan
     parts: Parts
     folded: int  # host nodes that --host launches folded into others
     warnings: tuple[str, ...]
+
+    @property
+    def linked(self) -> Linked:
+        """Return the recording that the graph was built from."""
+        return self.built.graph.linked
 
 
 @dataclass(frozen=True, slots=True)

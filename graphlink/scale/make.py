@@ -23,7 +23,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64
 from graphlink.pipeline.file import load as load_bubbles
 from graphlink.pipeline.file import ranges_of, replica
-from graphlink.pipeline.graphs import UNRECORDED, graphs
+from graphlink.pipeline.graphs import graphs
 from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.folder import graph_files, load, load_groups
@@ -185,7 +185,7 @@ def _longer(run: _Recorded, axes: Mapping[str, Axis], wishes: Wishes, out: Path,
             names.append(output_names.graph(PREFIX, graph.metadata.rank or 0))
             nodes += len(graph.name)
             with writing(publication.beside / names[-1]) as file_out:
-                write_et(file_out, graph, UNRECORDED)
+                write_et(file_out, graph)
         summary = _of_pipeline(run, wishes, played, whole, told, nodes, sorted([*names, output_names.SUMMARY]))
         write_json(publication.beside / output_names.SUMMARY, summary)
         publication.publish()

@@ -16,19 +16,17 @@ from graphlink.graph.durations import cost_ns, lanes, micros
 from graphlink.graph.target import plan
 from graphlink.graph.target import written as as_written
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import NOWHERE, CommKind, Communication, Linked
+from graphlink.model import NOWHERE, CommKind, Communication
 from graphlink.ranks import group_ids as groups
 from tests.comm_ops import Op
-from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
+from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, recorded_as, records
 
 
-def written(
-    g: Graph, linked: Linked, comm: Communication, target: str = "astra-sim", rank: int = 0
-) -> tuple[Any, list[Any], bytes]:
+def written(g: Graph, comm: Communication, target: str = "astra-sim", rank: int = 0) -> tuple[Any, list[Any], bytes]:
     out = io.BytesIO()
     comms = plan(g, comm, rank, target)
     ids = groups.assign({rank: comms.groups})[rank]
-    assert chakra.write_et(out, as_written(g.of_rank(rank, 2), comm, comms, ids), linked) == len(out.getvalue())
+    assert chakra.write_et(out, as_written(g.of_rank(rank, 2), comm, comms, ids)) == len(out.getvalue())
     parts = frames(out.getvalue())
     return pb.GlobalMetadata.FromString(parts[0]), [pb.Node.FromString(p) for p in parts[1:]], out.getvalue()
 
@@ -75,7 +73,7 @@ COLLECTIVE = {"comm_type", "comm_size", "pg_name", "pg_desc"}
 
 
 def test_every_kind_of_node_has_the_attributes_of_the_contract_and_no_others() -> None:
-    _, nodes, _ = written(every_kind(), records(), communication(ALL_REDUCE, host=(ALL_REDUCE,)))
+    _, nodes, _ = written(every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,)))
     expected = [
         ("aten::mm", HOST | FROM_ET),
         ("device delay", DEVICE),
@@ -93,7 +91,7 @@ def test_every_kind_of_node_has_the_attributes_of_the_contract_and_no_others() -
 
 
 def test_values_and_oneof_fields() -> None:
-    head, nodes, _ = written(every_kind(), records(), communication(ALL_REDUCE))
+    head, nodes, _ = written(every_kind(), communication(ALL_REDUCE))
     assert head.version
     assert attrs(head) | {"graphlink": None} == {
         "epoch_ns": ("int64_val", EPOCH_NS),
@@ -134,7 +132,7 @@ def test_values_and_oneof_fields() -> None:
 
 
 def test_host_side_communication_has_no_device_and_is_no_cpu_op() -> None:
-    _, nodes, _ = written(every_kind(), records(), communication(host=(ALL_REDUCE,)))
+    _, nodes, _ = written(every_kind(), communication(host=(ALL_REDUCE,)))
     values = attrs(nodes[5])
     assert nodes[5].type == pb.COMM_COLL_NODE
     assert (values["is_cpu_op"][1], values["device"][1], values["stream"][1]) == (False, -1, -1)
@@ -154,7 +152,7 @@ def test_the_calls_behind_sync_edges_are_named_once_where_they_agree() -> None:
         N(k.END, NOWHERE, 9, 9, 0, ((2, e.SYNC), (5, e.HOST)), tid=1),
     ]
     waits = [(1, 3, 2), (2, 3, 2), (1, 4, 2), (1, 5, 0), (1, 5, 2)]
-    as_written = [attrs(n) for n in written(graph(nodes, waits=waits), records(), communication())[1]]
+    as_written = [attrs(n) for n in written(graph(nodes, waits=waits), communication())[1]]
     assert [a.get("wake_ns") for a in as_written] == [None, None, None, ("int64_val", 1), None, None, None]
     made = [a.get("sync_call") for a in as_written]
     assert made[:3] == [None] * 3
@@ -165,15 +163,15 @@ def test_the_calls_behind_sync_edges_are_named_once_where_they_agree() -> None:
 
 
 def test_bytes_are_those_that_protobuf_makes_of_the_messages() -> None:
-    _, nodes, data = written(every_kind(), records(), communication(ALL_REDUCE, host=(ALL_REDUCE,)))
+    _, nodes, data = written(every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,)))
     for node, part in zip(nodes, frames(data)[1:], strict=True):
         assert node.SerializeToString() == part
 
 
 def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, whole = written(every_kind(), records(), communication(ALL_REDUCE))
+    _, _, whole = written(every_kind(), communication(ALL_REDUCE))
     monkeypatch.setattr(chakra, "BLOCK", 3)
-    assert written(every_kind(), records(), communication(ALL_REDUCE))[2] == whole
+    assert written(every_kind(), communication(ALL_REDUCE))[2] == whole
 
 
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**21), st.booleans()), max_size=40))
@@ -248,7 +246,7 @@ def test_whole_micros_are_exact_along_every_lane_at_every_node(rows: list[tuple[
     ],
 )
 def test_what_astra_sim_cannot_run_is_replaced_and_said(node: Op, expected: tuple[int, int | None, str | None]) -> None:
-    _, nodes, _ = written(every_kind(), records(), communication(node))
+    _, nodes, _ = written(every_kind(), communication(node))
     values = attrs(nodes[9])
     got = nodes[9].type, values.get("comm_type", (0, None))[1], values.get("comm_type_recorded", (0, None))[1]
     assert got == expected
@@ -258,7 +256,7 @@ def test_what_astra_sim_cannot_run_is_replaced_and_said(node: Op, expected: tupl
 
 def test_target_chakra_writes_what_was_recorded() -> None:
     node = Op(CommKind.COLLECTIVE, "REDUCE", type=pb.REDUCE, bytes=8, group=1)
-    _, nodes, _ = written(every_kind(), records(), communication(node), target="chakra")
+    _, nodes, _ = written(every_kind(), communication(node), target="chakra")
     values = attrs(nodes[9])
     assert (nodes[9].type, values["comm_type"][1], values["pg_desc"][1]) == (pb.COMM_COLL_NODE, pb.REDUCE, "self")
     assert "comm_type_recorded" not in values
@@ -267,7 +265,7 @@ def test_target_chakra_writes_what_was_recorded() -> None:
 @pytest.mark.parametrize(("kind", "type_"), [(CommKind.SEND, pb.COMM_SEND_NODE), (CommKind.RECV, pb.COMM_RECV_NODE)])
 def test_messages_name_both_ends_and_a_tag(kind: CommKind, type_: int) -> None:
     node = Op(kind, kind.name, bytes=64, group=0, peer=1)
-    _, nodes, _ = written(every_kind(), records(), communication(node))
+    _, nodes, _ = written(every_kind(), communication(node))
     values = attrs(nodes[9])
     ends = ("int32_val", 0), ("int32_val", 1)
     assert nodes[9].type == type_
@@ -316,7 +314,7 @@ def test_inputs_and_outputs_come_from_the_et_else_from_kineto() -> None:
         input_shapes=np.full(len(et.id), len(et.strings), np.int32),
         output_shapes=np.full(len(et.id), len(et.strings), np.int32),
     )
-    _, nodes, _ = written(every_kind(), replace(linked, trace=trace, et=of_et), communication())
+    _, nodes, _ = written(recorded_as(every_kind(), replace(linked, trace=trace, et=of_et)), communication())
     assert (nodes[0].inputs.shapes, nodes[0].inputs.types, nodes[0].outputs.shapes) == ("[[3]]", "", "[[3]]")
     assert (nodes[7].inputs.shapes, nodes[7].inputs.types) == ("[[2]]", '["float"]')
     assert not nodes[7].HasField("outputs")
@@ -327,7 +325,7 @@ def test_a_node_with_very_many_dependencies() -> None:
     count = 5_000
     fan = [N(NodeKind.HOST_GAP, NOWHERE, i, i, 1, tid=i) for i in range(count)]
     end = N(NodeKind.END, NOWHERE, count, count, 0, tuple((i, EdgeKind.THREAD) for i in range(count)))
-    _, nodes, _ = written(graph([*fan, end]), records(), communication())
+    _, nodes, _ = written(graph([*fan, end]), communication())
     assert list(nodes[-1].data_deps) == list(range(count))
     assert attrs(nodes[-1])["dep_kinds"] == ("string_list", ("thread",) * count)
 

@@ -336,7 +336,7 @@ def ladder(count: int) -> Graph:
     kinds = np.where(at % 2, K.DEVICE_OP, K.HOST_OP).astype(np.uint8)
     return replace(
         one,
-        rows=NodeRows(kinds, at.astype(np.int32), np.zeros(len(source), np.uint8), one.sync_calls),
+        rows=NodeRows(kinds, at.astype(np.int32), np.zeros(len(source), np.uint8), one.sync_calls, one.linked),
         host=at % 2 == 0,
         name=np.zeros(n, np.int32),
         duration_ns=cost,

@@ -315,7 +315,7 @@ def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path
     """
     comm = communication(linked)
     with (folder / "trace.et").open("wb") as out:
-        write_et(out, written(graph.of_rank(0, 1), comm, plan(graph, comm, 0, "astra-sim"), {}), linked)
+        write_et(out, written(graph.of_rank(0, 1), comm, plan(graph, comm, 0, "astra-sim"), {}))
     work = workload({0: read_et(folder / "trace.et")})
     played = play_slots(apply(work, Changes((parse_scale(f"host={host}"),)), {}).work)
     beside = graph.kind == NodeKind.HOST_COMM

@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.graph import linked as linked_file
 from graphlink.graph.linked import LinkedFile
-from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, records
+from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, recorded_as, records
 
 
 def node(id_: int, name: str, parent: int, rf_id: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def merged(tmp_path: Path) -> bytes:
     )
     et = replace(linked.et, path=str(path), nodes_json=tuple(json.dumps(n).encode() for n in nodes))
     out = io.BytesIO()
-    made = linked_file.Merged(every_kind(), replace(linked, et=et), communication(ALL_REDUCE))
+    made = linked_file.Merged(recorded_as(every_kind(), replace(linked, et=et)), communication(ALL_REDUCE))
     assert made.warnings == ("1 device ops are not in the merged trace: no op of the ET launched them",)
     linked_file.write(out, made)
     return out.getvalue()

@@ -16,7 +16,7 @@ from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
 from tests.graph.test_chakra import frames
 from tests.nccl_records import Proxy, dump, ops, side_files
-from tests.pipeline.hand import ALL_REDUCE, communication, every_kind, records
+from tests.pipeline.hand import ALL_REDUCE, communication, every_kind
 
 KERNEL, GLOO = 9, 5  # nodes of ``every_kind``
 OPS = ops([{"row": 1, "on_host": True}, {"row": 1}])
@@ -28,7 +28,7 @@ def written(files: SideFiles | None) -> bytes:
     g, comm = every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,))
     out = io.BytesIO()
     of_rank = target.written(g.of_rank(0, 2), comm, target.plan(g, comm, 0, "astra-sim"), {comm.ops.groups[0]: 5})
-    chakra.write_et(out, of_rank.with_columns(columns(g, files)), records())
+    chakra.write_et(out, of_rank.with_columns(columns(g, files)))
     return out.getvalue()
 
 

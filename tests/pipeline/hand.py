@@ -49,7 +49,8 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
         return np.array([getattr(n, name) for n in given], np.int64)
 
     kind, row = np.array([n.kind for n in given], np.uint8), np.array([n.row for n in given], np.int32)
-    trace = records().trace
+    linked = records()
+    trace = linked.trace
     there = np.where(
         kind == NodeKind.HOST_CALL,
         len(trace.calls.name),
@@ -85,6 +86,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
             row,
             np.zeros(sum(map(len, edges)), np.uint8),
             SyncCalls(*(np.array([w[i] for w in waits], np.int32) for i in range(3))),
+            linked,
         ),
     )
 
@@ -113,6 +115,12 @@ def records() -> Linked:
     )
     linked = link(trace, et, match_hosts(trace, et))
     return replace(linked, crossing=np.array([False, True, False]))
+
+
+def recorded_as(graph: Graph, linked: Linked) -> Graph:
+    """The graph with other tables behind its rows."""
+    assert graph.rows is not None
+    return replace(graph, rows=replace(graph.rows, linked=linked))
 
 
 def every_kind() -> Graph:

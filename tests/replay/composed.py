@@ -445,7 +445,7 @@ def record(folder: Path, executions: Sequence[Execution], *, cuda_sync: bool = T
     for rank, one in prepared.items():
         graph = one.built.graph.of_rank(rank, len(executions))
         with (folder / f"trace.{rank}.et").open("wb") as out:
-            write_et(out, written(graph, one.comm, one.plan, ids[rank]), one.linked)
+            write_et(out, written(graph, one.comm, one.plan, ids[rank]))
     groups = {number: ranks for of in ids.values() for (ranks, _), number in of.items()}
     return Recorded(workload(load({rank: folder / f"trace.{rank}.et" for rank in prepared})), groups, folder)
 

@@ -30,7 +30,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = prepared.built.graph
     with (folder / "trace.0.et").open("wb") as file:
         ids = assign({0: prepared.plan.groups})[0]
-        write_et(file, target.written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids), prepared.linked)
+        write_et(file, target.written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids))
     return folder
 
 

@@ -35,7 +35,7 @@ def recorded(folder: Path, execution: Execution, *, cuda_sync: bool) -> Workload
     graph = prepared.built.graph
     ids = assign({0: prepared.plan.groups})[0]
     with (folder / "trace.0.et").open("wb") as out:
-        write_et(out, written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids), prepared.linked)
+        write_et(out, written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids))
     return workload(load({0: folder / "trace.0.et"}))
 
 
