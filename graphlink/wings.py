@@ -8,7 +8,7 @@ docs/architecture.md shows what each hook is asked for, and when.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar, cast
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
     from pathlib import Path
 
+    from graphlink.depend.build import Built
+    from graphlink.doctor.records import Finding
     from graphlink.graph_model import Column, Graph
     from graphlink.model import I32, Linked, ProcessGroup
     from graphlink.perfetto.packets import Rows
@@ -49,6 +51,17 @@ class Field(NamedTuple):
     name: str
     type: Any
     default: Any = ...  # it is always there
+
+
+class RowTable(NamedTuple):
+    """A table of a run that is made of records: their type, the names of its figures, and the records of a rank, or,
+    where it is ``of_run``, of the whole run.
+    """
+
+    record: type
+    figures: tuple[str, ...]
+    rows: Callable[[Path, int], Sequence[Any]]
+    of_run: bool = False
 
 
 class Shown(NamedTuple):
@@ -148,8 +161,8 @@ class Wing:
         """
         return None
 
-    def paired(self, found: Discovered, recordings: Recordings) -> Discovered:
-        """Give each rank the side files that are ``found`` and those that are named."""
+    def paired(self, found: Discovered, named: Sequence[Path]) -> Discovered:
+        """Return what was found with the side files of each rank: those among it and those that are ``named``."""
         return found
 
     def is_log(self, path: Path) -> bool:
@@ -232,10 +245,39 @@ class Wing:
         """Return the fields of ``Summary``. ``recorded``: what the hook of that name read."""
         return {}
 
+    # what graphlink doctor says of recordings
+    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
+        """Report what the recording of a rank lacks."""
+        return ()
+
+    def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding]:
+        """Report what the ranks of a run lack together; ``part``: what ``over_ranks`` made of so many."""
+        return ()
+
+    def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding]:
+        """Report what a side file lacks, ``found`` in a folder or named, and ``alone``: without a recording.
+
+        Raises:
+            InputError: it is named and cannot be read.
+        """
+        return ()
+
     # what a finished run is asked
     def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
         """Return of each rank which operation each node is part of, by which what-ifs choose."""
         return None
+
+    def tables(self) -> Mapping[str, RowTable]:
+        """Return tables of a run by name, as the library and ``graphlink export`` have them."""
+        return {}
+
+    def answers(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what answers the methods of these names of the library's ``Run``, which is the first argument."""
+        return {}
+
+    def schemas(self) -> Mapping[str, Any]:
+        """Return the types of what this wing writes, by the names of their schemas."""
+        return {}
 
     def shown(self, folder: Path, name: str) -> Shown | None:
         """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
@@ -378,6 +420,21 @@ def of_rank(parts: Parts, rank: int) -> Parts:
 def node_operations(folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
     """Return of each rank which operation each node is part of; None where nothing tells."""
     return next((made for _, hooks in each() if (made := hooks.node_operations(folder, ranks)) is not None), None)
+
+
+def provided(hook: str, name: str) -> Any:
+    """Return what a wing provides under ``name``: one of its ``tables`` or ``answers``.
+
+    Raises:
+        UsageError: none does.
+    """
+    for _, hooks in each():
+        made = getattr(hooks, hook)()
+        if name in made:
+            return made[name]
+    from graphlink.errors import UsageError
+
+    raise UsageError(f"{name}: no part of this installation makes it")
 
 
 def side_file(path: Path) -> SideFile | None:

@@ -32,6 +32,7 @@ BASE = (
 )
 CORE = ("read", "linking", "depend", "graph", "replay", "perfetto", "ranks", "report", "engine", "run", "cli")
 WINGS = (
+    "doctor",
     "standstill",
     "nccl",
     "pipeline",
@@ -43,9 +44,7 @@ WINGS = (
     "diff",
     "scale",
     "astra",
-    "doctor",
 )
-NOT_YET = ("run/library.py", "run/schemas.py", "run/tables.py")  # modules of the core that still name wings
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -107,7 +106,7 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
     else:
         assert stage in ("__init__", "__main__"), f"{label(path)} belongs to no stage"
         allowed = {*BASE, "cli"}
-    assert not set(own(path)) - allowed - (set(WINGS) if label(path) in NOT_YET else set())
+    assert not set(own(path)) - allowed
 
 
 @pytest.mark.parametrize(

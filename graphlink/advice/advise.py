@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from graphlink import output_names
 from graphlink.advice.kinds import Outputs, candidates
 from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
+from graphlink.operations import file as operations_file
 from graphlink.replay.band import Told, band
 from graphlink.replay.changes import Changes
+from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.report import cannot
 from graphlink.replay.whatif import fit
+from graphlink.replay.workload import workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphlink.run.library import Run
 
 Groups = Mapping[int, Sequence[int]]
 _DIR: Final = re.compile(r"(?<= )DIR\b")
@@ -24,6 +33,17 @@ _NO_LINES: Final = (
     "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
 )
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
+
+
+def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
+    """Return advice for the ranks of a run whose graphs are in ``files``.
+
+    Raises:
+        InputError: a file of the run cannot be read.
+    """
+    operations = {number: operations_file.load(run.folder / output_names.operations(number)) for number in files}
+    outputs = Outputs(run.summary, tuple(files), workload(load(files)), operations)
+    return advise(outputs, load_groups(run.folder), str(run.folder), whole=len(files) == len(run.ranks))
 
 
 def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceReport:

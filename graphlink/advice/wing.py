@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from graphlink.wings import Verb, Wing
@@ -22,6 +22,16 @@ class _Advice(Wing):
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(40, "advice {}")]
+
+    def answers(self) -> Mapping[str, Callable[..., Any]]:
+        from graphlink.advice.advise import advice_of
+
+        return {"advice": advice_of}
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.advice.records import AdviceReport
+
+        return {"advice.report": AdviceReport}
 
 
 WING = _Advice()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from graphlink.wings import Made, Verb, Wing
 
@@ -41,6 +42,13 @@ class _Astra(Wing):
                 "astra.verb_simulate:simulate",
             ),
         )
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.astra.check_rules import Judged
+        from graphlink.astra.files import Prepared
+        from graphlink.astra.simulate import Simulated
+
+        return {"check": Judged, "astra": Prepared, "simulate": Simulated}
 
 
 WING = _Astra()

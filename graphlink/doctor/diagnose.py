@@ -12,24 +12,20 @@ from graphlink.doctor.diagnosis import Diagnosis, Told
 from graphlink.doctor.et import alone, et_lacking, without_et
 from graphlink.doctor.given import Given
 from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
-from graphlink.doctor.nccl import dump_lacking, join_lacking
 from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import Finding, merged
-from graphlink.doctor.waits import late_lacking, standing_lacking, waits_lacking
+from graphlink.doctor.waits import late_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
-from graphlink.nccl import job as nccl
-from graphlink.nccl.records import SideFiles
-from graphlink.pipeline.stagerun import stage_run
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
-from graphlink.run.job import link_rank, rank_of
+from graphlink.run.job import link_rank, parts_of, rank_of, to_join
 from graphlink.run.options import Inputs
-from graphlink.run.records import LinkedRank, RankRows
-from graphlink.wings import Parts
+from graphlink.run.records import GraphedRank, LinkedRank, RankRows
+from graphlink.wings import Parts, each
 
 
 class Examined(NamedTuple):
@@ -79,17 +75,12 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     if rows:
         findings += ranks_lacking(rows)
     findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
-    passed_over = list(given.passed_over)
+    if given.passed_over:
+        findings.append(Finding("left-aside", 0.0, told=tuple(given.passed_over)))
     for path in given.dumps:
         with naming_limits(str(path)):
-            dumps, unread = nccl.read_dumps({path: str(path)}, given.found)
-        passed_over += unread
-        for dump in dumps:
-            findings += dump_lacking(dump)
-            if not examined:
-                findings.append(Finding("nccl-alone", figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
-    if passed_over:
-        findings.append(Finding("left-aside", 0.0, told=tuple(passed_over)))
+            for _, hooks in each():
+                findings += hooks.file_lacks(path, found=path in given.found, alone=not examined)
     return merged(findings)
 
 
@@ -119,27 +110,20 @@ def examine(inputs: Inputs) -> Examined:
             findings += without_et(linked, comm)
     rank = rank_of(inputs, trace.rank)
     rows = None
-    files = nccl.joined(read.beside.get("nccl", ()), linked, comm, rank)
-    if files is not None:
-        findings += join_lacking(files)
     if len(trace.host.start_ns) or len(trace.device.start_ns):
-        more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
+        more, rows = _graph_lacking(read, rank, nsys=inputs.nsys is not None)
         findings += more
     return Examined(rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows)
 
 
-def _graph_lacking(
-    read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool
-) -> tuple[list[Finding], RankRows]:
+def _graph_lacking(read: LinkedRank, rank: int, *, nsys: bool) -> tuple[list[Finding], RankRows]:
     linked, comm, options = read.linked, read.comm, BuildOptions(sync="cuda")
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_row), nsys=nsys))
-    findings += standing_lacking(built, linked, comm)
     findings += late_lacking(built.graph, linked)
-    staged = stage_run(built.graph, linked, comm, rank, (), files)
-    if staged.warnings:
-        findings.append(Finding("pipeline-doubts", 0.0, told=staged.warnings))
+    graphed = GraphedRank(rank, built.graph, linked, comm, read.beside, Parts())
+    parts, _ = parts_of(graphed)
+    findings += [finding for _, hooks in each() for finding in hooks.lacks(graphed, built)]
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
-    parts = Parts() if staged.run is None else Parts(pipeline=staged.run)
-    return findings, RankRows(comms, comms.groups, parts, len(built.graph.kind))
+    return findings, RankRows(comms, comms.groups, to_join(parts), len(built.graph.kind))

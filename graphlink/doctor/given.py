@@ -11,7 +11,6 @@ from typing import Final
 
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError
-from graphlink.nccl.side_files import pair
 from graphlink.read import kinds
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
@@ -20,7 +19,7 @@ from graphlink.run.discover.find import ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
 from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, side_files
 from graphlink.run.options import Inputs
-from graphlink.wings import SideFile, any_of
+from graphlink.wings import SideFile, any_of, each
 
 MOST_GONE: Final = 8  # recordings that a message lists
 
@@ -64,7 +63,9 @@ def given(names: Sequence[str], scratch: Path) -> Given:
         bare += hosts
     ranks = [one for part in parts for one in part.ranks]
     inside = {dump.path: dump for dump in (*(dump for part in parts for dump in part.dumps), *beside)}
-    paired = pair(list(inside.values()), dumps, ranks) if ranks else Discovered()
+    paired = Discovered(tuple(ranks), dumps=tuple(inside.values()))
+    for _, hooks in each() if ranks else ():
+        paired = hooks.paired(paired, [dump.path for dump in dumps])
     exports += [export for part in parts for export in part.exports]
     of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
     said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]

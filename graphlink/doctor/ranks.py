@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
-from graphlink.pipeline.infer import RULE
-from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.times import Apart
 from graphlink.run.join import JoinedRanks, join
 from graphlink.run.records import RankRows
+from graphlink.wings import wing
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
 
@@ -28,9 +27,8 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     run = join(rows, keep_unmatched=True)
     if len(rows) > 1:
         yield from _together(run, [r for r in rows if r.comms.rank not in run.silent])
-    pipeline = run.parts.get("pipeline")
-    if pipeline is not None:
-        yield from _pipeline(pipeline, rows)
+    for name, part in run.parts.items():
+        yield from wing(name).run_lacks(part, len(rows))
 
 
 def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
@@ -73,14 +71,3 @@ def _clocks(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
         )
     elif run.clocks.warnings:
         yield Finding("clocks-doubtful", 0.0, told=run.clocks.warnings)
-
-
-def _pipeline(pipeline: RunPipeline, rows: Sequence[RankRows]) -> Iterator[Finding]:
-    guessed = [run for run in pipeline.runs if RULE in run.ranges.rules]
-    if guessed:
-        ranges = sum(len(run.ranges.rule) for run in guessed)
-        yield Finding(
-            "no-pipeline-ranges", len(guessed) / len(rows), {"ranges": ranges}, ranks=tuple(run.rank for run in guessed)
-        )
-    if pipeline.warnings:
-        yield Finding("pipeline-doubts", 0.0, told=pipeline.warnings)

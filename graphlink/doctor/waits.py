@@ -14,13 +14,9 @@ from graphlink.depend.build import Built, FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import bounds
 from graphlink.doctor.records import Finding, if_any
-from graphlink.graph.critical import critical_path, shares
-from graphlink.graph.durations import cost_ns
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import Role
-from graphlink.model import NOWHERE, Bool, Communication, FoundBy, Linked, SyncKind
-from graphlink.replay.ideal import replay
-from graphlink.standstill.standstill import stood_still
+from graphlink.model import NOWHERE, Bool, FoundBy, Linked, SyncKind
 
 EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported
 AGAIN: Final = (
@@ -41,7 +37,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     if comms and (built.untold.comms or WAIT_RANGE not in trace.strings):
         late, late_ns = built.untold.comms, built.untold.comms_ns
         yield Finding(
-            "host-comm", _share(late_ns, until_ns - from_ns), {"comms": comms, "late": late, "late_ns": late_ns}
+            "host-comm", share_of(late_ns, until_ns - from_ns), {"comms": comms, "late": late, "late_ns": late_ns}
         )
     if not len(trace.device.start_ns):
         return
@@ -56,7 +52,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         "unexplained_ns": built.untold.calls_ns,
         "waits": int(np.count_nonzero(role == Role.STREAM_WAIT)),
     }
-    share = _share(took_ns, until_ns - from_ns)
+    share = share_of(took_ns, until_ns - from_ns)
     if not len(syncs.kind):
         yield Finding(_no_rows(linked, nsys=nsys), share, figures, parts=_names(linked, blocking))
         return
@@ -80,30 +76,6 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         )
 
 
-def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Iterator[Finding]:
-    """Report the standstill that ``summary.json`` has, where less than 95 % of that of calls or of threads is
-    explained, or it warns.
-    """
-    graph = built.graph
-    cost = cost_ns(graph)
-    path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
-    stood = stood_still(built, linked, path)
-    found = stood.standstill
-    parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
-    rests = {name: part.ns - part.explained_ns for name, part in parts.items()}
-    share = max(_share(rests["calls"], found.calls.ns), _share(rests["threads"], found.threads.ns))
-    if share > 1 - EXPLAINED_SHARE or stood.warnings:
-        figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {
-            f"{name}_ns": ns for name, ns in rests.items()
-        }
-        pieces = tuple(
-            f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest
-        )
-        yield Finding(
-            "standstill", share, figures, told=(*stood.warnings, *pieces), record=AGAIN if rests["threads"] else ""
-        )
-
-
 def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
     """Report device ops that began late for no reason that was recorded, where that is more than 5 % of the time of the
     rank.
@@ -115,7 +87,7 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
     row = graph.row[delay]
     ns = graph.duration_ns[delay[first[row] & (linked.device_call[row] != NOWHERE)]]  # they do not overlap
-    share = _share(int(ns.sum()), int(graph.end_ns.max(initial=0)))
+    share = share_of(int(ns.sum()), int(graph.end_ns.max(initial=0)))
     if share > 1 - EXPLAINED_SHARE:
         yield Finding("late-starts", share, {"delays": len(ns), "late_ns": int(ns.sum())})
 
@@ -132,5 +104,5 @@ def _names(linked: Linked, which: Bool) -> dict[str, int]:
     return dict(Counter(linked.trace.strings[k] for k in names.tolist()).most_common())
 
 
-def _share(part_ns: int, whole_ns: int) -> float:
+def share_of(part_ns: int, whole_ns: int) -> float:
     return min(part_ns / whole_ns, 1.0) if whole_ns else 0.0

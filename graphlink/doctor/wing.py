@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from graphlink.wings import Verb, Wing
 
@@ -18,6 +19,11 @@ class _Doctor(Wing):
                 "doctor.verb_doctor:doctor",
             ),
         )
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.doctor.diagnosis import Diagnosis
+
+        return {"doctor": Diagnosis}
 
 
 WING = _Doctor()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Field, RankPart, Verb, Wing
+from graphlink.wings import Field, RankPart, RowTable, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.run.records import RankWork
@@ -98,6 +98,18 @@ class _GpuTime(Wing):
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []
+
+    def tables(self) -> Mapping[str, RowTable]:
+        from graphlink.gpu.file import IdleEntry, load
+
+        figures = ("device", "start_ns", "end_ns", "duration_ns", "cause", "evidence", "stream", "op")
+        return {"idle": RowTable(IdleEntry, figures, lambda folder, rank: load(folder / output_names.idle(rank)).idle)}
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.gpu.file import IdleFile
+        from graphlink.gpu.table import IdleReport
+
+        return {"idle": IdleFile, "idle.report": IdleReport}
 
 
 WING = _GpuTime()

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
     from pathlib import Path
 
+    from graphlink.depend.build import Built
+    from graphlink.doctor.records import Finding
     from graphlink.graph_model import Graph
     from graphlink.model import Linked, ProcessGroup
     from graphlink.run.discover.pairing import Discovered
-    from graphlink.run.options import Inputs, Recordings
+    from graphlink.run.options import Inputs
     from graphlink.run.records import GraphedRank, Joined, PreparedRank, RankWork
 
 
@@ -38,11 +40,10 @@ class _Nccl(Wing):
 
         return read_dump_head(path)
 
-    def paired(self, found: Discovered, recordings: Recordings) -> Discovered:
+    def paired(self, found: Discovered, named: Sequence[Path]) -> Discovered:
         from graphlink.nccl.side_files import paired
-        from graphlink.run.discover.inputs import unfold
 
-        return paired(found, unfold(recordings.nccl)) if recordings.nccl or found.dumps else found
+        return paired(found, named) if named or found.dumps else found
 
     def beside(self, inputs: Inputs) -> Made:
         if not inputs.nccl:
@@ -140,6 +141,27 @@ class _Nccl(Wing):
 
     def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
         return {"nccl": tuple(arguments.nccl)}
+
+    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
+        files = rank.parts.get("nccl")
+        if files is None:
+            return ()
+        from graphlink.nccl.lacking import join_lacking
+
+        return join_lacking(files)
+
+    def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding]:
+        from graphlink.doctor.records import Finding
+        from graphlink.nccl.job import read_dumps
+        from graphlink.nccl.lacking import dump_lacking
+
+        dumps, unread = read_dumps({path: str(path)}, {path} if found else ())
+        if unread:
+            yield Finding("left-aside", 0.0, told=unread)
+        for dump in dumps:
+            yield from dump_lacking(dump)
+            if alone:
+                yield Finding("nccl-alone", figures={"calls": len(dump.calls.seq)}, files=(dump.path,))
 
 
 WING = _Nccl()

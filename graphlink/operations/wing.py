@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphlink import output_names
-from graphlink.wings import Grouped, RankPart, Verb, Wing
+from graphlink.wings import Grouped, RankPart, RowTable, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.graph_model import Graph
@@ -48,6 +48,25 @@ class _Operations(Wing):
                 "operations.verb_ops:ops",
             ),
         )
+
+    def tables(self) -> Mapping[str, RowTable]:
+        from graphlink.operations import file
+        from graphlink.operations.records import Operation
+
+        times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns", "gain_ns")
+        cores = [f"tensor_cores.{use}_ns" for use in ("eligible", "used", "not_used", "unknown", "other_type")]
+        figures = ("path", "kind", "calls", "backward_calls", "device_ops", *times, *cores, "dtypes", "longest_kernel")
+        return {
+            "operations": RowTable(
+                Operation, figures, lambda folder, rank: file.load(folder / output_names.operations(rank)).operations
+            )
+        }
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.operations.records import Operations
+        from graphlink.operations.table import OperationsReport
+
+        return {"ops": Operations, "ops.report": OperationsReport}
 
 
 WING = _Operations()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -228,6 +228,15 @@ def load(path: Path) -> Bubbles:
     if why:
         raise InputError(why, path=path, todo="run graphlink again with --force")
     return file
+
+
+def of_run(folder: Path, name: str) -> Sequence[Any]:
+    """Return the list of that name in the file of a run; nothing where no pipeline was found.
+
+    Raises:
+        InputError: it is none.
+    """
+    return getattr(load(folder / NAME), name) if (folder / NAME).is_file() else ()
 
 
 def _strange(file: Bubbles) -> str:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
-from graphlink.wings import Blocks, Columns, Field, Made, Verb, Wing
+from graphlink.wings import Blocks, Columns, Field, Made, RowTable, Verb, Wing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
 
+    from graphlink.depend.build import Built
+    from graphlink.doctor.records import Finding
     from graphlink.graph_model import Graph
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
@@ -167,6 +169,40 @@ class _Pipeline(Wing):
 
     def options_of(self, arguments: Namespace) -> Mapping[str, Any]:
         return {"range_rules": tuple(arguments.range_rule)}
+
+    def tables(self) -> Mapping[str, RowTable]:
+        from graphlink.pipeline.file import IdleEntry, RangeEntry, of_run
+
+        place, times = ("rank", "stage"), ("start_ns", "end_ns", "duration_ns")
+        named = (*place, "chunk", "phase", "microbatch", "step", *times, "busy_ns", "device_ops", "rule")
+        idle = (*place, "step", *times, "cause", "evidence")
+        return {
+            "ranges": RowTable(RangeEntry, named, lambda folder, _: of_run(folder, "ranges"), of_run=True),
+            "bubbles": RowTable(IdleEntry, idle, lambda folder, _: of_run(folder, "idle"), of_run=True),
+        }
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.pipeline.file import Bubbles, Compared
+
+        return {"bubbles": Bubbles, "bubbles.compared": Compared}
+
+    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
+        from graphlink.doctor.records import Finding
+
+        warnings = rank.parts["pipeline"].warnings
+        return [Finding("pipeline-doubts", 0.0, told=warnings)] if warnings else []
+
+    def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding]:
+        from graphlink.doctor.records import Finding
+        from graphlink.pipeline.infer import RULE
+
+        guessed = [run for run in part.runs if RULE in run.ranges.rules]
+        if guessed:
+            figures = {"ranges": sum(len(run.ranges.rule) for run in guessed)}
+            which = tuple(run.rank for run in guessed)
+            yield Finding("no-pipeline-ranges", len(guessed) / ranks, figures, ranks=which)
+        if part.warnings:
+            yield Finding("pipeline-doubts", 0.0, told=part.warnings)
 
 
 WING = _Pipeline()

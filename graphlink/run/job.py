@@ -72,15 +72,15 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     forked = _two_processes(inputs, jobs)
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    parts = wings.over_ranks({prepared.rank: to_join(prepared)})
+    parts = wings.over_ranks({prepared.rank: to_join(prepared.parts)})
     joined = Joined(ids[prepared.rank], prepared.world_size, parts=wings.of_rank(parts, prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))
 
 
-def to_join(prepared: PreparedRank) -> Parts:
-    """Return what joining the ranks of a run reads of the parts of wings."""
-    made = ((name, wings.wing(name).to_join(part)) for name, part in prepared.parts.items())
+def to_join(parts: Parts) -> Parts:
+    """Return what joining the ranks of a run reads of the parts that wings made of one."""
+    made = ((name, wings.wing(name).to_join(part)) for name, part in parts.items())
     return Parts({name: part for name, part in made if part is not None})
 
 

@@ -13,21 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
-from graphlink.advice.advise import advise
-from graphlink.advice.kinds import Outputs
-from graphlink.advice.records import AdviceReport
-from graphlink.diff.compare import compare
-from graphlink.diff.records import DiffReport
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
-from graphlink.gpu import file as idle_file
 from graphlink.graph import path_file as path
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
-from graphlink.operations import file as operations_file
-from graphlink.pipeline import file as bubbles
-from graphlink.pipeline.file import Bubbles
 from graphlink.publish import settle
 from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
@@ -36,16 +27,17 @@ from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import MACHINES
 from graphlink.replay.records import Report
 from graphlink.replay.report import kept, report
-from graphlink.replay.workload import workload
 from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.link import linked
 from graphlink.run.options import Options, Recordings
-from graphlink.wings import node_operations
+from graphlink.wings import RowTable, node_operations, provided
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from graphlink.advice.records import AdviceReport
+    from graphlink.diff.records import DiffReport
     from graphlink.page.parts import Page
 
 _KEPT: Final = 4  # graphs that stay in memory
@@ -189,10 +181,7 @@ class Run:
         from one path, forward and backward together, most device time first.
         """
         if by_path:
-            found = {
-                one: operations_file.load(self.folder / output_names.operations(one)) for one in self._chosen(rank)
-            }
-            return tables.of_ranks({one: tables.of_rows("operations", file.operations) for one, file in found.items()})
+            return self._table("operations", rank)
         return self._of_graphs(rank, tables.ops)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
@@ -220,19 +209,13 @@ class Run:
 
         Times are in ns, on the GPU's own clock (docs/idle.md).
         """
-        return tables.of_ranks(
-            {
-                one: tables.of_rows("idle", idle_file.load(self.folder / output_names.idle(one)).idle)
-                for one in self._chosen(rank)
-            }
-        )
+        return self._table("idle", rank)
 
     def bubbles(self) -> pd.DataFrame:
         """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no
         pipeline was found.
         """
-        found = self._pipeline()
-        return tables.of_rows("bubbles", found.idle if found else ())
+        return self._table("bubbles")
 
     def ranges(self) -> pd.DataFrame:
         """Return one row per range of a pipeline: a phase (``F``, ``B``, ``I``, ``W``, ``OPT``) of a microbatch on a
@@ -240,8 +223,7 @@ class Run:
 
         Times are in ns on the run's clock; ``busy_ns`` is how long work ran in it. No row where no pipeline was found.
         """
-        found = self._pipeline()
-        return tables.of_rows("ranges", found.ranges if found else ())
+        return self._table("ranges")
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
         """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what
@@ -330,10 +312,8 @@ class Run:
             InputError: a file of the run cannot be read.
             UsageError: there is no such rank.
         """
-        files = self._graph_files(rank)
-        operations = {one: operations_file.load(self.folder / output_names.operations(one)) for one in files}
-        outputs = Outputs(self.summary, tuple(files), workload(load(files)), operations)
-        return advise(outputs, load_groups(self.folder), str(self.folder), whole=len(files) == len(self.ranks))
+        report: AdviceReport = provided("answers", "advice")(self, self._graph_files(rank))
+        return report
 
     def diff(self, after: Run, *, anyway: bool = False) -> DiffReport:
         """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it
@@ -344,7 +324,8 @@ class Run:
         Raises:
             InputError: the runs do not compare and ``anyway`` is not set, or a file of one cannot be read.
         """
-        return compare(self.folder, after.folder, anyway=anyway)
+        report: DiffReport = provided("answers", "diff")(self, after, anyway)
+        return report
 
     def page(self) -> Page:
         """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times
@@ -353,9 +334,8 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        from graphlink.page.run_page import run_page
-
-        return run_page(self.folder, self.summary)
+        page: Page = provided("answers", "page")(self)
+        return page
 
     def report(self) -> str:
         """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its
@@ -364,12 +344,15 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        from graphlink.page.render import html
+        text: str = provided("answers", "report")(self)
+        return text
 
-        return html(self.page())
-
-    def _pipeline(self) -> Bubbles | None:
-        return bubbles.load(self.folder / bubbles.NAME) if self.summary.pipeline else None
+    def _table(self, name: str, rank: int | None = None) -> pd.DataFrame:
+        made: RowTable = provided("tables", name)
+        if made.of_run:
+            return tables.of_rows(made, made.rows(self.folder, 0))
+        found = {number: made.rows(self.folder, number) for number in self._chosen(rank)}
+        return tables.of_ranks({number: tables.of_rows(made, rows) for number, rows in found.items()})
 
     def _path(self, rank: int) -> path.PathFile:
         return path.load(self.folder / output_names.critical_path(rank))

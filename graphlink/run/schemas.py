@@ -11,56 +11,32 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from graphlink.advice.records import AdviceReport
-from graphlink.astra.check_rules import Judged
-from graphlink.astra.files import Prepared
-from graphlink.astra.simulate import Simulated
-from graphlink.diff.records import DiffReport
-from graphlink.doctor.diagnosis import Diagnosis
-from graphlink.gpu.file import IdleFile
-from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
 from graphlink.graph.node_view import NodeView
 from graphlink.graph.path_file import PathFile
-from graphlink.operations.records import Operations
-from graphlink.operations.table import OperationsReport
-from graphlink.page.parts import Page
-from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Listed, Report
 from graphlink.report.summary import Summary
 from graphlink.run.export import Exported
-from graphlink.scale.records import Scaled
+from graphlink.wings import each
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
 CommGroups = dict[GroupId, list[GlobalRank]]
 
-FILES: Final[dict[str, Any]] = {
-    "summary.schema.json": Summary,
-    "comm_group.schema.json": CommGroups,
-    "critical_path.schema.json": PathFile,
-    "idle.schema.json": IdleFile,
-    "idle.report.schema.json": IdleReport,
-    "advice.report.schema.json": AdviceReport,
-    "diff.schema.json": DiffReport,
-    "ops.schema.json": Operations,
-    "ops.report.schema.json": OperationsReport,
-    "critical_path.ranks.schema.json": CriticalAcross,
-    "linked.schema.json": LinkedFile,
-    "bubbles.schema.json": Bubbles,
-    "doctor.schema.json": Diagnosis,
-    "replay.schema.json": Report,
-    "replay.list.schema.json": Listed,
-    "check.schema.json": Judged,
-    "node.schema.json": NodeView,
-    "astra.schema.json": Prepared,
-    "simulate.schema.json": Simulated,
-    "scale.schema.json": Scaled,
-    "export.schema.json": Exported,
-    "bubbles.compared.schema.json": Compared,
-    "report.schema.json": Page,
+_OF_CORE: Final[dict[str, Any]] = {
+    "summary": Summary,
+    "comm_group": CommGroups,
+    "critical_path": PathFile,
+    "critical_path.ranks": CriticalAcross,
+    "linked": LinkedFile,
+    "replay": Report,
+    "replay.list": Listed,
+    "node": NodeView,
+    "export": Exported,
 }
+_OF_WINGS: Final = {name: kind for _, hooks in each() for name, kind in hooks.schemas().items()}
+FILES: Final = {f"{name}.schema.json": kind for name, kind in {**_OF_CORE, **_OF_WINGS}.items()}
 
 
 def schemas() -> dict[str, bytes]:

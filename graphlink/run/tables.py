@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.errors import bad_value
 from graphlink.figures import Column, columns, text, types
-from graphlink.gpu.file import IdleEntry
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
@@ -25,11 +24,10 @@ from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.operations.records import Operation
-from graphlink.pipeline import file as pipeline
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
 from graphlink.report.summary import Summary
+from graphlink.wings import RowTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,22 +38,7 @@ _DELAYS: Final = ("start_delay_ns", "launch_latency_ns", "overlap_ns")
 _KINDS: Final = np.array([*KINDS, *(["unknown"] * (256 - len(KINDS)))], object)
 _WORKS: Final = np.array([w.name.lower() for w in Work], object)
 GAINS: Final = ("families", "ops", "sync_points", "shares")
-_CORES: Final = ("eligible", "used", "not_used", "unknown", "other_type")
-FIGURES: Final[dict[str, tuple[type, tuple[str, ...]]]] = {  # of tables whose rows are records
-    "operations": (
-        Operation,
-        (
-            *("path", "kind", "calls", "backward_calls", "device_ops", "device_ns", "backward_device_ns", "host_ns"),
-            *("backward_host_ns", "delay_ns", "gain_ns", *(f"tensor_cores.{name}_ns" for name in _CORES)),
-            *("dtypes", "longest_kernel"),
-        ),
-    ),
-    "idle": (IdleEntry, ("device", *_TIMES, "cause", "evidence", "stream", "op")),
-    "ranges": (
-        pipeline.RangeEntry,
-        ("rank", "stage", "chunk", "phase", "microbatch", "step", *_TIMES, "busy_ns", "device_ops", "rule"),
-    ),
-    "bubbles": (pipeline.IdleEntry, ("rank", "stage", "step", *_TIMES, "cause", "evidence")),
+_GAINS: Final[dict[str, tuple[type, tuple[str, ...]]]] = {
     "families": (FamilyGain, ("name", "share", "count", "gain_ns", "on_path_ns", "work_ns")),
     "ops": (OpGain, ("id", "name", "share", "gain_ns", "on_path_ns", "work_ns")),
     "sync_points": (SyncPointGain, ("id", "name", "call", "waited_for", "waited_for_name", "gain_ns")),
@@ -230,7 +213,7 @@ def gains(file: PathFile, of: str) -> pd.DataFrame:
             "on_path_ns": np.array([*on_path.values()]),
         }
         return frame(columns).sort_values("gain_ns", ascending=False, kind="stable", ignore_index=True)
-    return of_rows(of, getattr(file.gains, of))
+    return _of_figures(*_GAINS[of], getattr(file.gains, of))
 
 
 def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -240,9 +223,12 @@ def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(dict(columns))
 
 
-def of_rows(name: str, rows: Sequence[Any]) -> pd.DataFrame:
-    """Return a table of ``FIGURES``, one row per record; lists are one text each."""
-    record, names = FIGURES[name]
+def of_rows(table: RowTable, rows: Sequence[Any]) -> pd.DataFrame:
+    """Return a table of a wing, one row per record; lists are one text each."""
+    return _of_figures(table.record, table.figures, rows)
+
+
+def _of_figures(record: type, names: Sequence[str], rows: Sequence[Any]) -> pd.DataFrame:
     return frame({column_name(shown): _array(shown) for shown in columns(record, rows, *names)})
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from graphlink.wings import Shown, Verb, Wing
 
@@ -30,6 +31,11 @@ class _Scale(Wing):
                 "scale.verb_scale:scale",
             ),
         )
+
+    def schemas(self) -> Mapping[str, Any]:
+        from graphlink.scale.records import Scaled
+
+        return {"scale": Scaled}
 
 
 WING = _Scale()

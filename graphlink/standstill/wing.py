@@ -10,7 +10,9 @@ from graphlink.records import ms
 from graphlink.wings import Field, RankPart, Wing
 
 if TYPE_CHECKING:
-    from graphlink.run.records import RankWork
+    from graphlink.depend.build import Built
+    from graphlink.doctor.records import Finding
+    from graphlink.run.records import GraphedRank, RankWork
 
 
 class _Standstill(Wing):
@@ -42,6 +44,11 @@ class _Standstill(Wing):
         from graphlink.standstill.summary import all_stood, explained
 
         return {"explained %": explained(all_stood(rank.standstill))}
+
+    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
+        from graphlink.standstill.lacking import standing_lacking
+
+        return standing_lacking(built, rank.linked, rank.comm)
 
 
 WING = _Standstill()

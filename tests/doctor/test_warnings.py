@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.doctor.nccl import dump_lacking
 from graphlink.errors import InputError
+from graphlink.nccl.lacking import dump_lacking
 from graphlink.nccl.read.read import read_dump
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, prepare

@@ -86,8 +86,9 @@ def _found(recordings: Recordings, *, one: bool) -> Discovered:
     else:
         found = of_files(recordings.kineto, recordings.et, rank, same_run=recordings.same_run)
     if found.ranks:
+        side_files = unfold(recordings.nccl)
         for _, hooks in each():
-            found = hooks.paired(found, recordings)
+            found = hooks.paired(found, side_files)
     if of_several and recordings.rank is not None and not found.exports:
         found = _only(found, recordings.rank)
     return found

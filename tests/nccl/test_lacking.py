@@ -10,8 +10,8 @@ import pytest
 
 from graphlink.doctor.diagnose import examine, findings_of
 from graphlink.doctor.given import Given
-from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
+from graphlink.nccl.lacking import dump_lacking, missing_calls
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.side_files import pair
 from graphlink.run.discover.inputs import of_folders
