@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -34,7 +35,8 @@ Bool = NDArray[np.bool_]
 
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
 
-NOWHERE = -1  # of index columns only
+NOWHERE: Final = -1  # of index columns only
+LATENCY_NS: Final = 20_000  # a launch, a call or the start of an op that takes longer waited for something
 
 
 class Comm(msgspec.Struct, frozen=True):

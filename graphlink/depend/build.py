@@ -25,7 +25,7 @@ from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
+from graphlink.model import LATENCY_NS, NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import take
@@ -76,7 +76,7 @@ class BuildOptions:
     """
 
     sync: str = "both"
-    gap_ns: int = 20_000
+    gap_ns: int = LATENCY_NS
     hta_limit: int = 2_000_000
 
     def __post_init__(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from graphlink.depend.devicetime import LATE_NS, DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.reject import Dependencies
-from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
+from graphlink.model import I64, LATENCY_NS, NOWHERE, CommKind, Communication, Linked, Waits
 from graphlink.tables import concat, spread, take
 
 
@@ -46,7 +46,8 @@ def device_side(
     ready = ready_ns(order, launched_ns, events, host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
     late = delays(device, ready, gap_ns)
-    before_ns = int(device.start_ns.min(initial=host.start_ns)) - 2 * LATE_NS  # a stream was idle before its first op
+    # a stream was idle before its first op
+    before_ns = int(device.start_ns.min(initial=host.start_ns)) - 2 * LATENCY_NS
     busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), events, before_ns)
     returned_ns = _returned_ns(linked, host)
     from_node_ns = launch_latency_ns(device, returned_ns, busy_until_ns)

@@ -16,10 +16,9 @@ import numpy as np
 from graphlink.depend.cuda import waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
 from graphlink.tables import spread, successive
 
-LATE_NS = 20_000
 EVENT_NS = 30_000
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
@@ -86,7 +85,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
     late ops x ops that end within 30 us).
     """
     device, rounding = linked.trace.device, rounding_ns(linked.trace)
-    late = np.flatnonzero(device.start_ns - ready > LATE_NS)
+    late = np.flatnonzero(device.start_ns - ready > LATENCY_NS)
     by_end = np.argsort(device.end_ns, kind="stable")
     last = np.searchsorted(device.end_ns[by_end], device.start_ns[late], side="right") - 1
     row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import LATE_NS, stream_order
+from graphlink.depend.devicetime import stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
 from graphlink.depend.points import Blocked, Cuts
@@ -18,7 +18,7 @@ from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import Role
-from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, distinct, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
@@ -186,7 +186,7 @@ def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
     call = linked.device_call[op]
     idle = (before[op] == NOWHERE) | (device.end_ns[before[op]] < calls.start_ns[call])
     took_ns = device.start_ns[op] - calls.start_ns[call]
-    shown = idle & (took_ns <= LATE_NS)
+    shown = idle & (took_ns <= LATENCY_NS)
     shown = shown & blocked[call] if (shown & blocked[call]).any() else shown
     out: I64 = np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns[shown])) if shown.any() else 0)
     return out
@@ -218,7 +218,7 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> I64:
     blocked: Bool = wait_ns > calls.start_ns
     sync = np.isin(cuda.role, _SYNCS)
     took_ns = calls.end_ns - calls.start_ns
-    free = sync & ~blocked & (took_ns <= LATE_NS)
+    free = sync & ~blocked & (took_ns <= LATENCY_NS)
     out = np.zeros(len(took_ns), np.int64)
     for name in np.unique(calls.name[sync & blocked]).tolist():
         mine = calls.name == name

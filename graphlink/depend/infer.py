@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.depend.cuda import CudaWaits, waits_of
-from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
+from graphlink.depend.devicetime import EVENT_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.modes import Mode, mode_of
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
+from graphlink.model import I64, LATENCY_NS, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
 USUAL = Mode(3_000, 12_000)
@@ -280,7 +280,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
     held = (cuda.role[call] == Role.COPY_ASYNC) & (end_ns <= returned_ns + slack_ns)
     held &= returned_ns - trace.device.start_ns[row] > UNSURE_NS
     name = trace.calls.name[call]
-    held &= ~np.isin(name, name[end_ns > returned_ns + LATE_NS])
+    held &= ~np.isin(name, name[end_ns > returned_ns + LATENCY_NS])
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))
 
 

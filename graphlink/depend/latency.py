@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.devicetime import LATE_NS
-from graphlink.model import I64, NOWHERE, Bool, DeviceRows
+from graphlink.model import I64, LATENCY_NS, NOWHERE, Bool, DeviceRows
 
 FEW: Final = 10  # launches on idle streams, below which they do not say what is usual
 DEFAULT_NS: Final = 2_000  # 1 to 3 us on eight of the eleven recordings that show theirs
@@ -29,12 +28,12 @@ def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) 
     The mode of the launches on idle streams, of each device and kind of op (kernel, copy, memset); where these are few,
     of all kinds of the device; else ``DEFAULT_NS``. Never below 0, and 0 where ``returned_ns`` is NOWHERE. A stream was
     idle if nothing that the op waits for (``busy_until_ns``: when its stream and its events were done) ran in the last
-    ``LATE_NS`` before its start. The clock of the device alone tells that, so rows that are moved change this by as
+    ``LATENCY_NS`` before its start. The clock of the device alone tells that, so rows that are moved change this by as
     much as they are moved, and nothing else. O(n log n).
     """
     launched = returned_ns != NOWHERE
     after_ns = device.start_ns - returned_ns
-    idle = launched & (device.start_ns - busy_until_ns > LATE_NS)
+    idle = launched & (device.start_ns - busy_until_ns > LATENCY_NS)
     out = np.where(launched, DEFAULT_NS, 0)
     for mine in _by_kind(device):
         usual = _usual_ns(after_ns[idle & mine])

@@ -24,9 +24,8 @@ from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, num
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import launched_before
-from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, Linked
 from graphlink.patterns import ALLOCATOR, LOADER
-from graphlink.pipeline.waits import LATENCY_NS
 from graphlink.spans import Spans
 from graphlink.tables import begins, marked, take
 

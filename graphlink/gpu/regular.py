@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.gpu.file import IdleEntry
-from graphlink.pipeline.waits import LATENCY_NS
+from graphlink.model import LATENCY_NS
 
 _FEWEST: Final = 10
 _TIMES_USUAL: Final = 10  # start delays of a device, beyond which one is late

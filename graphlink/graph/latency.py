@@ -16,10 +16,9 @@ import numpy as np
 
 from graphlink.graph.order import blocks
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.model import I32, I64, LATENCY_NS, U8, Bool
 
 FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual
-MOST_NS: Final = 20_000  # what takes longer waited for something else
 _NEVER: Final = np.iinfo(np.int64).min // 2
 _DEVICE: Final = np.isin(np.arange(256), (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE))
 
@@ -43,7 +42,8 @@ def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, beg
     launched_ns, free_ns = _last_ns(first, source, kind, latency_ns > 0, end_ns)
     until_ns, has = begin_ns + delay_ns, launched_ns != _NEVER
     launch_ns = np.where(has, np.clip(latency_ns, 0, np.maximum(until_ns - launched_ns, 0)), 0)
-    shown = has & (launched_ns + launch_ns <= free_ns) & (free_ns == begin_ns) & (delay_ns > 0) & (delay_ns <= MOST_NS)
+    short = (delay_ns > 0) & (delay_ns <= LATENCY_NS)
+    shown = has & (launched_ns + launch_ns <= free_ns) & (free_ns == begin_ns) & short
     usual = int(np.median(delay_ns[shown])) if np.count_nonzero(shown) >= FEW else 0
     stream_ns = np.where(has & (free_ns != _NEVER), np.clip(usual, 0, np.maximum(until_ns - free_ns, 0)), 0)
     explained = np.maximum(launched_ns + launch_ns, free_ns + stream_ns) - begin_ns

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import concat, last_before, lookup, successive, take
 
@@ -17,7 +17,6 @@ USUAL_NS: Final = {
     "hip": 4_700,
     "": 1_000,
 }  # an idle stream's kernel after its call returned, by prefix of the call's name
-BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
 MOST_RETURN_NS: Final = 300_000  # a wait that returns later than this after what it waited for tells nothing
 MOST_NS: Final = 100_000  # clocks are tens of us apart: what is later than this has another cause
 FEWEST: Final = 5  # launches on an idle stream that make a clock known
@@ -212,7 +211,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_before(calls.start_ns, calls.tid)[behind] == call[copy])
     )
     exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
-    found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS))
+    found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > LATENCY_NS))
     blocked = found.blocked & (np.abs(found.ahead_ns) <= MOST_RETURN_NS) & (found.begun_ns > -STEPS_NS)
     return take(replace(found, blocked=blocked), exact | blocked)
 

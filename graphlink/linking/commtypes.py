@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
+from typing import Final
 
-from graphlink.model import Comm, CommKind
+import numpy as np
+
+from graphlink.model import F64, I32, I64, Comm, CommKind
 
 
 class CollectiveType(IntEnum):
@@ -53,6 +57,14 @@ _BYTES = {
     8: "long double int64 uint64 float64 longint unsignedlong unsignedlonglong longlong longlongint complexfloat",
     16: "complexdouble",
 }
+SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # sized as a rank's part
+# of the whole buffer a rank's own part does not travel
+_PARTLY: Final = (
+    *SHARDS,
+    CollectiveType.REDUCE_SCATTER,
+    CollectiveType.REDUCE_SCATTER_BLOCK,
+    CollectiveType.ALL_TO_ALL,
+)
 MOST_BYTES = (1 << 63) - 1
 _ELEM_BYTES = {name: size for size, names in _BYTES.items() for name in names.split()}
 
@@ -90,6 +102,7 @@ def sizes_may_differ(comm: Comm) -> bool:
     return bool(comm.in_split or comm.out_split) or bare.endswith("v") or "coalesced" in bare
 
 
+@lru_cache(1024)
 def element_bytes(dtype: str) -> int | None:
     """Return the bytes of an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``,
     ``GenericList[Tensor(float)]``."""
@@ -131,3 +144,19 @@ def size_bytes(comm: Comm, group_size: int | None) -> int | None:
     if elems is None or not 0 <= elems * elem_bytes <= MOST_BYTES:
         return None
     return elems * elem_bytes
+
+
+def bus_factors(comm_type: I64 | I32, members: F64) -> F64:
+    """Return the bytes that a rank sends over its link, per byte of the whole buffer, for ring algorithms: bus
+    bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md). ``NOWHERE`` is a message between two
+    ranks.
+    """
+    n = np.maximum(members, 1)
+    part = (n - 1) / n
+    out = np.where(np.isin(comm_type, _PARTLY), part, 1.0)
+    return np.where(comm_type == CollectiveType.ALL_REDUCE, 2 * part, out)
+
+
+def wire_share(comm_type: I64, members: F64) -> F64:
+    """Return the same per byte of ``comm_size``, which is the whole buffer, of ALL_GATHER the rank's own shard."""
+    return np.where(comm_type == CollectiveType.ALL_GATHER, np.maximum(members, 1) - 1, bus_factors(comm_type, members))

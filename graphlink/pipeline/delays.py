@@ -18,13 +18,13 @@ import numpy as np
 from graphlink import spans
 from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.pairs import numbered_texts
 from graphlink.patterns import ALLOCATOR, LOADER
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
 from graphlink.pipeline.records import Cause, Delays, Pass
-from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
+from graphlink.pipeline.waits import Segments, segments
 from graphlink.pipeline.work import Worked
 from graphlink.spans import Pieces, Spans
 from graphlink.steps import step_marks

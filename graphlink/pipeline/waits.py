@@ -15,11 +15,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, Linked
+from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Linked
 from graphlink.spans import Spans
 from graphlink.tables import counted_from
 
-LATENCY_NS: Final = 20_000  # an op may start so much after what it waited for without a reason of its own
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _FAR: Final = np.iinfo(np.int64).min
 

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.commtypes import SHARDS, CollectiveType, bus_factors
 from graphlink.model import F64, I64, NOWHERE, U8, Bool
 from graphlink.ranks import summary
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
-from graphlink.ranks.times import SHARDS, WORDS, Apart, MeetingTimes, apart, bus_factors, times
+from graphlink.ranks.times import WORDS, Apart, MeetingTimes, apart, times
 from graphlink.tables import take
 
 _MESSAGE: Final = "SEND"
@@ -99,7 +99,8 @@ def collectives_of(
         total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns)
     )
     seconds = np.maximum(transfer_ns, 1) / 1e9
-    on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings)
+    members = np.array([len(ranks) for ranks, _ in meetings.groups], np.float64)[meetings.group]
+    on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings.type, members)
     algorithm, bus = bytes_ / seconds, total(on_bus * found.transfer_ns) / 1e9 / seconds
     measured = transfer_ns > 0
     measured[key[~meetings.complete]] = False

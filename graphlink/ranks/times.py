@@ -26,22 +26,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.linking.commtypes import CollectiveType
-from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool, CommKind
+from graphlink.linking.commtypes import SHARDS
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
 
-SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
-_PARTLY: Final = (
-    *(
-        CollectiveType.ALL_GATHER,
-        CollectiveType.REDUCE_SCATTER,
-        CollectiveType.REDUCE_SCATTER_BLOCK,
-        CollectiveType.ALL_TO_ALL,
-    ),
-    *(CollectiveType.GATHER, CollectiveType.SCATTER),
-)  # a rank's own part does not travel
 _TIMES_USUAL: Final = 3
 _FEWEST_LATER: Final = 3
 
@@ -125,15 +115,6 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
         received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, never), at.first)
         out = np.where(message & (received < never), received, out)
     return out
-
-
-def bus_factors(meetings: Meetings) -> F64:
-    """Return bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
-    n = np.array([len(members) for members, _ in meetings.groups], np.float64)[meetings.group]
-    collective = meetings.kind == CommKind.COLLECTIVE
-    part = (n - 1) / np.maximum(n, 1)
-    out = np.where(collective & np.isin(meetings.type, _PARTLY), part, 1.0)
-    return np.where(collective & (meetings.type == CollectiveType.ALL_REDUCE), 2 * part, out)
 
 
 class Apart(IntEnum):

@@ -21,11 +21,11 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
-from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.records import counted
 from graphlink.replay.changes import BucketChange
-from graphlink.replay.network import group_sizes, in_group, wire_share
+from graphlink.replay.network import group_sizes, in_group
 from graphlink.replay.rewire import NewEdges, Restructured, rewired
 from graphlink.replay.workload import Work, Workload
 

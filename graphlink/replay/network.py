@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import NodeType
-from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange, NetworkChange
@@ -29,12 +29,6 @@ SIMULATED: Final = (  # collectives that have a network model
     CollectiveType.ALL_GATHER,
     CollectiveType.REDUCE_SCATTER,
     CollectiveType.ALL_TO_ALL,
-)
-_ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
-_ROUND_OF_SHARDS: Final = (CollectiveType.ALL_GATHER,)
-_ROUND: Final = (
-    *(CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
-    *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )
 
 
@@ -103,24 +97,11 @@ def in_group(work: Workload, change: NetworkChange | BucketChange) -> Bool:
     return np.isin(of, ids)
 
 
-def wire_share(comm_type: I64, members: F64) -> F64:
-    """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus
-    bandwidth).
-
-    ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
-    """
-    n = np.maximum(members, 1)
-    out = np.ones(len(comm_type), np.float64)
-    for types, share in ((_ROUND_TWICE, 2 * (n - 1) / n), (_ROUND_OF_SHARDS, n - 1), (_ROUND, (n - 1) / n)):
-        out = np.where(np.isin(comm_type, types), share, out)
-    return out
-
-
 def ring_steps(comm_type: I64, members: F64) -> F64:
     """Return how many steps a ring algorithm takes, one after the other: twice round for ALL_REDUCE, else once; one for
     a message (``NOWHERE``)."""
     round_ = np.maximum(members - 1, 1)
-    return np.where(comm_type == NOWHERE, 1.0, np.where(np.isin(comm_type, _ROUND_TWICE), 2 * round_, round_))
+    return np.where(comm_type == NOWHERE, 1.0, np.where(comm_type == CollectiveType.ALL_REDUCE, 2 * round_, round_))
 
 
 @dataclass(frozen=True, slots=True)

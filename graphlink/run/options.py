@@ -13,6 +13,7 @@ from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.linking.step_cut import parse_steps
+from graphlink.model import LATENCY_NS
 from graphlink.read.nsys.numbering import Numbering
 from graphlink.records import Short
 from graphlink.wings import each
@@ -200,7 +201,7 @@ class Options(Short):
     sync: str = "both"
     hta_limit: int = 2_000_000
     target: str = "astra-sim"
-    gap_ns: int = 20_000
+    gap_ns: int = LATENCY_NS
     linked: bool = False
     host: str = "full"
     timeline: str = "recorded"

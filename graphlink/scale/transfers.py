@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import F64, I64
-from graphlink.replay.network import Transfers, wire_share
+from graphlink.replay.network import Transfers
 from graphlink.tables import take
 
 TREE: Final = "tree"

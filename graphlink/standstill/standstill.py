@@ -19,16 +19,14 @@ from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
+from graphlink.model import I64, LATENCY_NS, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
 from graphlink.tables import marked, spread
 
 LARGEST: Final = 10
-FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
-RETURN_NS: Final = 30_000  # and what it takes at most to return after what it waited for
-JITTER_NS: Final = 20_000  # device ops that are less late are listed nowhere
+RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY, Role.COPY_ASYNC)
 _TO_HOST: Final = ("DtoH", "DeviceToHost")
@@ -156,7 +154,7 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
         calls.name,
         took_ns,
         blocking & ~pending & (took_ns <= ASLEEP_NS),
-        FREE_NS,
+        LATENCY_NS,
         partial(np.quantile, q=FREE_QUANTILE),
     )
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
@@ -372,7 +370,7 @@ def _largest(
     for part, describe in zip(parts, (of_call, of_thread, of_stream, of_launch), strict=True):
         rest = part.unexplained_ns
         for at in np.lexsort((part.start_ns, -rest))[:LARGEST].tolist():
-            if rest[at] > (JITTER_NS if part is parts[2] else 0):
+            if rest[at] > (LATENCY_NS if part is parts[2] else 0):
                 what, record = describe(at)
                 pieces.append(Piece(what=what, ns=int(rest[at]), start_ns=int(part.start_ns[at]), record=record))
     return sorted(pieces, key=lambda piece: (-piece.ns, piece.start_ns, piece.what))[:LARGEST]

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from graphlink.linking.commtypes import element_bytes
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.read.columns import MAX_NS, MISSING, ints, ns_of_us, to_int_or_none
 from graphlink.read.comms import rank_or_none
@@ -25,11 +26,6 @@ _DTYPES: Final = {
     "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half", "ncclFloat32": "Float", "ncclFloat": "Float",  # noqa: E501
     "ncclFloat64": "Double", "ncclDouble": "Double", "ncclBfloat16": "BFloat16", "ncclFloat8e4m3": "Float8_e4m3fn",
     "ncclFloat8e5m2": "Float8_e5m2",
-}  # fmt: skip
-_ELEMENT_BYTES: Final = {
-    "Char": 1, "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Short": 2,  # noqa: E501
-    "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4, "Long": 8, "UInt64": 8, "Double": 8,  # noqa: E501
-    "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
 _RANK: Final = re.compile(
     r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE
@@ -119,6 +115,6 @@ def message_bytes(count: I64, dtypes: Sequence[str]) -> I64:
     """Return the bytes of ``count`` elements of ``dtypes``; ``NOWHERE`` where either is not known or the product is no
     int64.
     """
-    size = np.array([_ELEMENT_BYTES.get(dtype, 0) for dtype in dtypes], np.int64)
+    size = np.array([element_bytes(dtype) or 0 for dtype in dtypes], np.int64)
     known = (count >= 0) & (count < 1 << 58) & (size > 0)
     return np.where(known, np.where(known, count, 0) * size, NOWHERE)
