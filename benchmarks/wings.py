@@ -32,13 +32,8 @@ SIZES = (300_000, 1_000_000)
 MOST_WINGS, MOST_FRAMES, MOST_MB = 0.10, 0.30, 1200
 FRAMES_PER_OP = 2.1  # of 0.31 M ops in 1 M rows: 0.65 M frames, two in five of all rows
 LINES = 400  # of the program, and modules
-TIMED = (
-    "find_operations",
-    "measured",
-    "gpu_time",
-    "phases",
-    "_feature_rows",
-)  # of graphlink.run.job; and what writes their files
+TIMED = ("operations", "gpu")  # wings that are as old as this benchmark
+HOOKS = ("gaining", "finish")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +82,7 @@ class _WithFrames(synthetic.Run):
 def timed_job(folder: Path, out: Path) -> None:
     """Does the job in this process and prints what its parts took. For a process of its own."""
     from graphlink.cli import main
-    from graphlink.gpu import file as idle_file
-    from graphlink.operations import file as ops_file
-    from graphlink.run import job
+    from graphlink.wings import wing
 
     spent: Counter[str] = Counter()
 
@@ -104,11 +97,10 @@ def timed_job(folder: Path, out: Path) -> None:
 
         return timed
 
-    blocks = idle_file.blocks
-    idle_file.blocks = clocked("idle file", lambda *a, **k: [*blocks(*a, **k)])  # type: ignore[assignment]
-    ops_file.encode = clocked("ops file", ops_file.encode)
-    for name in TIMED:
-        setattr(job, name, clocked(name, getattr(job, name)))
+    for folder in TIMED:
+        kind = type(wing(folder))
+        for hook in HOOKS:
+            setattr(kind, hook, clocked(f"{folder} {hook}", getattr(kind, hook)))
     status = main([*pair(folder), "--out", str(out), "--force", "--quiet"])
     print(json.dumps(spent))
     sys.exit(status)

@@ -19,7 +19,8 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
 from graphlink.read import read_nsys
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from graphlink.steps import Steps, steps_of
 from tests.build import Call, Device, Host, build_trace
 from tests.simulator import Execution, Training, run, training_program

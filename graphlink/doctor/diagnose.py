@@ -22,8 +22,9 @@ from graphlink.errors import GraphlinkError, InputError
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
-from graphlink.run.job import link_rank, parts_of, rank_of, to_join
+from graphlink.run.job import parts_of, to_join
 from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank, rank_of
 from graphlink.run.records import GraphedRank, LinkedRank, RankRows
 from graphlink.wings import Parts, each
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from graphlink.engine import files
 from graphlink.engine.memory import unpacked_bytes
 from graphlink.errors import GraphlinkError
-from graphlink.run.job import Inputs
+from graphlink.run.options import Inputs
 
 
 @contextlib.contextmanager

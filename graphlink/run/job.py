@@ -15,51 +15,38 @@ from typing import Final
 
 import numpy as np
 
-from graphlink import output_names, publish, wings
+from graphlink import output_names, publish
 from graphlink.depend.build import build
 from graphlink.engine.beside import beside, may_fork
-from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
-from graphlink.graph import path_file as path
-from graphlink.graph import target
-from graphlink.graph import write_et as chakra
+from graphlink.graph import path_file, target, write_et
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
 from graphlink.graph_model import Graph
-from graphlink.linking.clocks import on_host_clock
-from graphlink.linking.communication import communication
-from graphlink.linking.launch import link, rounding_ns
-from graphlink.linking.match import match_hosts
-from graphlink.linking.step_cut import cut, parse_steps
-from graphlink.model import I64, HostTrace, Trace
+from graphlink.linking.launch import rounding_ns
+from graphlink.model import I64
 from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import AlignedClock
-from graphlink.read.host import read_host
-from graphlink.read.kineto import read_kineto
-from graphlink.read.stream import BLOCK_BYTES
 from graphlink.replay.ideal import replay
 from graphlink.report import timeline
-from graphlink.run import codec
 from graphlink.run.entry import entry_of
-from graphlink.run.options import Inputs as Inputs
-from graphlink.run.options import Options as Options
+from graphlink.run.options import Inputs, Options
+from graphlink.run.read_rank import LARGE_BYTES, link_rank, rank_of, sizes_bytes
 from graphlink.run.records import (
     Finished,
     GraphedRank,
     Joined,
-    LinkedRank,
     PreparedRank,
     RankWork,
     RunResult,
 )
-from graphlink.wings import Parts
+from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
-LARGE_BYTES: Final = 20_000_000  # of files once unpacked: reading them takes several times as long as to fork
-_LARGE_BLOCK: Final = 1 << 18  # 1 MB takes a third longer in two processes that read side by side and share a cache
 log: Final = logging.getLogger("graphlink")
 
 
@@ -72,15 +59,15 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     forked = _two_processes(inputs, jobs)
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    parts = wings.over_ranks({prepared.rank: to_join(prepared.parts)})
-    joined = Joined(ids[prepared.rank], prepared.world_size, parts=wings.of_rank(parts, prepared.rank))
+    parts = over_ranks({prepared.rank: to_join(prepared.parts)})
+    joined = Joined(ids[prepared.rank], prepared.world_size, parts=of_rank(parts, prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))
 
 
 def to_join(parts: Parts) -> Parts:
     """Return what joining the ranks of a run reads of the parts that wings made of one."""
-    made = ((name, wings.wing(name).to_join(part)) for name, part in parts.items())
+    made = ((name, wing(name).to_join(part)) for name, part in parts.items())
     return Parts({name: part for name, part in made if part is not None})
 
 
@@ -90,19 +77,8 @@ def _two_processes(inputs: Inputs, jobs: int | None) -> bool:
 
     ``jobs``: how many processes the user allows; None: as many as there is room for.
     """
-    sizes = _sizes(inputs)
+    sizes = sizes_bytes(inputs)
     return sum(sizes) > LARGE_BYTES and may_fork(list(map(estimate_bytes, sizes)), jobs)
-
-
-def _block_bytes(inputs: Inputs) -> int:
-    """Return how much is read at a time. It decides in which order names are met, so it follows from the files
-    alone.
-    """
-    return _LARGE_BLOCK if sum(_sizes(inputs)) > LARGE_BYTES else BLOCK_BYTES
-
-
-def _sizes(inputs: Inputs) -> list[int]:
-    return [unpacked_bytes(path) for path in (inputs.recording, inputs.et) if path is not None]
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Options, folder: Path) -> tuple[str, ...]:
@@ -116,62 +92,14 @@ def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Opti
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files.append(groups.NAME)
     if options.timeline != "none":
-        tracks = [functools.partial(wings.wing(name).tracks, part=part) for name, part in parts.items()]
+        tracks = [functools.partial(wing(name).tracks, part=part) for name, part in parts.items()]
         files.append(timeline.join(folder, sorted(ids), tracks))
     return (*files, *write_parts(parts, folder))
 
 
 def write_parts(parts: Parts, folder: Path) -> tuple[str, ...]:
     """Write the files of what wings made of a run; return their names."""
-    return tuple(file for name, part in parts.items() for file in wings.wing(name).write(part, folder))
-
-
-def link_rank(
-    inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False, forked: bool = False
-) -> LinkedRank:
-    """Read the files of one rank, match its host rows and link its device ops.
-
-    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another
-    run; ``forked``: read it in a second process.
-
-    Raises:
-        InputError: a file cannot be read or is of another kind, or the two are of different runs and it is not
-            ``lenient``.
-        UsageError: there is no such step.
-    """
-    steps = parse_steps(step)
-    with beside(
-        functools.partial(_et_of, inputs, keep_json=keep_json), forked=forked and inputs.et is not None
-    ) as read_et:
-        trace = trace_of(inputs)
-        et = read_et()
-    beside_it = {name: hooks.beside(inputs) for name, hooks in wings.each()}
-    log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
-    other_run = None
-    try:
-        match = match_hosts(trace, et if len(trace.host.start_ns) or not lenient else None)
-    except InputError as problem:
-        if not lenient:
-            raise
-        other_run = problem.what if problem.where is None else f"{problem.what}: {problem.where}"
-        et, match = None, match_hosts(trace, None)
-    if inputs.nsys is not None:
-        match = replace(match, method="nsys")
-    if steps is not None:
-        part = cut(trace, match, steps)
-        trace, match = part.trace, part.match
-    linked = link(on_host_clock(trace), et, match)
-    parts = Parts({name: made.part for name, made in beside_it.items() if made.part is not None})
-    known = tuple(group for name, part in parts.items() for group in wings.wing(name).groups(part, linked, inputs))
-    warnings = tuple(text for made in beside_it.values() for text in made.warnings)
-    return LinkedRank(trace, linked, communication(linked, known), parts, warnings, other_run)
-
-
-def _et_of(inputs: Inputs, *, keep_json: bool) -> HostTrace | None:
-    if inputs.et is None:
-        return None
-    log.info("reading %s", inputs.et)
-    return read_host(inputs.et, keep_json=keep_json, block_bytes=_block_bytes(inputs))
+    return tuple(file for name, part in parts.items() for file in wing(name).write(part, folder))
 
 
 @gc_paused()
@@ -217,7 +145,7 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
 def parts_of(rank: GraphedRank) -> tuple[Parts, list[str]]:
     """Return what wings make of a rank that has its graph, and their warnings."""
     warnings: list[str] = []
-    for name, hooks in wings.each():
+    for name, hooks in each():
         made = hooks.of_graph(rank)
         warnings += made.warnings
         if made.part is not None:
@@ -256,7 +184,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
 
 def _write_graph(file: Path, graph: Graph) -> None:
     with publish.writing(file) as out:
-        chakra.write_et(out, graph)
+        write_et.write_et(out, graph)
 
 
 def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, folder: Path, graph: Graph) -> Finished:
@@ -266,12 +194,12 @@ def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, fold
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
-    grouped = Parts({name: made for name, hooks in wings.each() if (made := hooks.gaining(graph, linked)) is not None})
+    grouped = Parts({name: made for name, hooks in each() if (made := hooks.gaining(graph, linked)) is not None})
     of_node = next((made.of_node for made in grouped.values()), None)
-    found = path.explain(graph, linked, prepared.comm, played.end_ns, cost, operation=of_node)
-    publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
+    found = path_file.explain(graph, linked, prepared.comm, played.end_ns, cost, operation=of_node)
+    publish.write(folder / files[1], path_file.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
     work = RankWork(prepared, joined, options, folder, graph, cost, played, found, grouped)
-    added = {name: hooks.finish(work) for name, hooks in wings.each()}
+    added = {name: hooks.finish(work) for name, hooks in each()}
     files += [file for part in added.values() for file in part.files]
     if options.timeline != "none":
         log.info("writing the timeline")
@@ -321,7 +249,7 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
         graph = replace(graph, duration_ns=_without_waits(graph, joined))
     graph = graph.of_rank(prepared.rank, joined.world_size, *_clock_of(graph, joined.clock))
     graph = target.written(graph, prepared.comm, plan, joined.ids)
-    added = [hooks.columns(graph, prepared, joined) for _, hooks in wings.each()]
+    added = [hooks.columns(graph, prepared, joined) for _, hooks in each()]
     front = {name: column for columns in added for name, column in columns.front.items()}
     behind = {name: column for columns in added for name, column in columns.behind.items()}
     return graph.with_columns({**front, "comm_wait_ns": joined.wait_ns, **behind})
@@ -342,30 +270,6 @@ def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
     return int((clock.of(epoch) - epoch)[0]), round(clock.drift * 1e9)
 
 
-def trace_of(inputs: Inputs) -> Trace:
-    """Read what was recorded of the rank.
-
-    Raises:
-        InputError: the recording cannot be read.
-    """
-    if inputs.kineto is not None:
-        log.info("reading %s", inputs.kineto)
-        return read_kineto(inputs.kineto, block_bytes=_block_bytes(inputs))
-    from graphlink.read.nsys.places import number
-    from graphlink.read.nsys.report import numbered, read_report
-
-    numbering = inputs.numbering
-    if inputs.stored is not None:
-        with inputs.stored.open("rb") as stored:
-            trace = codec.load(stored, Trace, inputs.stored, "run the command again")
-    else:
-        log.info("reading %s", inputs.recording)
-        contents, traces = read_report(inputs.recording)
-        trace = traces[inputs.place]
-        numbering = numbering or number([contents])[0]
-    return trace if numbering is None else numbered(trace, numbering, inputs.place)
-
-
 def _refuse_errors(findings: tuple[Violation, ...], path: Path) -> None:
     broken = [str(f) for f in findings if f.grade == ERROR]
     if broken:
@@ -374,11 +278,6 @@ def _refuse_errors(findings: tuple[Violation, ...], path: Path) -> None:
             path=path,
             todo="this is a bug of graphlink: please report it with the recording; nothing was written",
         )
-
-
-def rank_of(inputs: Inputs, recorded: int | None) -> int:
-    """Return the rank that ``--rank`` gives, else the ``recorded`` one, else that of the file's name, else 0."""
-    return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
 
 
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:

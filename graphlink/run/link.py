@@ -26,7 +26,7 @@ from graphlink.run.discover.find import find
 from graphlink.run.discover.inputs import refuse_absent
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
-from graphlink.run.options import Recordings
+from graphlink.run.options import Inputs, Options, Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.records import RunResult
 from graphlink.run.state import Stored, all_found
@@ -49,7 +49,7 @@ class Made(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def linked(
     recordings: Recordings,
-    options: job.Options,
+    options: Options,
     runs_on: RunsOn,
     folder: str,
     *,
@@ -84,7 +84,7 @@ def linked(
 
 @contextlib.contextmanager
 def joined(
-    joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool
+    joining: Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool
 ) -> Iterator[Made]:
     """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
 
@@ -127,9 +127,7 @@ def _saying_what_is_kept(out: Out) -> Iterator[None]:
         raise type(problem)(problem.what, path=problem.path, where=problem.where, todo=todo) from problem
 
 
-def leave_jobs(
-    recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, resume: bool
-) -> list[int]:
+def leave_jobs(recordings: Recordings, options: Options, runs_on: RunsOn, folder: str, *, resume: bool) -> list[int]:
     """Do the work on the ranks that are named, and leave it in ``folder`` for ``joined``. Return the ranks.
 
     Raises:
@@ -143,7 +141,7 @@ def leave_jobs(
     return [stored.manifest.rank for stored in good(outcomes)]
 
 
-def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
+def _complete(recordings: Recordings, out: Out, options: Options, runs_on: RunsOn) -> summary.Summary | None:
     """Return the result that an earlier run of these recordings with these options wrote, if it was killed after all
     was done.
 
@@ -166,7 +164,7 @@ def _files_of(rank: summary.Rank) -> frozenset[str]:
     return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
 
 
-def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
+def _changed_since(published: Path, inputs: Sequence[Inputs]) -> bool:
     """Tell whether a recording was written, or put where it is, after ``published``; False where one of them is behind
     a URL.
     """
@@ -197,7 +195,7 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
 
 def _write(
     recordings: Recordings,
-    options: job.Options,
+    options: Options,
     runs_on: RunsOn,
     out: Out,
     folder: Path,
@@ -256,7 +254,7 @@ def _same_folder(name: str, other: str) -> bool:
 
 def _summarised(
     result: RunResult,
-    options: job.Options,
+    options: Options,
     warnings: tuple[str, ...],
     folder: Path,
     recorded: Mapping[str, Any] | None = None,
@@ -280,7 +278,7 @@ def _summarised(
     return whole
 
 
-def _told(options: job.Options) -> summary.Options:
+def _told(options: Options) -> summary.Options:
     return summary.Options(
         step=options.step,
         sync=options.sync,

@@ -27,6 +27,7 @@ from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.join import cut_short, join
 from graphlink.run.one_run import of_other_runs, of_other_times
+from graphlink.run.options import Inputs, Options
 from graphlink.run.out import Out, out_of
 from graphlink.run.records import Joined, PreparedRank, RankRows, RunResult
 from graphlink.run.state import Result, Stored
@@ -61,12 +62,12 @@ def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
 
 
 def rank_jobs(
-    inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool
+    inputs: Sequence[Inputs], options: Options, out: str, runs_on: RunsOn, *, resume: bool
 ) -> list[Stored | GraphlinkError]:
     """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not
     done it.
     """
-    default = job.Options()
+    default = Options()
     options = replace(
         options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched
     )  # which only joining reads
@@ -89,7 +90,7 @@ def rank_jobs(
     return [done[i] for i in range(len(inputs))]
 
 
-def _rank_job(inputs: job.Inputs, options: job.Options, out: str) -> Stored:
+def _rank_job(inputs: Inputs, options: Options, out: str) -> Stored:
     with here(inputs) as local:
         prepared = job.prepare(local, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
@@ -98,7 +99,7 @@ def _rank_job(inputs: job.Inputs, options: job.Options, out: str) -> Stored:
 
 
 def join_ranks(
-    stored: Sequence[Stored], options: job.Options, out: str, folder: Path, runs_on: RunsOn, *, same_run: bool = False
+    stored: Sequence[Stored], options: Options, out: str, folder: Path, runs_on: RunsOn, *, same_run: bool = False
 ) -> RunResult:
     """Join ranks whose jobs are done, and write the files of all of them, and those of the run, into ``folder``.
 
@@ -163,7 +164,7 @@ def _replay(path: CriticalAcross) -> summary.RunReplay:
     )
 
 
-def _finish(task: tuple[Stored, Joined], options: job.Options, out: str) -> Result:
+def _finish(task: tuple[Stored, Joined], options: Options, out: str) -> Result:
     stored, joined = task
     place, made_with = out_of(out), state.digest(joined, options)
     there = state.finished(place, stored.key, made_with)
@@ -179,7 +180,7 @@ def _finish(task: tuple[Stored, Joined], options: job.Options, out: str) -> Resu
     return result
 
 
-def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
+def options_of(stored: Sequence[Stored], joining: Options) -> Options:
     """Return the options of jobs that are to be joined, with those of ``joining`` that only joining reads.
 
     Raises:

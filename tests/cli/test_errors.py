@@ -179,7 +179,7 @@ def test_a_rank_that_asks_too_much_is_named(
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("graphlink.run.job.read_kineto", fail)
+    monkeypatch.setattr("graphlink.run.read_rank.read_kineto", fail)
     is_said(
         graphlink("--kineto", traces / "kineto_0.json", "--out", tmp_path / "out"),
         1,

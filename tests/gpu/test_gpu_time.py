@@ -22,7 +22,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 from tests.depend.programs import linked_of
 from tests.gpu.sums import check_sums

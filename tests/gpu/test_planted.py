@@ -11,7 +11,8 @@ from graphlink.cli import main
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from tests.simulator import Execution, run, write_kineto
 from tests.simulator.kineto import Variation
 from tests.simulator.program import (

@@ -16,7 +16,8 @@ from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
 from graphlink.model import I64, NOWHERE, DeviceKind, Linked
 from graphlink.patterns import LOADER
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from graphlink.steps import Steps, steps_of
 
 RECORDING = (

@@ -15,7 +15,8 @@ from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.linking.communication import communication
 from graphlink.model import NOWHERE, Linked
 from graphlink.read.nsys.report import read_report
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from tests.gpu.sums import check_sums
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"

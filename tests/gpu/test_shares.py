@@ -21,7 +21,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Comm, DeviceKind, Linked
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from tests.build import Device, Host, build_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"

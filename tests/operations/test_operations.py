@@ -34,7 +34,8 @@ from graphlink.operations.table import OperationsReport, operations_table, top_o
 from graphlink.read.nsys.report import read_report
 from graphlink.records import Table, short_path
 from graphlink.replay.ideal import replay
-from graphlink.run.job import Inputs, link_rank
+from graphlink.run.options import Inputs
+from graphlink.run.read_rank import link_rank
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import linked_of, shape
 from tests.simulator import random_program, run, write_kineto

@@ -104,7 +104,7 @@ def test_scaled_kernels_without_cuda_sync_rows(
 ) -> None:
     """These programs launch 1 to 8 us after their call, so that their clock is found up to some us off."""
     if not estimated:
-        monkeypatch.setattr("graphlink.run.job.on_host_clock", lambda trace: trace)
+        monkeypatch.setattr("graphlink.run.read_rank.on_host_clock", lambda trace: trace)
     errors = what_if_errors(tmp_path, cuda_sync=False, programs=programs)
     print("\n", *errors.table(), sep="\n")
     for scale, of_scale in errors.by_scale.items():

@@ -20,8 +20,8 @@ from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files
-from graphlink.run.job import rank_of
 from graphlink.run.options import Inputs
+from graphlink.run.read_rank import rank_of
 from graphlink.wings import SideFile, any_of, side_file
 
 log: Final = logging.getLogger("graphlink")
