@@ -19,10 +19,12 @@ import numpy as np
 
 from graphlink.cli import main as graphlink
 from graphlink.cli.replay import replay_options
+from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.records import Band, Span
-from graphlink.replay.report import report
+from graphlink.replay.report import Known, report
+from graphlink.report.summary import ranks_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 
@@ -55,7 +57,8 @@ def predicted(case: SecondRun, folder: Path) -> Predicted:
     recordings = [str(folder / "in")] if case.ranks > 1 else ["--kineto", str(folder / "in" / "kineto_0.json")]
     if graphlink([*recordings, "--out", str(folder / "out"), "--sync", "cuda", "--no-timeline", "--quiet"]):
         raise ValueError(f"the recordings of {case.seed} cannot be linked")
-    made = report(graph_files(folder / "out"), None, load_groups(folder / "out"), changes(case.arguments))
+    known = Known(load_groups(folder / "out"), recorded=recorded(ranks_of(folder / "out")))
+    made = report(graph_files(folder / "out"), None, known, changes(case.arguments))
     [what_if], [run] = made.what_if, made.runs
     if what_if.band is None or run.measured_ns != case.recorded_ns:
         raise ValueError(f"{run.measured_ns} ns replayed of {case.seed}, {case.recorded_ns} recorded")

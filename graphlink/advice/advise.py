@@ -12,7 +12,7 @@ from graphlink.advice.kinds import Outputs, candidates
 from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
 from graphlink.operations import file as operations_file
-from graphlink.replay.band import Told, band
+from graphlink.replay.band import band, recorded
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import play, usual_machine
@@ -101,23 +101,14 @@ def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix
         todo=told.todo,
         gain_ns=gain_ns,
         gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
-        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), _told(run))
+        band=band(
+            work, changed.work, before.total_ns, after, critical_path(changed.work, after), recorded(run.summary.ranks)
+        )
         if gain_ns > 0
         else None,
         supposed=one.supposed,
         command=shlex.join([*prefix, *one.arguments]),
     )
-
-
-def _told(run: Outputs) -> dict[int, Told]:
-    """Return what the summary tells of each rank beside its graph."""
-    out = {}
-    for one in run.summary.ranks:
-        path, replay = one.standstill.path, one.replay
-        out[one.rank] = Told.of(
-            [step.start_ns for step in one.steps], path.ns, path.pinned_ns, replay.gap_share + replay.delay_share
-        )
-    return out
 
 
 def _without_gain(told: Advice, why: str) -> Advice:

@@ -106,10 +106,12 @@ def replay(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
+    from graphlink.replay.band import recorded
     from graphlink.replay.changes import Changes, changes_of, load_changes
     from graphlink.replay.folder import graph_files, load_groups
     from graphlink.replay.machines import usual_machine
-    from graphlink.replay.report import listed, report
+    from graphlink.replay.report import Known, listed, report
+    from graphlink.report.summary import ranks_of
     from graphlink.wings import node_operations
 
     what = Path(arguments.what)
@@ -136,7 +138,8 @@ def replay(arguments: argparse.Namespace) -> int:
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
     operations = node_operations(folder, files) if changes.of_operations else None
-    found = report(files, machine, groups, changes, operations=operations, together=arguments.together)
+    known = Known(groups, operations, recorded(ranks_of(folder)) if changes.any else {})
+    found = report(files, machine, known, changes, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
 

@@ -7,20 +7,16 @@ others either are so or are not, each as likely, so the truth lies at either of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from graphlink import output_names
 from graphlink.graph_model import Graph
 from graphlink.model import F64, I32, I64, NOWHERE
-from graphlink.read import document
 from graphlink.records import ms, percent
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.played import Played
@@ -38,23 +34,29 @@ _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What ``summary.json`` tells of a rank beside its graph: when its steps began, and which share of its path is in
+class Recorded:
+    """What ``summary.json`` records of a rank beside its graph: when its steps began, and which share of its path is in
     calls that blocked for no reason that an edge names."""
 
     steps_ns: I64
     blocked_share: float = 0.0
 
-    @staticmethod
-    def of(steps_ns: Sequence[int], path_ns: int, pinned_ns: int, shown_share: float) -> Told:
-        """Make it of the starts of steps, and of a path of ``path_ns``, ``pinned_ns`` of which nothing explains, of all
-        of it ``shown_share`` in gaps and delays."""
-        blocked = pinned_ns / path_ns - shown_share if path_ns > 0 else 0.0
-        return Told(np.array(steps_ns, np.int64), min(max(blocked, 0.0), 1.0))
+
+def recorded(ranks: Iterable[Any]) -> dict[int, Recorded]:
+    """Return what the entries of ranks in ``summary.json`` record beside the graphs; steps and standstill are of wings,
+    and may be absent."""
+    out = {}
+    for rank in ranks:
+        steps_ns = np.array([step.start_ns for step in getattr(rank, "steps", ())], np.int64)
+        path, blocked = getattr(getattr(rank, "standstill", None), "path", None), 0.0
+        if path is not None and path.ns > 0:
+            blocked = path.pinned_ns / path.ns - (rank.replay.gap_share + rank.replay.delay_share)
+        out[rank.rank] = Recorded(steps_ns, min(max(blocked, 0.0), 1.0))
+    return out
 
 
 def band(
-    work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, told: Mapping[int, Told]
+    work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, records: Mapping[int, Recorded]
 ) -> Band:
     """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log
     n) in nodes.
@@ -62,8 +64,8 @@ def band(
     ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the
     changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean.
     """
-    steps = _Steps.of(changed, after, told)
-    pinned_ns = _unexplained_ns(work, changed, path, told)
+    steps = _Steps.of(changed, after, records)
+    pinned_ns = _unexplained_ns(work, changed, path, records)
     factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
     unexplained_ns = [pinned_ns * (1 - min(1.0, *factors)), pinned_ns * (max(1.0, *factors) - 1)]
     latency_ns = _latency_ns(work, changed, path)
@@ -111,9 +113,9 @@ class _Steps:
     took_ns: I64
 
     @staticmethod
-    def of(work: Workload, played: Played, told: Mapping[int, Told]) -> _Steps:
+    def of(work: Workload, played: Played, records: Mapping[int, Recorded]) -> _Steps:
         """Find the step of each node: that in which it began on the host, or the op that launched it."""
-        begun = [told[rank].steps_ns if rank in told else np.zeros(0, np.int64) for rank in work.ranks]
+        begun = [records[rank].steps_ns if rank in records else np.zeros(0, np.int64) for rank in work.ranks]
         count = len(begun[0]) if len({len(one) for one in begun}) == 1 else 0
         if count < 2:
             return _Steps(count, np.zeros(len(work), np.int64), np.zeros(0, np.int64))
@@ -181,11 +183,11 @@ def _variance(same: I64, value: F64) -> F64:
     return np.where(many > 1, squares / np.maximum(many - 1, 1), np.nan)[same]
 
 
-def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, told: Mapping[int, Told]) -> float:
+def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, records: Mapping[int, Recorded]) -> float:
     """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in
     calls that blocked; but for gaps and delays that were changed themselves."""
     node, sort = path.node, changed.work[path.node]
-    blocked = np.array([told[rank].blocked_share if rank in told else 0.0 for rank in changed.ranks])[
+    blocked = np.array([records[rank].blocked_share if rank in records else 0.0 for rank in changed.ranks])[
         changed.member[node]
     ]
     late_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
@@ -218,58 +220,6 @@ def _latency_ns(work: Workload, changed: Workload, path: ReplayPath) -> list[flo
     node = path.node[comm[path.node] & (own_ns[path.node] > 0) & (path.own_ns > path.fixed_ns)]
     stays_ns = -(changed.micros_ns - work.micros_ns)[node] / own_ns[node] * quickest[work.member[node]]
     return [float(-stays_ns[stays_ns < 0].sum()), float(stays_ns[stays_ns > 0].sum())]
-
-
-class _Step(msgspec.Struct, frozen=True):
-    start_ns: int
-
-
-class _Path(msgspec.Struct, frozen=True):
-    ns: int = 0
-    pinned_ns: int = 0
-
-
-class _Standstill(msgspec.Struct, frozen=True):
-    path: _Path = _Path()
-
-
-class _Replay(msgspec.Struct, frozen=True):
-    gap_share: float = 0.0
-    delay_share: float = 0.0
-
-
-class _Rank(msgspec.Struct, frozen=True):
-    rank: int
-    steps: list[_Step] = []
-    standstill: _Standstill = _Standstill()
-    replay: _Replay = _Replay()
-
-
-class _Summary(msgspec.Struct, frozen=True):
-    """What a band needs of ``summary.json``, whose record is of a later stage."""
-
-    ranks: list[_Rank] = []
-
-
-def told_by_summary(folder: Path) -> dict[int, Told]:
-    """Read what ``summary.json`` of a folder tells of each rank; nothing where there is none.
-
-    Raises:
-        InputError: it is there and is none of this version of graphlink.
-    """
-    path = folder / output_names.SUMMARY
-    if not path.exists():
-        return {}
-    found = document.load(path, _Summary, "summary of this version of graphlink", "run graphlink again with --force")
-    return {
-        one.rank: Told.of(
-            [step.start_ns for step in one.steps],
-            one.standstill.path.ns,
-            one.standstill.path.pinned_ns,
-            one.replay.gap_share + one.replay.delay_share,
-        )
-        for one in found.ranks
-    }
 
 
 def band_words(band: Band, before_ns: int) -> list[str]:
@@ -313,5 +263,5 @@ def _gain(span: Span, before_ns: int) -> str:
 
 
 def _sides(sides_ns: Sequence[int], why: str) -> list[str]:
-    told = [f"{sign} {ms(ns)}" for sign, ns in zip("-+", sides_ns, strict=True) if ns]
-    return [f"{' '.join(told)} ms: {why}"] if told else []
+    parts = [f"{sign} {ms(ns)}" for sign, ns in zip("-+", sides_ns, strict=True) if ns]
+    return [f"{' '.join(parts)} ms: {why}"] if parts else []

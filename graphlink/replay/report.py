@@ -16,7 +16,7 @@ from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.graph_model import Graph, NodeType
 from graphlink.records import shortened
-from graphlink.replay.band import Told, band, told_by_summary
+from graphlink.replay.band import Recorded, band
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import error_pct
@@ -44,6 +44,15 @@ class Unchanged(NamedTuple):
     work: Workload
     played: Played
     run: Run
+
+
+class Known(NamedTuple):
+    """What is known of a run beside its graphs: the members of its communicators, by rank the operation of each node,
+    which changes choose paths and lines by, and what the summary records."""
+
+    groups: Mapping[int, Sequence[int]]
+    operations: Mapping[int, NodeOperations] | None = None
+    recorded: Mapping[int, Recorded] = {}
 
 
 Before = Callable[[Mapping[int, Path], str, Mapping[int, Sequence[int]], bool], Unchanged]
@@ -80,10 +89,9 @@ def kept(most: int) -> Before:
 def report(
     files: Mapping[int, Path],
     machine: str | None,
-    groups: Mapping[int, Sequence[int]],
+    known: Known,
     changes: Changes,
     *,
-    operations: Mapping[int, NodeOperations] | None = None,
     together: bool = False,
     before: Before = unchanged,
 ) -> Report:
@@ -91,25 +99,23 @@ def report(
     ``changes`` again.
 
     ``machine``: None is the usual one, and where ranks wait there for each other for ever, each of them alone.
-    ``operations``: by rank, where they are known, for changes that choose paths or lines. ``before``: ``unchanged``, or
-    one that ``kept`` made for many reports of the same graphs.
+    ``before``: ``unchanged``, or one that ``kept`` made for many reports of the same graphs.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
         UsageError: a change names nothing, or is one of several waits.
     """
     chosen = machine or usual_machine(len(files))
-    told = told_by_summary(next(iter(files.values())).parent) if changes.any else {}
     batches = [files] if chosen in JOINED else [{rank: path} for rank, path in files.items()]
     out = Report(machine=chosen, runs=[], what_if=[], cannot=[])
     refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
     for batch in batches:
-        still = before(batch, chosen, groups, together)
+        still = before(batch, chosen, known.groups, together)
         out.runs.append(still.run)
         if changes.any:
-            changed = fit(still.work, changes, groups, operations)
-            after = play(changed.work, groups, chosen, together=together)
-            out.what_if.append(_what_if(still, changed, after, told))
+            changed = fit(still.work, changes, known.groups, known.operations)
+            after = play(changed.work, known.groups, chosen, together=together)
+            out.what_if.append(_what_if(still, changed, after, known.recorded))
             out.cannot.extend(line for line in cannot(still.files, chosen, changes) if line not in out.cannot)
             refused.append(([*batch], changed.refused))
     refuse_unfit(refused, changes)
@@ -121,7 +127,7 @@ def report(
         f"rank {first.rank} would wait for ever in node {first.node.id} ({shortened(first.node.name)}) for "
         f"{first.waits_for}: --machine {COUPLED} replays all together"
     )
-    alone = report(files, IDEAL, groups, changes, operations=operations, together=together, before=before)
+    alone = report(files, IDEAL, known, changes, together=together, before=before)
     return replace(alone, why_alone=why)
 
 
@@ -173,7 +179,7 @@ def _run(work: Workload, played: Played) -> Run:
     )
 
 
-def _what_if(still: Unchanged, changed: Changed, after: Played, told: Mapping[int, Told]) -> WhatIf:
+def _what_if(still: Unchanged, changed: Changed, after: Played, records: Mapping[int, Recorded]) -> WhatIf:
     work, before_ns = changed.work, still.played.total_ns
     path = critical_path(work, after)
     gain_pct = round(100 * (1 - after.total_ns / before_ns), 6) if before_ns else 0.0
@@ -183,7 +189,7 @@ def _what_if(still: Unchanged, changed: Changed, after: Played, told: Mapping[in
         before_ns=before_ns,
         after_ns=after.total_ns,
         gain_pct=gain_pct if finished else None,
-        band=band(still.work, work, before_ns, after, path, told) if finished else None,
+        band=band(still.work, work, before_ns, after, path, records) if finished else None,
         path=_path(work, path),
         done=list(changed.done),
         not_here=list(changed.refused),

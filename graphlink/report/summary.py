@@ -214,7 +214,17 @@ def load(path: Path) -> Summary:
             todo="name the folder that an earlier run wrote with --out",
         )
     document.refuse_made(path)
-    return document.load(path, Summary, "summary of this version of graphlink")
+    return document.load(path, Summary, "summary of this version of graphlink", "run graphlink again with --force")
+
+
+def ranks_of(folder: Path) -> Sequence[Rank]:
+    """Return the ranks in the summary of a folder of graphs; none where it has no summary, or its graphs were made.
+
+    Raises:
+        InputError: as ``load``.
+    """
+    path = folder / NAME
+    return load(path).ranks if path.exists() and not document.is_made(path) else ()
 
 
 def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:

@@ -22,11 +22,12 @@ from graphlink.graph_model import Graph
 from graphlink.publish import settle
 from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
+from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import MACHINES
 from graphlink.replay.records import Report
-from graphlink.replay.report import kept, report
+from graphlink.replay.report import Known, kept, report
 from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.link import linked
@@ -294,7 +295,8 @@ class Run:
         given = Changes() if what_if is None else load_changes(Path(what_if))
         changes = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
         operations = node_operations(self.folder, files) if changes.of_operations else None
-        return report(files, machine, load_groups(self.folder), changes, operations=operations, before=self._before)
+        known = Known(load_groups(self.folder), operations, recorded(self.summary.ranks))
+        return report(files, machine, known, changes, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:
         return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})

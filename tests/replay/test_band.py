@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.bands import inside, predicted, table
 from graphlink.cli import main
 from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
-from graphlink.replay.band import WEIGHT, Told, band, band_head, band_words, told_by_summary
+from graphlink.replay.band import WEIGHT, Recorded, band, band_head, band_words, recorded
 from graphlink.replay.changes import changes_of
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
 from graphlink.replay.whatif import apply
+from graphlink.report.summary import ranks_of
 from graphlink.student import quantile
 from tests.replay.hand import GPU, N, load
 from tests.simulator.second_runs import KINDS, second_run
@@ -44,7 +47,7 @@ def found(nodes: Sequence[N], scale: str, steps_us: Sequence[int] = (), blocked:
     work = load(nodes)
     changed = apply(work, changes_of([scale]), {}).work
     after = play_ideal(changed)
-    told = {0: Told(np.array(steps_us, np.int64) * 1000, blocked)}
+    told = {0: Recorded(np.array(steps_us, np.int64) * 1000, blocked)}
     return band(work, changed, play_ideal(work).total_ns, after, critical_path(changed, after), told)
 
 
@@ -174,19 +177,26 @@ def test_each_gain_of_advice_has_its_band(out: Path, tmp_path: Path, capsys: pyt
     assert "sure  90 % band: a second run of 3 steps, so changed, takes " in capsys.readouterr().out
 
 
-def test_a_folder_tells_its_steps_and_what_is_blocked(out: Path, tmp_path: Path) -> None:
-    assert len(told_by_summary(out)[0].steps_ns) == 3 and told_by_summary(tmp_path) == {}
-    told = {
-        "rank": 2,
-        "steps": [{"start_ns": 5}],
-        "standstill": {"path": {"ns": 100, "pinned_ns": 50}},
-        "replay": {"gap_share": 0.2, "delay_share": 0.1},
-    }
-    (tmp_path / "summary.json").write_text(json.dumps({"ranks": [told]}))
-    assert told_by_summary(tmp_path)[2].blocked_share == pytest.approx(0.2)
+def test_a_summary_records_steps_and_what_is_blocked(out: Path, tmp_path: Path) -> None:
+    [rank] = ranks_of(out)
+    assert len(recorded([rank])[0].steps_ns) == 3 and recorded([rank])[0].blocked_share == 0
+    replay, path = (
+        replace(rank.replay, gap_share=0.2, delay_share=0.1),
+        replace(rank.standstill.path, ns=100, pinned_ns=50),
+    )
+    blocked = replace(rank, replay=replay, standstill=replace(rank.standstill, path=path))
+    assert recorded([blocked])[0].blocked_share == pytest.approx(0.2)
+    without = SimpleNamespace(rank=2, replay=replay)  # the wings that know of steps and standstill are not there
+    assert recorded([without])[2].blocked_share == 0 and not len(recorded([without])[2].steps_ns)
+
+
+def test_a_summary_is_ours_or_absent_or_of_made_graphs(tmp_path: Path) -> None:
+    assert not ranks_of(tmp_path)
+    (tmp_path / "summary.json").write_text('{"made": "graphlink scale", "ranks": 3}')
+    assert not ranks_of(tmp_path)
     (tmp_path / "summary.json").write_text('{"ranks": 3}')
     with pytest.raises(InputError, match="is no summary of this version"):
-        told_by_summary(tmp_path)
+        ranks_of(tmp_path)
 
 
 # the truth: the changed program, run again

@@ -17,7 +17,7 @@ from graphlink.graph_model import EdgeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.matching import matched
-from graphlink.replay.report import report
+from graphlink.replay.report import Known, report
 from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
 from graphlink.run.library import link
@@ -39,7 +39,7 @@ def total_ns(folder: Path) -> int:
 
 
 def runs_to_its_end(folder: Path) -> bool:
-    (run,) = report(graph_files(folder), "ranks", load_groups(folder), Changes(), together=True).runs
+    (run,) = report(graph_files(folder), "ranks", Known(load_groups(folder)), Changes(), together=True).runs
     return not run.stuck and all(rank.finished and rank.measured_ns is None for rank in run.ranks)
 
 
