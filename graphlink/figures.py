@@ -15,8 +15,21 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_ty
 import msgspec
 from msgspec import UNSET
 
-from graphlink.records import Table, first_few, ms, percent, share_word, short_path, shortened, size, time
+from graphlink.records import (
+    Table,
+    first_few,
+    ms,
+    percent,
+    share_word,
+    short_path,
+    shortened,
+    signed,
+    size,
+    time,
+    times,
+)
 
+_TITLES: Final = {"ns": "time", "duration_ns": "time", "whole_ns": "time", "wait_ns": "waited"}
 _NUMBERING: Final = frozenset({"rank", "device", "stream", "stage", "step", "id", "node"})  # these count nothing
 
 
@@ -31,7 +44,11 @@ class Unit(NamedTuple):
 UNITS: Final = {  # a field that has one of these names, or ends with one behind ``_``, has that unit
     "ns": Unit(ms, time),
     "us": Unit(lambda ns: f"{ns / 1e3:,.1f}", time),
+    "signed": Unit(lambda ns: f"{ns / 1e6:+,.3f}", signed),  # ns, as a difference
+    "factor": Unit(times),
+    "pct": Unit("{:+.1f} %".format),
     "bytes": Unit("{:,}".format, size),
+    "rate": Unit("{:,}".format, lambda rate: f"{size(rate)}/s"),  # bytes per second
     "count": Unit("{:,}".format),
     "number": Unit(str),
     "part": Unit(lambda pair: percent(*pair)),  # and its whole
@@ -49,8 +66,8 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "list": Unit(lambda texts: first_few(texts, 3), lambda texts: ", ".join(texts[:3]), ", ".join),
     "numbers": Unit(lambda numbers: first_few(numbers, 6), whole=lambda numbers: ", ".join(map(str, numbers))),
 }
-COLOURED: Final = ("cause", "share")
-WORDS: Final = ("word", *COLOURED, *(name for name, unit in UNITS.items() if unit.whole))  # the others are numbers
+REWORDED: Final = ("share", *(name for name, unit in UNITS.items() if unit.whole))  # not shown as they are stored
+WORDS: Final = ("word", "cause", *REWORDED)  # the others are numbers
 _KINDS: Final = {int: "count", float: "of one", tuple: "part", Literal: "word"}
 
 
@@ -91,7 +108,7 @@ def declared(record: type, name: str) -> Column:
     if inner:
         return declared(parts[0], inner)._replace(name=f"{outer}/{inner}")
     meta = next((part for part in parts if isinstance(part, msgspec.Meta)), figure())
-    title = meta.title or outer.removesuffix("_ns").replace("_", " ")
+    title = meta.title or _TITLES.get(outer, outer.removesuffix("_ns").replace("_", " "))
     by_name = [unit for unit in (outer, outer.rpartition("_")[2]) if unit in UNITS]
     unit = "number" if outer in _NUMBERING else [*by_name, _KINDS.get(get_origin(parts[0]) or parts[0], "text")][0]
     known = {"unit": unit, "text": meta.description or "", "name": outer, "stored": stored, "type": hint}
@@ -107,7 +124,7 @@ def types(hint: Any) -> list[Any]:
 
 def column(title: str, unit: str, values: Iterable[Any] = (), **others: Any) -> Column:
     """Return a column of what is no figure of the record of a row alone. ``others``: other fields of ``Column``."""
-    head = f"{title} {unit.replace('ns', 'ms')}" if unit in ("ns", "us") else title
+    head = f"{title} {unit.replace('ns', 'ms')}".removeprefix("time ") if unit in ("ns", "us") else title
     return Column(title, unit, [*values], **{"head": head, **others})
 
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.figures import figure
 from graphlink.records import Short
 
 I64 = NDArray[np.int64]
@@ -285,9 +286,13 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     device: int
     rows: int
-    allocated_bytes: int
-    reserved_bytes: int
-    total_bytes: int | None = None
+    allocated_bytes: Annotated[int, figure("allocated", means="memory")]
+    reserved_bytes: Annotated[int, figure("reserved", means="memory")]
+    total_bytes: Annotated[int | None, figure("of", means="memory")] = None
+
+    @property
+    def reserved(self) -> Annotated[tuple[int, int] | None, figure("reserved share", means="memory")]:
+        return None if self.total_bytes is None else (self.reserved_bytes, self.total_bytes)
 
 
 class System(msgspec.Struct, frozen=True, omit_defaults=True):

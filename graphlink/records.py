@@ -107,6 +107,11 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if step == 1 else f"{three_digits(count / step)} {unit}"
 
 
+def signed(ns: float) -> str:
+    """Return a difference of times with its sign: ``+1.23 ms``."""
+    return f"+{time(ns)}" if ns > 0 else time(ns)
+
+
 def times(factor: float) -> str:
     """Return how many times as long something takes: ``1.50 x``, ``0.015 x``."""
     return f"{factor:,.2f} x" if factor >= 0.095 else f"{factor:.2g} x"

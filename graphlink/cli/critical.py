@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.cli.rank_files import run_folder
 from graphlink.errors import InputError, UsageError
+from graphlink.figures import Column, column, columns, table
 from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
 GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
-_FAMILIES: Final = ("on path ms", "", "share", "nodes", "name")
 _ABOUT: Final = (
     "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and "
     "gains never add up."
@@ -112,6 +112,8 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
 
 def report(file: PathFile, top: int) -> list[str | Table]:
     """Return the report of a rank, with ``top`` lines a table."""
+    from graphlink.graph.gains import FamilyGain, OpGain
+    from graphlink.graph.syncpoints import SyncPointGain
     from graphlink.replay.path_words import family_words, sentences
 
     whole, gains = file.length_ns, file.gains
@@ -120,53 +122,46 @@ def report(file: PathFile, top: int) -> list[str | Table]:
         *(f"  {line}" for line in sentences(file)),
         *(f"  Note: {note}." for note in file.notes),
     ]
-    ops = [(g.gain_ns, _op(g)) for g in gains.ops]
-    families = [
-        (g.gain_ns, (ms(g.on_path_ns), share_word(g.share), f"{g.count:,}", family_words(g))) for g in gains.families
-    ]
-    syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
-    return joined(
-        [
-            head,
-            [_shares(file)],
-            _gains("ops", ops, gains.ops_others_at_most_ns, ("on path ms", "share", "node", "op"), top, whole),
-            _gains(
-                "families (nodes of one name, ops with their parts; counted are those with work)",
-                families,
-                gains.families_others_at_most_ns,
-                ("on path ms", "share", "nodes", "name"),
-                top,
-                whole,
-            ),
-            _gains(
-                "sync points (as if the call did not wait)",
-                syncs,
-                gains.sync_points_others_at_most_ns,
-                ("node", "call, and the device op that it waited for"),
-                top,
-                whole,
-            ),
-            _stretches(file),
-        ]
+    family_names = column("name", "word", [family_words(gain) for gain in gains.families[:top]])
+    families = ("on_path_ns", "share", "count", family_names)
+    ops = ("on_path_ns", "share", "id", column("op", "word", [_op(gain) for gain in gains.ops[:top]]))
+    calls = [_sync(gain) for gain in gains.sync_points[:top]]
+    syncs = ("id", column("call, and the device op that it waited for", "word", calls))
+    listed = (
+        ("ops", OpGain, gains.ops, gains.ops_others_at_most_ns, ops),
+        (
+            "families (nodes of one name, ops with their parts; counted are those with work)",
+            FamilyGain,
+            gains.families,
+            gains.families_others_at_most_ns,
+            families,
+        ),
+        (
+            "sync points (as if the call did not wait)",
+            SyncPointGain,
+            gains.sync_points,
+            gains.sync_points_others_at_most_ns,
+            syncs,
+        ),
     )
+    return joined([head, [_shares(file)], *(_gains(top, whole, *of_sort) for of_sort in listed), _stretches(file)])
 
 
-def _op(gain: OpGain) -> tuple[str, ...]:
+def _op(gain: OpGain) -> str:
     from graphlink.graph.families import PYTHON, family_of
 
     about = [
         *([PYTHON] if family_of(gain.name) == PYTHON else []),
         *([f"{len(gain.nodes)} parts"] if len(gain.nodes) > 1 else []),
     ]
-    name = shortened(gain.name) + (f" ({', '.join(about)})" if about else "")
-    return ms(gain.on_path_ns), share_word(gain.share), f"{gain.id}", name
+    return shortened(gain.name) + (f" ({', '.join(about)})" if about else "")
 
 
-def _sync(gain: SyncPointGain) -> tuple[str, ...]:
+def _sync(gain: SyncPointGain) -> str:
     from graphlink.graph.families import family_of
 
     call = f"{gain.call or '(call unknown)'} in {shortened(family_of(gain.name))}"
-    return f"{gain.id}", f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
+    return f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
 
 
 def _shares(file: PathFile) -> Table:
@@ -183,19 +178,15 @@ def _shares(file: PathFile) -> Table:
 
 
 def _gains(
-    title: str, rows: Sequence[tuple[int, tuple[str, ...]]], others_ns: int, head: tuple[str, ...], top: int, whole: int
+    top: int, whole: int, title: str, record: type, gains: Sequence[Any], others_ns: int, names: Sequence[str | Column]
 ) -> list[str | Table]:
-    """Return a table of gains: each with the cells behind it, the last of which is a name and the one before it a
-    number.
-    """
-    if not rows:
+    """Return a table of gains, with what these ``names`` say of each."""
+    if not gains:
         return [f"{title}: none gains anything"]
-    align = ">>><><" if len(head) > 2 else ">>><"
-    table = Table(
-        [(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain ms", "", *head), align
-    )
-    left = max(others_ns, rows[top][0] if len(rows) > top else 0)
-    return [title, table, f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
+    share = column("", "part", [(gain.gain_ns, whole) for gain in gains[:top]])
+    shown = columns(record, gains[:top], "gain_ns", share, *names)
+    left = max(others_ns, gains[top].gain_ns if len(gains) > top else 0)
+    return [title, table(shown), f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
 
 
 def _stretches(file: PathFile) -> list[str | Table]:
@@ -218,13 +209,13 @@ def _stretches(file: PathFile) -> list[str | Table]:
 
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
+    from graphlink.replay.across import AcrossFamily
     from graphlink.replay.path_words import family_words
 
     whole = found.length_ns
-    families = [
-        (ms(f.ns), percent(f.ns, whole), share_word(f.share), f"{f.nodes:,}", family_words(f))
-        for f in found.families[:top]
-    ]
+    families = found.families[:top]
+    share = column("", "part", [(family.ns, whole) for family in families])
+    names = column("name", "word", [family_words(family) for family in families])
     return joined(
         [
             _head(found),
@@ -234,7 +225,7 @@ def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
             [
                 "families (nodes of one name, ops with their parts; graphlink replay DIR --scale NAME=0 tells what one "
                 "gains)",
-                Table(families, _FAMILIES, ">><><"),
+                table(columns(AcrossFamily, families, "ns", share, "share", "nodes", names)),
             ],
         ]
     )

@@ -9,8 +9,8 @@ from graphlink.diff.page_split import split
 from graphlink.diff.records import DiffReport, Side
 from graphlink.diff.table import NOTHING_LEFT, PER, headline, one_end, side_line
 from graphlink.page.parts import Cell, Column, DotRow, Dots, Figure, Page, Part, Row, Section, Sentence, Table, Words
-from graphlink.page.words import meanings, name, signed, time_cell, time_figure
-from graphlink.records import counted, shortened
+from graphlink.page.words import meanings, name, time_cell, time_figure
+from graphlink.records import counted, shortened, signed
 
 MOST_STEPS = 2_000
 _WHOSE = {"step": "A step takes ", "first step": "The first step takes ", "run": "All that was recorded takes "}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
-from graphlink.diff.records import DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
+from graphlink.diff.records import Amount, DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
+from graphlink.figures import Column, column, columns
+from graphlink.page import parts
 from graphlink.page.look import LOOKS
-from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import factor_cell, share_cell, signed_cell, time_cell
-from graphlink.records import counted, share_word, short_path, shortened, size, time
+from graphlink.page.parts import Bar, Bars, Cell, Part, Row, Section, Segment, Sentence, Table
+from graphlink.page.words import entries, table
+from graphlink.records import counted, share_word, time
 
 MOST_ROWS: Final = 500
 _MORE: Final = "in the file of --json."
@@ -23,13 +26,13 @@ def operations(report: DiffReport) -> Section:
     if not report.operations:
         return Section("operations", title, [Sentence(["The recordings name no operations."], note=True)])
     device = any(one.device_before_ns or one.device_after_ns for one in report.operations)
-    parts: list[Part] = [*_alone(report.operations, device), _operations(report.operations, device)]
+    out: list[Part] = [*_alone(report.operations, device), _operations(report.operations, device)]
     for key, caption, names in (
         ("kernels", "Kernels, copies and GPU calls that came, went or are there more or less often", report.kernels),
         ("waits", "Calls that wait and came, went or are there more or less often", report.syncs),
     ):
-        parts += [_names(key, caption, names)] if names else []
-    return Section("operations", title, parts)
+        out += [_names(key, caption, names)] if names else []
+    return Section("operations", title, out)
 
 
 def _alone(found: Sequence[OperationChange], device: bool) -> list[Part]:
@@ -56,107 +59,96 @@ def _often(before: float, after: float) -> str:
     return "" if before == after else "more often" if after > before else "less often"
 
 
+def both(rows: Sequence[Any], name: str, title: str = "", *, unit: str = "ns", means: str = "") -> list[Column]:
+    """Return a figure of A and of B; ``name``: of its fields, with ``{}`` for ``before`` and ``after``."""
+    heads = {f"{title}, A".removeprefix(", "): name.format("before"), "B": name.format("after")}
+    return [
+        column(head, unit, map(attrgetter(field), rows), means=means, name=field, stored=True)
+        for head, field in heads.items()
+    ]
+
+
+def compared(rows: Sequence[Any], name: str, title: str = "", *, means: str = "") -> list[Column]:
+    """Return a time of A and of B, its change and by how many times it is longer."""
+    sides = both(rows, name, title, means=means)
+    pairs = [*zip(*(side.values for side in sides), strict=True)]
+    changes = column("change", "signed", [after - before for before, after in pairs], means="change")
+    factors = [after / before if before > 0 and after > 0 else None for before, after in pairs]
+    return [*sides, changes, column("factor", "factor", factors, means="factor")]
+
+
+def _whose(values: Sequence[str]) -> list[Column]:
+    """Return which run has each row; nothing where both have all as often."""
+    return [column("in", "word", values, means="came")] if any(values) else []
+
+
 def _operations(found: Sequence[OperationChange], device: bool) -> Table:
-    rows = [Row(_operation(one, device), f"/{k}") for k, one in enumerate(found[:MOST_ROWS])]
+    rows = found[:MOST_ROWS]
     times = [*(["device"] if device else []), "host"]
-    some = any(row.cells[1].text for row in rows)  # else both runs have all, as often
-    rows = rows if some else [Row([row.cells[0], *row.cells[2:]], row.at) for row in rows]
-    columns = [Column("operation"), *([Column("in", means="came")] if some else [])]
-    for what in times:
-        means = f"{what}_time"
-        columns += [
-            Column(f"{what}, A", "number", means, f"{what}_before_ns"),
-            Column("B", "number", means, f"{what}_after_ns"),
-        ]
-        columns += [Column("change", "number", "change"), Column("factor", "number", "factor")]
-    columns += [Column("calls, A", "number", "calls", "calls_before"), Column("B", "number", "calls", "calls_after")]
+    shown = columns(
+        OperationChange,
+        rows,
+        "path",
+        *_whose([_in(row) for row in rows]),
+        *(of_kind for kind in times for of_kind in compared(rows, f"{kind}_{{}}_ns", kind, means=f"{kind}_time")),
+        *both(rows, "calls_{}", "calls", unit="about", means="calls"),
+    )
     left = len(found) - len(rows)
     more = f"{counted(left, 'more operation')} {_MORE}" if left else ""
-    return Table(
-        "ops",
-        f"Operations of both runs, largest change of {times[0]} time first",
-        columns,
-        rows,
-        "diff#/operations",
-        more,
-    )
-
-
-def _operation(one: OperationChange, device: bool) -> list[Cell]:
-    cells = [Cell(short_path(one.path), whole="/".join(one.path)), Cell(_in(one))]
-    pairs = [(one.host_before_ns, one.host_after_ns)]
-    for before, after in [(one.device_before_ns, one.device_after_ns), *pairs] if device else pairs:
-        cells += _side_by_side(before, after)
-    return [*cells, _number(one.calls_before), _number(one.calls_after)]
-
-
-def _side_by_side(before: int, after: int) -> list[Cell]:
-    return [time_cell(before), time_cell(after), signed_cell(after - before), factor_cell(before, after)]
-
-
-def _number(value: float) -> Cell:
-    return Cell(f"{value:,.4g}", value)
+    caption = f"Operations of both runs, largest change of {times[0]} time first"
+    return table("ops", caption, shown, "diff#/operations", more)
 
 
 def _names(key: str, caption: str, found: Sequence[NameChange]) -> Table:
-    rows, named = [], any(one.name for one in found)  # on other hardware kernels are not compared by name
-    for k, one in enumerate(found[:MOST_ROWS]):
-        where = (
-            "B alone"
-            if not one.count_before
-            else "A alone"
-            if not one.count_after
-            else _often(one.count_before, one.count_after)
-        )
-        cells = [Cell(shortened(one.name), whole=one.name)] if named else []
-        cells += [Cell(short_path(one.path), whole="/".join(one.path)), Cell(where)]
-        cells += [_number(one.count_before), _number(one.count_after), *_side_by_side(one.before_ns, one.after_ns)]
-        rows.append(Row(cells, f"/{k}"))
-    columns = [
-        *([Column("name")] if named else []),
-        *(Column("operation"), Column("in", means="came")),
-        *(Column("times, A", "number", field="count_before"), Column("B", "number", field="count_after")),
-        *(Column("time, A", "number", "of_a_step", "before_ns"), Column("B", "number", "of_a_step", "after_ns")),
-        *(Column("change", "number", "change"), Column("factor", "number", "factor")),
+    rows = found[:MOST_ROWS]
+    where = [
+        "B alone"
+        if not row.count_before
+        else "A alone"
+        if not row.count_after
+        else _often(row.count_before, row.count_after)
+        for row in rows
     ]
+    shown = columns(
+        NameChange,
+        rows,
+        *(["name"] if any(row.name for row in found) else []),  # on other hardware kernels are not compared by name
+        "path",
+        column("in", "word", where, means="came"),
+        *both(rows, "count_{}", "times", unit="about"),
+        *compared(rows, "{}_ns", "time", means="of_a_step"),
+    )
     left = len(found) - len(rows)
     at = f"diff#/{'kernels' if key == 'kernels' else 'syncs'}"
-    return Table(f"{key}-changed", caption, columns, rows, at, f"{left:,} more {_MORE}" if left else "")
+    return table(f"{key}-changed", caption, shown, at, f"{left:,} more {_MORE}" if left else "")
 
 
 def communication(report: DiffReport) -> Section | None:
     """Return the communication between ranks side by side; None where there is none."""
     if not report.communication:
         return None
-    order = sorted(enumerate(report.communication), key=lambda item: -_moved(item[1]))
-    rows = [Row(_group(one), f"/{k}") for k, one in order[:MOST_ROWS]]
-    columns = [Column("group"), Column("ranks", "number", field="ranks"), Column("operation", field="type")]
-    for what, means in (("transfer", "transfer"), ("wait", "wait")):
-        title = "waited" if what == "wait" else what
-        columns += [
-            Column(f"{title}, A", "number", means, f"{what}_before_ns"),
-            Column("B", "number", means, f"{what}_after_ns"),
-        ]
-        columns += [Column("change", "number", "change"), Column("factor", "number", "factor")]
-    columns += [Column("times, A", "number", field="count_before"), Column("B", "number", field="count_after")]
-    columns += [Column("bytes, A", "number", "bytes", "bytes_before"), Column("B", "number", "bytes", "bytes_after")]
+    order = sorted(entries(report.communication), key=lambda entry: -_moved(entry[1]))
+    rows = [row for _, row in order[:MOST_ROWS]]
+    shown = columns(
+        GroupChange,
+        rows,
+        "group",
+        "ranks",
+        "type",
+        *compared(rows, "transfer_{}_ns", "transfer", means="transfer"),
+        *compared(rows, "wait_{}_ns", "waited", means="wait"),
+        *both(rows, "count_{}", "times", unit="about"),
+        *both(rows, "bytes_{}", "bytes", unit="bytes", means="bytes"),
+    )
     left = len(order) - len(rows)
+    more = f"{left:,} more {_MORE}" if left else ""
     caption = "Groups of ranks and their operations, largest change first"
-    table = Table("groups", caption, columns, rows, "diff#/communication", f"{left:,} more {_MORE}" if left else "")
-    return Section("communication", "Communication", [table])
+    groups = table("groups", caption, shown, "diff#/communication", more, order[:MOST_ROWS])
+    return Section("communication", "Communication", [groups])
 
 
 def _moved(one: GroupChange) -> int:
     return abs(one.transfer_after_ns - one.transfer_before_ns) + abs(one.wait_after_ns - one.wait_before_ns)
-
-
-def _group(one: GroupChange) -> list[Cell]:
-    cells = [Cell(shortened(one.group), whole=one.group), _number(one.ranks), Cell(one.type)]
-    cells += _side_by_side(one.transfer_before_ns, one.transfer_after_ns) + _side_by_side(
-        one.wait_before_ns, one.wait_after_ns
-    )
-    sizes = [Cell(size(value), value) for value in (one.bytes_before, one.bytes_after)]
-    return [*cells, _number(one.count_before), _number(one.count_after), *sizes]
 
 
 def pipeline(report: DiffReport) -> Section | None:
@@ -169,8 +161,8 @@ def pipeline(report: DiffReport) -> Section | None:
         Row([Cell(key.replace("_", " ")), *(_known(getattr(found, f"{key}_{side}")) for side in ("before", "after"))])
         for key in names
     ]
-    table = Table("pipeline-of-both", "The pipelines", [Column("what"), Column("A"), Column("B")], rows)
-    return Section("pipelines", "Pipeline", [table, *_causes(found)])
+    heads = [parts.Column(title) for title in ("what", "A", "B")]
+    return Section("pipelines", "Pipeline", [Table("pipeline-of-both", "The pipelines", heads, rows), *_causes(found)])
 
 
 def _known(value: str | float | None) -> Cell:
@@ -190,15 +182,17 @@ def _causes(found: PipelineChange) -> list[Part]:
         )
         for side, of in (("A", one), ("B", other))
     ]
-    rows = [
-        Row([Cell(cause, key=cause if cause in LOOKS else ""), *_side_by_side(one.get(cause, 0), other.get(cause, 0))])
-        for cause in sorted(causes, key=lambda cause: -abs(other.get(cause, 0) - one.get(cause, 0)))
-    ]
-    columns = [Column("cause"), Column("A", "number", "bubble"), Column("B", "number", "bubble")]
-    columns += [Column("change", "number", "change"), Column("factor", "number", "factor")]
+    rows = _amounts(sorted(causes, key=lambda cause: -abs(other.get(cause, 0) - one.get(cause, 0))), one, other)
+    keys = [Cell(row.what, key=row.what if row.what in LOOKS else "") for row in rows]
+    shown = [column("cause", "word", keys), *compared(rows, "{}_ns", means="bubble")]
     says = "Idle time of all stages, by cause, over all that was recorded."
-    table = Table("pipeline-causes", "Causes of idle time, largest change first", columns, rows)
-    return [Bars("bubbles-of-both", "Bubbles by cause", says, bars), table] if causes else []
+    by_cause = table("pipeline-causes", "Causes of idle time, largest change first", shown)
+    return [Bars("bubbles-of-both", "Bubbles by cause", says, bars), by_cause] if causes else []
+
+
+def _amounts(names: Sequence[str], one: dict[str, int], other: dict[str, int]) -> list[Amount]:
+    sides = [(name, one.get(name, 0), other.get(name, 0)) for name in names]
+    return [Amount(what=name, before_ns=a, after_ns=b, change_ns=b - a) for name, a, b in sides]
 
 
 def path(report: DiffReport) -> Section | None:
@@ -208,23 +202,13 @@ def path(report: DiffReport) -> Section | None:
     if not names:
         return None
     sums = sum(one.values()), sum(other.values())
-    rows = []
-    for name in names:
-        before, after = one.get(name, 0), other.get(name, 0)
-        shares = [share_cell(before, sums[0]), share_cell(after, sums[1])]
-        rows.append(
-            Row([Cell(share_word(name), key=name if name in LOOKS else ""), *_side_by_side(before, after), *shares])
-        )
-    columns = [
-        Column("kind"),
-        Column("A", "number", "on_path"),
-        Column("B", "number", "on_path"),
-        Column("change", "number", "change"),
-    ]
-    columns += [
-        Column("factor", "number", "factor"),
-        Column("of A", "number", "on_path"),
-        Column("of B", "number", "on_path"),
+    rows = _amounts(names, one, other)
+    keys = [Cell(share_word(name), key=name if name in LOOKS else "") for name in names]
+    shown = [
+        column("kind", "word", keys),
+        *compared(rows, "{}_ns", means="on_path"),
+        column("of A", "part", [(row.before_ns, sums[0]) for row in rows], means="on_path"),
+        column("of B", "part", [(row.after_ns, sums[1]) for row in rows], means="on_path"),
     ]
     bars = [
         Bar(side, [Segment(name, of[name]) for name in names if of.get(name)], time(whole))
@@ -234,5 +218,5 @@ def path(report: DiffReport) -> Section | None:
         "What the end of the run hung on, over all that was recorded: the first step is in it, so the times are no "
         "times of a step."
     )
-    table = Table("path-shares", "Shares of the critical path", columns, rows)
-    return Section("path", "Critical path", [Bars("paths", "The critical paths", says, bars), table])
+    shares = table("path-shares", "Shares of the critical path", shown)
+    return Section("path", "Critical path", [Bars("paths", "The critical paths", says, bars), shares])

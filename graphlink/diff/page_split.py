@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphlink.diff.changes import WORDS
-from graphlink.diff.records import DiffReport, RankChange, Split
+from graphlink.diff.page_matched import both, compared
+from graphlink.diff.records import Amount, DiffReport, RankChange, Split
 from graphlink.diff.split import BUSY, HOST, IDLE
+from graphlink.figures import column, columns
 from graphlink.gpu.records import CAUSES
-from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Row, Section, Segment, Sentence, Table
+from graphlink.page.parts import Bar, Bars, Cell, Part, Section, Segment, Sentence, Table
 from graphlink.page.sections.gpu_time import BUSY as BUSY_KEYS
-from graphlink.page.words import factor_cell, share_cell, signed, signed_cell, time_cell
-from graphlink.records import counted, time
+from graphlink.page.words import entries, table
+from graphlink.records import counted, signed, time
 
 MOST_RANKS: Final = 8  # as bars
 MOST_ROWS: Final = 300
@@ -71,41 +73,24 @@ def _differences(of: Split) -> list[Part]:
 
 
 def _table(of: Split) -> Table:
-    rows = []
-    for k, part in enumerate(of.parts):
-        key = KEYS.get(part.what, "other")
-        cells = [
-            Cell(part.what, key=key),
-            time_cell(part.before_ns),
-            time_cell(part.after_ns),
-            signed_cell(part.change_ns),
-        ]
-        rows.append(
-            Row(
-                [*cells, factor_cell(part.before_ns, part.after_ns), share_cell(part.after_ns, of.after_ns)],
-                f"/parts/{k}",
-            )
-        )
-    whole = [Cell("sum"), time_cell(of.before_ns), time_cell(of.after_ns), signed_cell(of.change_ns)]
-    rows.append(Row([*whole, factor_cell(of.before_ns, of.after_ns), Cell("")]))
-    columns = [
-        *(
-            Column("part"),
-            Column("A", "number", "of_a_step", "before_ns"),
-            Column("B", "number", "of_a_step", "after_ns"),
-        ),
-        *(
-            Column("change", "number", "change", "change_ns"),
-            Column("factor", "number", "factor"),
-            Column("of B", "number", "of_a_step"),
-        ),
+    whole = Amount(what="sum", before_ns=of.before_ns, after_ns=of.after_ns, change_ns=of.change_ns)
+    rows = [*of.parts, whole]
+    before, after, change, factor = compared(rows, "{}_ns", means="of_a_step")
+    shown = [
+        column("part", "word", [*(Cell(part.what, key=KEYS.get(part.what, "other")) for part in of.parts), "sum"]),
+        before,
+        after,
+        change._replace(name="change_ns", stored=True),
+        factor,
+        column("of B", "part", [*((part.after_ns, of.after_ns) for part in of.parts), None], means="of_a_step"),
     ]
-    return Table("parts", "Parts of the time", columns, rows, "diff#/split")
+    places = [*((f"/parts/{k}",) for k in range(len(of.parts))), ("",)]
+    return table("parts", "Parts of the time", shown, "diff#/split", rows=places)
 
 
 def _ranks(report: DiffReport) -> list[Part]:
     """Return all ranks in a table, and those that changed most as bars; who stands out."""
-    order = sorted(enumerate(report.ranks), key=lambda item: -abs(item[1].after_ns - item[1].before_ns))
+    order = sorted(entries(report.ranks), key=lambda entry: -abs(entry[1].after_ns - entry[1].before_ns))
     chosen = sorted(one.rank for _, one in order[:MOST_RANKS])
     several = {
         one.rank
@@ -131,35 +116,21 @@ def _whose(one: Split, several: bool) -> str:
     return f"rank {one.rank}{f', GPU {one.device}' if several else ''}, "
 
 
-def _rank_table(report: DiffReport, order: Sequence[tuple[int, RankChange]]) -> Table:
+def _rank_table(report: DiffReport, order: Sequence[tuple[str, RankChange]]) -> Table:
     parts: dict[int | None, str] = {}
     for device in report.splits:
         most = max(device.parts, key=lambda part: abs(part.change_ns), default=None)
         if most is not None and most.change_ns:
             parts.setdefault(device.rank, f"{most.what} {signed(most.change_ns)}")
-    rows = []
-    for k, one in order:
-        cells = [
-            Cell(str(one.rank), one.rank),
-            time_cell(one.before_ns),
-            time_cell(one.after_ns),
-            signed_cell(one.after_ns - one.before_ns),
-        ]
-        cells += [factor_cell(one.before_ns, one.after_ns), time_cell(one.wait_before_ns), time_cell(one.wait_after_ns)]
-        rows.append(Row([*cells, Cell(parts.get(one.rank, ""))], f"/{k}"))
-    columns = [
-        *(
-            Column("rank", "number", field="rank"),
-            Column("A", "number", "of_a_step", "before_ns"),
-            Column("B", "number", "of_a_step", "after_ns"),
-        ),
-        *(Column("change", "number", "change"), Column("factor", "number", "factor")),
-        *(
-            Column("waited for ranks, A", "number", "wait", "wait_before_ns"),
-            Column("B", "number", "wait", "wait_after_ns"),
-            Column("most by"),
-        ),
-    ]
+    rows = [rank for _, rank in order]
+    shown = columns(
+        RankChange,
+        rows,
+        "rank",
+        *compared(rows, "{}_ns", means="of_a_step"),
+        *both(rows, "wait_{}_ns", "waited for ranks", means="wait"),
+        column("most by", "word", [parts.get(rank.rank, "") for rank in rows]),
+    )
     left = len(report.ranks) - len(rows)
     more = f"{counted(left, 'more rank')} in the file of --json." if left else ""
-    return Table("ranks", "Ranks, the largest change first", columns, rows, "diff#/ranks", more)
+    return table("ranks", "Ranks, the largest change first", shown, "diff#/ranks", more, order)

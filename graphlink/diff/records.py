@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from graphlink.figures import figure
 from graphlink.records import Short
 from graphlink.version import __version__
 
@@ -118,15 +119,15 @@ class Change(Short, msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier
     kind: str
     what: str
-    ranks: list[int]
+    ranks: Annotated[list[int], figure(unit="numbers")]
     path: list[str]
     name: str
     unit: str
     before: float | None
     after: float | None
     factor: float | None
-    change_ns: int | None
-    change_pct: float | None  # of the time of a step before
+    change_ns: Annotated[int | None, figure(unit="signed")]
+    change_pct: Annotated[float | None, figure("of the step", means="of_step")]  # of the time of a step before
     evidence: str
 
 
@@ -134,7 +135,7 @@ class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):
     """An operation in both runs, mean over ranks, a step; what a run lacks is 0 there. ``gain_before_ns``: how much
     earlier the rank would end without it, None where it is none of the largest."""
 
-    path: list[str]
+    path: Annotated[list[str], figure("operation")]
     calls_before: float
     calls_after: float
     device_before_ns: int
@@ -150,7 +151,7 @@ class NameChange(msgspec.Struct, frozen=True, kw_only=True):
     ranks.
     """
 
-    path: list[str]
+    path: Annotated[list[str], figure("operation")]
     name: str
     count_before: float
     count_after: float
@@ -163,8 +164,8 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
     meeting), and waiting (summed over ranks)."""
 
     group: str
-    ranks: int
-    type: str
+    ranks: Annotated[int, figure(unit="about")]
+    type: Annotated[str, figure("operation", unit="word")]
     count_before: float
     count_after: float
     bytes_before: float

@@ -42,16 +42,16 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``op`` and ``stream``: what began at the end of the idle time; absent where nothing more did.
     """
 
-    device: Annotated[int, figure("GPU")]
-    start_ns: Annotated[int, figure("at", head="at ms", unit="place", means="place")]
+    device: int
+    start_ns: Annotated[int, figure("at", head="at ms", unit="place")]
     end_ns: int
     cause: CauseName
-    evidence: Annotated[str, figure(means="evidence")]
+    evidence: str
     op: Annotated[str | UnsetType, figure("until this began", head="until", spare=2)] = UNSET
     stream: Annotated[int | UnsetType, figure(spare=1)] = UNSET
 
     @property
-    def duration_ns(self) -> Annotated[int, figure("time", head="ms", means="idle")]:
+    def duration_ns(self) -> Annotated[int, figure(means="idle")]:
         return self.end_ns - self.start_ns
 
 

@@ -47,13 +47,13 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     mean_ns: Annotated[int, figure(means="step")]
     longest_ns: Annotated[int, figure(means="step")]
-    gpu_ns: Annotated[int, figure("GPU time", means="gpu_time")]
-    idle_ns: Annotated[int, figure(means="idle")]
+    gpu_ns: Annotated[int, figure("GPU time")]
+    idle_ns: int
     mean_batch: Annotated[float | None, figure("requests a step", unit="about")] = None
     tokens: Annotated[int | None, figure(unit="about")] = None
 
     @property
-    def idle_share(self) -> Annotated[tuple[int, int], figure("idle share", unit="part", means="idle")]:
+    def idle_share(self) -> Annotated[tuple[int, int], figure(unit="part", means="idle")]:
         return self.idle_ns, self.gpu_ns
 
 

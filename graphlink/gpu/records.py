@@ -44,11 +44,11 @@ class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, figure("group")]
     ranks: Annotated[list[int], figure("its ranks", unit="numbers")]
-    comm_ns: Annotated[int, figure("communication", head="ms", means="communication")]
+    comm_ns: Annotated[int, figure("communication", head="ms")]
     exposed_ns: Annotated[int, figure(means="exposed_communication")]
 
     @property
-    def hidden(self) -> Annotated[tuple[int, int], figure(means="hidden")]:
+    def hidden(self) -> tuple[int, int]:
         return self.comm_ns - self.exposed_ns, self.comm_ns
 
 
@@ -78,25 +78,25 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     memsets (docs/idle.md). ``by_group``, ``by_stream``: only of a device in all.
     """
 
-    device: Annotated[int, figure("GPU", head="device", spare=1)]
+    device: Annotated[int, figure(spare=1)]
     from_ns: int  # first start of a device op; of a step, its mark
     to_ns: int
-    compute_ns: Annotated[int, figure(means="compute")]
-    exposed_comm_ns: Annotated[int, figure("exposed communication", means="exposed_communication")]
+    compute_ns: int
+    exposed_comm_ns: Annotated[int, figure("exposed communication")]
     exposed_copy_ns: Annotated[int, figure("exposed copies", means="exposed_copy")]
-    idle_ns: Annotated[int, figure(means="idle")]
+    idle_ns: int
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
     utilisation: float | UnsetType = UNSET
-    est_sm_efficiency: Annotated[float | UnsetType, figure("SM efficiency", means="sm_efficiency")] = UNSET
+    est_sm_efficiency: Annotated[float | UnsetType, figure("SM efficiency")] = UNSET
     hidden_share: Annotated[float | UnsetType, figure("hidden comm", unit="of one", means="hidden")] = UNSET
     hta_overlap_share: float | UnsetType = UNSET
     by_group: list[GroupTime] | UnsetType = UNSET
     by_stream: list[StreamTime] | UnsetType = UNSET
 
     @property
-    def whole_ns(self) -> Annotated[int, figure("time", head="ms", means="gpu_time")]:
+    def whole_ns(self) -> Annotated[int, figure(means="gpu_time")]:
         return self.to_ns - self.from_ns
 
     @property
@@ -104,7 +104,7 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
         return self.whole_ns - self.idle_ns, self.whole_ns
 
     @property
-    def idle_share(self) -> Annotated[tuple[int, int], figure("idle share", unit="part", means="idle")]:
+    def idle_share(self) -> Annotated[tuple[int, int], figure(unit="part", means="idle")]:
         return self.idle_ns, self.whole_ns
 
     @property

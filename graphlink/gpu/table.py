@@ -41,8 +41,8 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
     """One cause of a device: its time, how many intervals, and what says so most often by time, with how long."""
 
     cause: Annotated[CauseName, figure(stored=False)]
-    ns: Annotated[int, figure("time", head="ms", means="idle", name=".")]
-    intervals: Annotated[int, figure(means="intervals", stored=False)]
+    ns: Annotated[int, figure(means="idle", name=".")]
+    intervals: Annotated[int, figure(stored=False)]
     evidence: dict[str, int]
 
     @property

@@ -8,11 +8,12 @@ scaled, and count as idle time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 
+from graphlink.figures import figure
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.families import before_what, families_of
@@ -33,10 +34,10 @@ class OpGain(msgspec.Struct, frozen=True, kw_only=True):
     """An op: ``nodes`` are itself (``id``) and its ``(cont.)`` parts, as far as they cost anything."""
 
     gain_ns: int
-    on_path_ns: int  # of its work, what is on the critical path
+    on_path_ns: Annotated[int, figure("on path")]  # of its work, what is on the critical path
     work_ns: int
     share: str
-    id: int
+    id: Annotated[int, figure("node")]
     name: str
     nodes: list[int]
 
@@ -48,11 +49,11 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     gain_ns: int
-    on_path_ns: int
+    on_path_ns: Annotated[int, figure("on the path", head="on path ms", means="on_path")]
     work_ns: int
     share: str
     name: str
-    count: int
+    count: Annotated[int, figure("nodes")]
     before: list[str] = []
 
 

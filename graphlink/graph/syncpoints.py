@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
+from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
@@ -39,7 +40,7 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     gain_ns: int
-    id: int
+    id: Annotated[int, figure("node")]
     name: str
     call: str
     waited_for: int

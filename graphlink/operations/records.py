@@ -41,7 +41,7 @@ class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
         return self.eligible_used_ns, self.eligible_ns
 
     @property
-    def state(self) -> Annotated[str, figure("tensor cores", unit="word", means="tensor_cores")]:
+    def state(self) -> Annotated[str, figure("tensor cores", unit="word")]:
         """Return whether an operation uses tensor cores: a share of its kernels' time, or why there is none; "" where
         it could not.
         """
@@ -80,7 +80,7 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     path: Annotated[list[str], figure("operation")]
     kind: Kind
-    calls: Annotated[int, figure(means="calls")]
+    calls: int
     backward_calls: int
     device_ops: int
     device_ns: Annotated[int, figure(means="device_time")]
@@ -88,16 +88,16 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     host_ns: Annotated[int, figure(means="host_time", spare=2)]
     backward_host_ns: int
     delay_ns: int
-    gain_ns: Annotated[int | None, figure(means="gain")]
+    gain_ns: int | None
     tensor_cores: TensorCores
     dtypes: Annotated[list[str], figure("type", unit="list", means="types", spare=4)]
     shapes: list[str]
     other_shapes: int
     kernels: list[Kernel]
-    stack: Annotated[list[str], figure("line", head="from", means="line")]
+    stack: Annotated[list[str], figure("line", head="from")]
 
     @property
-    def backward(self) -> Annotated[tuple[int, int] | None, figure(means="backward", spare=1)]:
+    def backward(self) -> Annotated[tuple[int, int] | None, figure(spare=1)]:
         return (self.backward_device_ns, self.device_ns) if self.backward_device_ns else None
 
     @property
@@ -117,7 +117,7 @@ class HostWait(msgspec.Struct, frozen=True, kw_only=True):
     call: Annotated[str, figure(unit="word")]
     path: Annotated[list[str], figure("in")]
     count: Annotated[int, figure("calls")]
-    ns: Annotated[int, figure(head="ms")]
+    ns: int
     stack: Annotated[list[str], figure("from")]
 
 
@@ -153,7 +153,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     whole_name: str
     replays: int
-    ns: Annotated[int, figure(head="ms")]
+    ns: int
     mean_ns: Annotated[int, figure(unit="us")]
     spread_ns: Annotated[int, figure(unit="us")]
     longest_ns: Annotated[int, figure(unit="us")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from graphlink import figures
-from graphlink.figures import COLOURED, UNITS, WORDS
+from graphlink.figures import REWORDED, UNITS, WORDS
 from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import (
     Bar,
@@ -28,9 +28,10 @@ from graphlink.page.parts import (
     Table,
     flat,
 )
-from graphlink.records import first_few, percent, time, times
+from graphlink.records import percent, time
 
 _FEW: Final = 6  # numbers that are shown
+_TITLES: Final = {"device": "GPU", "share": "kind"}  # which are others on a terminal
 _SORTS: Final[dict[str, Sort]] = {**dict.fromkeys(WORDS, "text"), "place": "place"}
 
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
@@ -229,11 +230,6 @@ HEADINGS: Final = {  # what columns without a key of their own mean
 _LOOKS: Final = {"idle": "unexplained"}  # what keys of ``look.LOOKS`` mean that are no keys of MEANINGS
 
 
-def signed(ns: float) -> str:
-    """Return a difference of times with its sign: ``+1.23 ms``."""
-    return f"+{time(ns)}" if ns > 0 else time(ns)
-
-
 def time_figure(ns: int, means: str, at: str = "") -> Figure:
     return Figure(time(ns), ns, means, at)
 
@@ -258,27 +254,6 @@ def time_cell(ns: int | None) -> Cell:
     return Cell("") if ns is None else Cell(time(ns), ns)
 
 
-def numbers_cell(numbers: Sequence[int]) -> Cell:
-    """Return the cell of some ranks: the first ones, and all on the pointer."""
-    some = first_few(numbers, _FEW)
-    return Cell(some, whole=", ".join(map(str, numbers)))
-
-
-def known_share(share: float | UnsetType) -> Cell:
-    """Return the cell of a share of 1; an empty one where it is not known."""
-    return Cell("") if share is UNSET else Cell(percent(share, 1), share)
-
-
-def signed_cell(ns: int | None) -> Cell:
-    """Return the cell of a difference of times; an empty one of None."""
-    return Cell("") if ns is None else Cell(signed(ns), ns)
-
-
-def factor_cell(before: int, after: int) -> Cell:
-    """Return by how many times a time is longer; an empty cell where one is nothing."""
-    return Cell(times(after / before), after / before) if before > 0 and after > 0 else Cell("")
-
-
 def share_cell(part: int, whole: int) -> Cell:
     return Cell(percent(part, whole), part / whole if whole else 0.0)
 
@@ -294,26 +269,51 @@ def cell(unit: str, value: Any) -> Cell:
     text = figures.text(unit, value, page=True)
     if unit in WORDS or value is None or value is UNSET:
         whole = figures.text(unit, value, whole=True) if UNITS[unit].whole else ""
-        return Cell(text, whole=whole, key=(value or "") if unit in COLOURED else "")
+        return Cell(text, whole=whole, key=(value or "") if unit in ("cause", "share") else "")
     return Cell(text, (value[0] / value[1] if value[1] else 0.0) if isinstance(value, tuple) else value)
 
 
+def _means(shown: figures.Column) -> str:
+    """Return the meaning that a figure shares its name or title with; that of places, and none of other columns."""
+    if shown.unit == "place":
+        return "place"
+    keys = (shown.name.removesuffix("_ns"), shown.title.lower().replace(" ", "_")) if shown.name else ()
+    return next((key for key in keys if key in MEANINGS and key not in HEADINGS.values()), "")
+
+
+def entries(records: Iterable[Any], *fields: str) -> list[tuple[Any, ...]]:
+    """Return what is in the lists of lists that ``fields`` lead to, each behind its place and the records around it."""
+    every = [(f"/{k}", record) for k, record in enumerate(records)]
+    for field in fields:
+        every = [
+            (f"{place}/{field}/{k}", *around, inner)
+            for place, *around in every
+            for k, inner in enumerate(getattr(around[-1], field) or ())
+        ]
+    return every
+
+
 def table(
-    name: str, caption: str, columns: Sequence[figures.Column], at: str = "", more: str = "", places: Iterable[str] = ()
+    name: str,
+    caption: str,
+    columns: Sequence[figures.Column],
+    at: str = "",
+    more: str = "",
+    rows: Sequence[tuple[Any, ...]] = (),
 ) -> Table:
-    """Return a table of figures. ``places``: where each row stands below ``at``; left out, they are its entries."""
+    """Return a table of figures. ``rows``: as ``entries`` has them; left out, they are those of the list ``at``."""
     heads = [
         Column(
-            shown.title,
+            _TITLES.get(shown.name, shown.title),
             _SORTS.get(shown.unit, "number"),
-            shown.means,
-            shown.name if shown.stored and not UNITS[shown.unit].whole else "",
+            shown.means or _means(shown),
+            shown.name if at and shown.stored and shown.unit not in REWORDED else "",
         )
         for shown in columns
     ]
     cells = [[cell(shown.unit, value) for value in shown.values] for shown in columns]
-    entries = places or (f"/{k}" if at else "" for k in range(len(cells[0])))
-    return Table(name, caption, heads, [Row(row, at) for *row, at in zip(*cells, entries, strict=True)], at, more)
+    places = [row[0] for row in rows] if rows else [f"/{k}" if at else "" for k in range(len(cells[0]))]
+    return Table(name, caption, heads, [Row(row, place) for *row, place in zip(*cells, places, strict=True)], at, more)
 
 
 def meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:

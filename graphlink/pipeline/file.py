@@ -148,7 +148,7 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
     @property
-    def duration_ns(self) -> Annotated[int, figure("time", means="bubble")]:
+    def duration_ns(self) -> Annotated[int, figure(means="bubble")]:
         return self.end_ns - self.start_ns
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from graphlink.figures import figure
 from graphlink.ranks.records import GroupKey
 from graphlink.records import Short, Table, first_few, ms, share_word
 from graphlink.wings import each, with_fields
@@ -32,17 +33,17 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     the others kept them waiting is in the transfer) and for rows of the host, whose times hold more than the transfer.
     """
 
-    type: str
-    count: int
+    type: Annotated[str, figure("operation", unit="word")]
+    count: Annotated[int, figure("times")]
     set_apart: int  # meetings that count in none of the sums
     bytes: int  # as ASTRA-sim counts them, of one rank
-    skew_median_ns: int
-    skew_p95_ns: int
+    skew_median_ns: Annotated[int, figure("skew, median", means="skew")]
+    skew_p95_ns: Annotated[int, figure("skew, 95 %", means="skew")]
     skew_max_ns: int
     wait_ns: int
     transfer_ns: int
     algorithm_bytes_per_s: float | None
-    bus_bytes_per_s: float | None
+    bus_bytes_per_s: Annotated[float | None, figure("bus bandwidth", unit="rate", means="bandwidth")]
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +78,7 @@ class RankWait(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     wait_ns: int  # in communication, until the last rank came
     transfer_ns: int
-    last: int
+    last: Annotated[int, figure("came last")]
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):

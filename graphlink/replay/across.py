@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink.errors import InputError
+from graphlink.figures import figure
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.linking.commtypes import CollectiveType
@@ -101,7 +102,7 @@ class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     share: str
     nodes: int
-    ns: int
+    ns: Annotated[int, figure("on the path", head="on path ms", means="on_path")]
     before: list[str] = []
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
+from graphlink.figures import figure
 from graphlink.graph.families import family_of
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
@@ -21,15 +23,15 @@ class Stretch:
     """A run of nodes of one share on the path, ``from_ns`` of the replay on. ``first``, ``last``: ids; ``most``: the
     name with most of its time, an op with its parts; of a delay ``before`` what it is, else ""."""
 
-    ns: int
+    ns: Annotated[int, figure(means="on_path")]
     share: str
     from_ns: int
     first: int
     last: int
-    count: int
-    most: str
+    count: Annotated[int, figure("nodes")]
+    most: Annotated[str, figure("most in")]
     before: str
-    most_ns: int
+    most_ns: Annotated[int, figure("of it")]
     start_ns: int  # of its first node, as recorded
 
 

@@ -8,7 +8,7 @@ what a recording shows to have stood still, whether the graph knows why or not.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
+from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
@@ -70,9 +71,9 @@ class Piece(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One stretch of standstill that no edge explains."""
 
     what: str
-    ns: int
-    start_ns: int  # as in the graph: since the start of its first node
-    record: str  # what would have shown the reason
+    ns: Annotated[int, figure(means="explained")]
+    start_ns: Annotated[int, figure("at", unit="place")]  # since the start of the graph's first node
+    record: Annotated[str, figure("what would have shown why", unit="word")]
 
 
 class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import UNSET
-
+from graphlink.figures import column, columns
+from graphlink.gpu.records import GroupTime
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Cell, Column, Heat, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import count_cell, numbers_cell, share_cell, share_figure, time_cell, time_figure
+from graphlink.page.words import entries, share_figure, table, time_cell, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, matched_lines
-from graphlink.records import counted, shortened, size, time
+from graphlink.records import counted, shortened, time
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 200
@@ -96,99 +96,49 @@ def _waits(waits: Sequence[RankWait]) -> Part:
 
 
 def _groups(groups: Sequence[Group]) -> Table:
-    rows = [
-        Row(_group(group, one), f"/{k}/collectives/{j}")
-        for k, group in enumerate(groups)
-        for j, one in enumerate(group.collectives)
-    ]
-    rows.sort(key=lambda row: -sum(cell.value or 0 for cell in row.cells[7:9]))
-    columns = [
-        *(
-            Column("group"),
-            Column("ranks", "number"),
-            Column("operation", field="type"),
-            Column("times", "number", field="count"),
-        ),
-        *(Column("bytes", "number", "bytes", "bytes"), Column("skew, median", "number", "skew", "skew_median_ns")),
-        *(Column("skew, 95 %", "number", "skew", "skew_p95_ns"), Column("waited", "number", "wait", "wait_ns")),
-        *(
-            Column("transfer", "number", "transfer", "transfer_ns"),
-            Column("bus bandwidth", "number", "bandwidth", "bus_bytes_per_s"),
-        ),
-        Column("set apart", "number", field="set_apart"),
-    ]
-    more = f"{counted(len(rows) - MOST_ROWS, 'more row')} in summary.json." if len(rows) > MOST_ROWS else ""
+    every = entries(groups, "collectives")
+    every.sort(key=lambda entry: -(entry[-1].wait_ns + entry[-1].transfer_ns))
+    some = every[:MOST_ROWS]
+    names = ("type", "count", "bytes", "skew_median_ns", "skew_p95_ns", "wait_ns", "transfer_ns", "bus_bytes_per_s")
+    shown = columns(
+        Collectives,
+        [one for *_, one in some],
+        column("group", "text", [_group(group) for _, group, _ in some]),
+        column("ranks", "count", [len(group.ranks) for _, group, _ in some]),
+        *names,
+        "set_apart",
+    )
     caption = "Groups of ranks and their operations, most time first"
-    return Table("groups", caption, columns, rows[:MOST_ROWS], "summary.json#/run/groups", more)
+    return table("groups", caption, shown, "summary.json#/run/groups", _more(len(every)), some)
 
 
-def _group(group: Group, one: Collectives) -> list[Cell]:
+def _more(count: int) -> str:
+    return f"{counted(count - MOST_ROWS, 'more row')} in summary.json." if count > MOST_ROWS else ""
+
+
+def _group(group: Group) -> Cell:
     name = f"{'-' if group.id is None else group.id}: {group.name or '(unnamed)'}"
-    rate = one.bus_bytes_per_s
-    return [
-        Cell(shortened(name), group.id, whole=f"{name}, ranks {', '.join(map(str, group.ranks))}"),
-        count_cell(len(group.ranks)),
-        Cell(one.type),
-        count_cell(one.count),
-        Cell(size(one.bytes), one.bytes),
-        time_cell(one.skew_median_ns),
-        time_cell(one.skew_p95_ns),
-        time_cell(one.wait_ns),
-        time_cell(one.transfer_ns),
-        Cell("") if rate is None else Cell(f"{size(rate)}/s", rate),
-        count_cell(one.set_apart),
-    ]
+    return Cell(shortened(name), group.id, whole=f"{name}, ranks {', '.join(map(str, group.ranks))}")
 
 
 def _ranks(run: Run) -> Table:
-    rows = [
-        Row(
-            [Cell(str(one.rank), one.rank), time_cell(one.wait_ns), time_cell(one.transfer_ns), count_cell(one.last)],
-            f"/{k}",
-        )
-        for k, one in enumerate(run.waits)
-    ]
-    rows.sort(key=lambda row: -(row.cells[3].value or 0))
-    columns = [
-        *(Column("rank", "number", field="rank"), Column("waited", "number", "wait", "wait_ns")),
-        *(Column("transfer", "number", "transfer", "transfer_ns"), Column("came last", "number", "last", "last")),
-    ]
-    return Table(
-        "waits",
-        "Ranks in communication, those that came last most often first",
-        columns,
-        rows,
-        "summary.json#/run/waits",
-    )
+    order = sorted(entries(run.waits), key=lambda entry: -entry[1].last)
+    shown = columns(RankWait, [wait for _, wait in order], "rank", "wait_ns", "transfer_ns", "last")
+    caption = "Ranks in communication, those that came last most often first"
+    return table("waits", caption, shown, "summary.json#/run/waits", rows=order)
 
 
 def _hidden(found: Found) -> list[Part]:
     """Return the communication of each GPU by group, with how much of it is hidden, the most exposed first."""
-    rows = []
-    for k, rank in enumerate(found.ranks):
-        for j, gpu in enumerate(rank.gpu):
-            for i, one in enumerate(gpu.by_group if gpu.by_group is not UNSET else ()):
-                cells = [
-                    Cell(str(rank.rank), rank.rank),
-                    Cell(str(gpu.device), gpu.device),
-                    Cell(shortened(one.name), whole=one.name),
-                ]
-                cells += [numbers_cell(one.ranks), time_cell(one.comm_ns), time_cell(one.exposed_ns)]
-                rows.append(
-                    Row([*cells, share_cell(one.comm_ns - one.exposed_ns, one.comm_ns)], f"/{k}/gpu/{j}/by_group/{i}")
-                )
-    rows.sort(key=lambda row: -(row.cells[5].value or 0))
-    columns = [
-        *(Column("rank", "number"), Column("GPU", "number"), Column("group"), Column("its ranks")),
-        *(
-            Column("communication", "number", "communication", "comm_ns"),
-            Column("exposed", "number", "exposed_communication", "exposed_ns"),
-        ),
-        Column("hidden", "number", "hidden"),
-    ]
-    more = f"{counted(len(rows) - MOST_ROWS, 'more row')} in summary.json." if len(rows) > MOST_ROWS else ""
+    every = entries(found.ranks, "gpu", "by_group")
+    every.sort(key=lambda entry: -entry[-1].exposed_ns)
+    some = every[:MOST_ROWS]
+    ranks = column("rank", "number", [rank.rank for _, rank, *_ in some])
+    gpus = column("GPU", "number", [gpu.device for *_, gpu, _ in some])
+    names = ("name", "ranks", "comm_ns", "exposed_ns", "hidden")
+    shown = columns(GroupTime, [group for *_, group in some], ranks, gpus, *names)
     caption = "Communication of each GPU by group, the most exposed first"
-    return [Table("hidden", caption, columns, rows[:MOST_ROWS], "summary.json#/ranks", more)] if rows else []
+    return [table("hidden", caption, shown, "summary.json#/ranks", _more(len(every)), some)] if some else []
 
 
 def _apart(run: Run) -> Table:

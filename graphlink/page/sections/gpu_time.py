@@ -27,7 +27,7 @@ from graphlink.page.parts import (
     Table,
     Words,
 )
-from graphlink.page.words import share_of_one, table
+from graphlink.page.words import entries, share_of_one, table
 from graphlink.records import counted, shortened, time
 from graphlink.report.summary import Rank
 
@@ -60,13 +60,11 @@ def gpu_time(found: Found) -> Section:
 
 def _phases(found: Found) -> list[Part]:
     """Return the steps of prefill and decode, of ranks that serve."""
-    every = [(k, rank.rank, j, one) for k, rank in enumerate(found.ranks) for j, one in enumerate(rank.phases or ())]
-    some = every[:MOST_ROWS]
-    ranks = column("rank", "number", [rank for _, rank, _, _ in some])
+    some = entries(found.ranks, "phases")[:MOST_ROWS]
+    ranks = column("rank", "number", [rank.rank for _, rank, _ in some])
     names = ("phase", "steps", "mean_ns", "longest_ns", "gpu_ns", "idle_ns", "idle_share", "mean_batch", "tokens")
     shown = columns(Phase, [phase for *_, phase in some], ranks, *names)
-    places = [f"/{k}/phases/{j}" for k, _, j, _ in some]
-    return [table("phases", "Phases of serving", shown, "summary.json#/ranks", places=places)] if some else []
+    return [table("phases", "Phases of serving", shown, "summary.json#/ranks", rows=some)] if some else []
 
 
 def segments(one: DeviceTime) -> list[Segment]:
@@ -139,18 +137,17 @@ def _busy(gpus: Sequence[DeviceTime]) -> list[str]:
 
 
 def _devices(found: Found) -> Table:
-    every = [(k, rank.rank, j, gpu) for k, rank in enumerate(found.ranks) for j, gpu in enumerate(rank.gpu)]
+    every = entries(found.ranks, "gpu")
     every.sort(key=lambda entry: -(entry[-1].idle_ns / (entry[-1].whole_ns or 1)))
     gpus = [gpu for *_, gpu in every]
-    ranks = column("rank", "number", [rank for _, rank, *_ in every])
+    ranks = column("rank", "number", [rank.rank for _, rank, _ in every])
     known = [
         name for name in ("est_sm_efficiency", "hidden_share") if any(getattr(gpu, name) is not UNSET for gpu in gpus)
     ]
     shown = columns(
         DeviceTime, gpus, ranks, "device", "whole_ns", *_busy(gpus), "idle_ns", "idle_share", "mostly", *known
     )
-    places = [f"/{k}/gpu/{j}" for k, _, j, _ in every]
-    return table("gpus", "All GPUs, the most idle first", shown, "summary.json#/ranks", places=places)
+    return table("gpus", "All GPUs, the most idle first", shown, "summary.json#/ranks", rows=every)
 
 
 def _told(found: Found, number: int) -> list[Part]:
@@ -192,7 +189,11 @@ def _lines(told: RankIdle) -> list[str]:
 
 
 def _causes(found: Found, told: RankIdle) -> Table:
-    every = [(j, gpu, cause) for j, gpu in enumerate(told.gpu) for cause in told.causes[j]]
+    every = [
+        (f"/{j}/idle_by_cause_ns/{cause.cause}", gpu, cause)
+        for j, gpu in enumerate(told.gpu)
+        for cause in told.causes[j]
+    ]
     most = [next(iter(cause.evidence.items()), ("", 0)) for *_, cause in every]
     first = [Cell(f"{shortened(text)} ({time(ns)})" if text else "", whole=text) for text, ns in most]
     shown = columns(
@@ -207,19 +208,18 @@ def _causes(found: Found, told: RankIdle) -> Table:
         column("most by", "text", first, means="evidence"),
     )
     at = f"summary.json#/ranks/{found.at[told.rank]}/gpu"
-    places = [f"/{j}/idle_by_cause_ns/{cause.cause}" for j, _, cause in every]
-    return table(f"causes-{told.rank}", f"Causes of the idle time of rank {told.rank}", shown, at, places=places)
+    return table(f"causes-{told.rank}", f"Causes of the idle time of rank {told.rank}", shown, at, rows=every)
 
 
 def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     """Yield the steps of a rank as bars and as a table."""
-    steps = [(k, step, j, one) for k, step in enumerate(rank.steps) for j, one in enumerate(step.gpu)]
+    steps = entries(rank.steps, "gpu")
     if not steps:
         yield Sentence(["The recording marks no steps on this rank."], note=True)
         return
     longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
-    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.whole_ns)) for _, step, _, one in few]
+    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.whole_ns)) for _, step, one in few]
     says = (
         "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before "
         "its first op of a "
@@ -242,12 +242,11 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
         "idle_ns",
         "idle_share",
         "mostly",
-        column("at", "place", starts, means="place"),
+        column("at", "place", starts),
     )
     more = f"{len(steps) - MOST_ROWS:,} more steps are in summary.json." if len(steps) > MOST_ROWS else ""
     at = f"summary.json#/ranks/{found.at[rank.rank]}/steps"
-    places = [f"/{k}/gpu/{j}" for k, _, j, _ in some]
-    yield table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", shown, at, more, places)
+    yield table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", shown, at, more, some)
 
 
 def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
@@ -263,9 +262,9 @@ def _longest(found: Found, told: RankIdle) -> Table:
     shown = columns(IdleEntry, told.longest, "duration_ns", start, "cause", "evidence", "device", "op")
     left = len(file.idle) - len(told.longest)
     more = f"{counted(left, 'shorter interval')} in idle.{rank}.json." if left > 0 else ""
-    places = [f"/{where[id(entry)]}" for entry in told.longest]
+    rows = [(f"/{where[id(entry)]}",) for entry in told.longest]
     caption = f"Longest idle intervals of rank {rank}"
-    return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, places)
+    return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, rows)
 
 
 def place_cell(found: Found, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:

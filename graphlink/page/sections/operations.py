@@ -41,11 +41,7 @@ def _rank(found: Found, file: Operations, most: int) -> list[Part]:
     share = column("of the rank", "part", [(op.device_ns, file.device_ns) for op in shown], means="device_share")
     on_device = ("device_ns", share, "backward") if file.device_ops else ()
     kernels = ("tensor_cores.state", "dtypes", "longest_kernel") if file.device_ops else ()
-    places = (
-        [column("longest at", "place", _places(found, file.rank, graph, shown), means="place")]
-        if kernels and graph
-        else []
-    )
+    places = [column("longest at", "place", _places(found, file.rank, graph, shown))] if kernels and graph else []
     stack = ["stack"] if any(op.stack for op in file.operations) else []
     names = ("path", "calls", *on_device, "host_ns", "gain_ns", *kernels, *places, *stack)
     left = file.operations[most:]

@@ -10,15 +10,17 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from graphlink.figures import column, columns
+from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
 from graphlink.model import I64
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Segment, Sentence, Strip, StripCell, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, time_cell
+from graphlink.page.words import share_cell, table, time_cell
 from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened, time
-from graphlink.replay.across import CriticalAcross
-from graphlink.replay.path_words import gap_ns, sentences, stretches
+from graphlink.replay.across import AcrossFamily, CriticalAcross
+from graphlink.replay.path_words import Stretch, gap_ns, sentences, stretches
 
 CELLS: Final = 640
 MOST_LANES: Final = 12
@@ -77,28 +79,13 @@ def _across(found: CriticalAcross) -> list[Part]:
     lead += "goes on at the rank that came late."
     if found.before_ns:
         lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
-    rows = [
-        Row(
-            [
-                time_cell(one.ns),
-                share_cell(one.ns, found.length_ns),
-                _share(one.share),
-                count_cell(one.nodes),
-                _name(one.name),
-            ],
-            f"/{k}",
-        )
-        for k, one in enumerate(found.families[:MOST_ROWS])
-    ]
-    columns = [
-        *(Column("on the path", "number", "on_path", "ns"), Column("of the path", "number", "on_path"), Column("kind")),
-        *(Column("nodes", "number", field="nodes"), Column("name")),
-    ]
-    table = Table(
-        "path-families", "What the path over all ranks is made of, by name", columns, rows, f"{ACROSS}#/families"
-    )
+    families = found.families[:MOST_ROWS]
+    of_path = column("of the path", "part", [(family.ns, found.length_ns) for family in families], means="on_path")
+    shown = columns(AcrossFamily, families, "ns", of_path, "share", "nodes", "name")
+    caption = "What the path over all ranks is made of, by name"
+    by_name = table("path-families", caption, shown, f"{ACROSS}#/families")
     notes = [Sentence([f"{line}."], note=True) for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
-    return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), table, *notes]
+    return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), by_name, *notes]
 
 
 def _walk_across(found: CriticalAcross) -> _Walk:
@@ -293,69 +280,22 @@ def _name(text: str) -> Cell:
 
 
 def _stretches(found: Found, rank: int, file: PathFile) -> Table:
-    rows = []
-    for one in stretches(file, 20):
-        cells = [time_cell(one.ns), share_cell(one.ns, file.length_ns), _share(one.share), time_cell(one.from_ns)]
-        rows.append(
-            Row(
-                [
-                    *cells,
-                    place_cell(found, rank, one.start_ns),
-                    count_cell(one.count),
-                    _name(one.most),
-                    time_cell(one.most_ns),
-                ]
-            )
-        )
-    columns = [
-        *(
-            Column("time", "number", "on_path"),
-            Column("of the path", "number", "on_path"),
-            Column("kind"),
-            Column("from", "number"),
-        ),
-        *(
-            Column("recorded at", "place", "place"),
-            Column("nodes", "number"),
-            Column("most in"),
-            Column("of it", "number"),
-        ),
-    ]
-    return Table(
-        f"path-{rank}-stretches",
-        f"Longest stretches of one kind on rank {rank}",
-        columns,
-        rows,
-    )
+    longest = stretches(file, 20)
+    of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
+    places = [place_cell(found, rank, one.start_ns) for one in longest]
+    recorded = column("recorded at", "place", places)
+    shown = columns(Stretch, longest, "ns", of_path, "share", "from_ns", recorded, "count", "most", "most_ns")
+    return table(f"path-{rank}-stretches", f"Longest stretches of one kind on rank {rank}", shown)
 
 
 def _families(rank: int, file: PathFile) -> Table:
-    rows = [
-        Row(
-            [
-                time_cell(one.gain_ns),
-                share_cell(one.gain_ns, file.length_ns),
-                time_cell(one.on_path_ns),
-                _share(one.share),
-                count_cell(one.count),
-                _name(one.name),
-            ],
-            f"/{k}",
-        )
-        for k, one in enumerate(file.gains.families[:MOST_ROWS])
-    ]
-    columns = [
-        *(
-            Column("gain", "number", "gain", "gain_ns"),
-            Column("of the rank", "number", "gain"),
-            Column("on the path", "number", "on_path", "on_path_ns"),
-        ),
-        *(Column("kind"), Column("nodes", "number", field="count"), Column("name")),
-    ]
+    families = file.gains.families[:MOST_ROWS]
+    of_rank = column("of the rank", "part", [(family.gain_ns, file.length_ns) for family in families], means="gain")
+    shown = columns(FamilyGain, families, "gain_ns", of_rank, "on_path_ns", "share", "count", "name")
     left = file.gains.families_others_at_most_ns
     more = f"No other name gains more than {time(max(left, _beyond(file)))}." if left or _beyond(file) else ""
     caption = f"What rank {rank} would gain if all nodes of a name took no time"
-    return Table(f"path-{rank}-gains", caption, columns, rows, f"critical_path.{rank}.json#/gains/families", more)
+    return table(f"path-{rank}-gains", caption, shown, f"critical_path.{rank}.json#/gains/families", more)
 
 
 def _beyond(file: PathFile) -> int:

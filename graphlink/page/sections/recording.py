@@ -7,15 +7,17 @@ from typing import Final
 
 from msgspec import UNSET
 
+from graphlink.figures import column, columns, declared
 from graphlink.logs.table import logs_table
+from graphlink.model import DeviceMemory
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
 from graphlink.page.sections.gpu_time import place_cell
-from graphlink.page.words import count_cell, share_cell, time_cell
+from graphlink.page.words import count_cell, entries, table, time_cell
 from graphlink.records import Table as TextTable
-from graphlink.records import counted, first_few, shortened, size
+from graphlink.records import counted, first_few, shortened
 from graphlink.report.summary import Rank, alike, lost, machine_line
-from graphlink.standstill.standstill import Stood
+from graphlink.standstill.standstill import Piece, Stood
 from graphlink.standstill.summary import all_stood, explained
 
 MOST_ROWS: Final = 100
@@ -71,28 +73,13 @@ def _system(found: Found) -> Table:
 
 def _memory(found: Found) -> list[Part]:
     """Return the memory of each GPU, where the allocator was recorded, the fullest first."""
-    rows = []
-    for k, rank in enumerate(found.ranks):
-        for j, one in enumerate(rank.memory if rank.memory is not UNSET else ()):
-            cells = [Cell(str(rank.rank), rank.rank), Cell(str(one.device), one.device)]
-            cells += [Cell(size(count), count) for count in (one.allocated_bytes, one.reserved_bytes)]
-            total = one.total_bytes
-            cells += (
-                [Cell(""), Cell("")]
-                if total is None
-                else [Cell(size(total), total), share_cell(one.reserved_bytes, total)]
-            )
-            rows.append(Row(cells, f"/{k}/memory/{j}"))
-    rows.sort(key=lambda row: -(row.cells[3].value or 0))
-    columns = [
-        *(Column("rank", "number"), Column("GPU", "number", field="device")),
-        *(
-            Column("allocated", "number", "memory", "allocated_bytes"),
-            Column("reserved", "number", "memory", "reserved_bytes"),
-        ),
-        *(Column("of", "number", "memory", "total_bytes"), Column("reserved share", "number", "memory")),
-    ]
-    return [Table("memory", "Memory at its fullest", columns, rows[:MOST_ROWS], "summary.json#/ranks")] if rows else []
+    every = entries(found.ranks, "memory")
+    every.sort(key=lambda entry: -entry[-1].reserved_bytes)
+    some = every[:MOST_ROWS]
+    ranks = column("rank", "number", [rank.rank for _, rank, _ in some])
+    names = ("device", "allocated_bytes", "reserved_bytes", "total_bytes", "reserved")
+    shown = columns(DeviceMemory, [memory for *_, memory in some], ranks, *names)
+    return [table("memory", "Memory at its fullest", shown, "summary.json#/ranks", rows=some)] if some else []
 
 
 def _standstill(found: Found) -> Table:
@@ -141,28 +128,18 @@ def _largest(found: Found) -> list[Part]:
     pieces.sort(key=lambda piece: -piece[2].ns)
     if not pieces:
         return []
-    rows = [
-        Row(
-            [
-                time_cell(one.ns),
-                Cell(str(rank), rank),
-                place_cell(found, rank, one.start_ns),
-                Cell(shortened(one.what, 90), whole=one.what),
-                Cell(one.record),
-            ],
-            f"/{found.at[rank]}/standstill/largest/{k}",
-        )
-        for rank, k, one in pieces[:MOST_ROWS]
-    ]
-    columns = [
-        *(
-            Column("time", "number", "explained", "ns"),
-            Column("rank", "number"),
-            Column("at", "place", "place", "start_ns"),
-        ),
-        *(Column("what stood still"), Column("what would have shown why", field="record")),
-    ]
-    return [Table("unexplained", "Longest standstill that nothing explains", columns, rows, "summary.json#/ranks")]
+    some = pieces[:MOST_ROWS]
+    shown = columns(
+        Piece,
+        [piece for *_, piece in some],
+        "ns",
+        column("rank", "number", [rank for rank, *_ in some]),
+        declared(Piece, "start_ns")._replace(values=[place_cell(found, rank, one.start_ns) for rank, _, one in some]),
+        column("what stood still", "text", [Cell(shortened(one.what, 90), whole=one.what) for *_, one in some]),
+        "record",
+    )
+    rows = [(f"/{found.at[rank]}/standstill/largest/{k}",) for rank, k, _ in some]
+    return [table("unexplained", "Longest standstill that nothing explains", shown, "summary.json#/ranks", rows=rows)]
 
 
 def _warnings(found: Found) -> list[Part]:
