@@ -28,6 +28,7 @@ NEXT_BATCH: Final = "enumerate(DataLoader)#"  # so begins what PyTorch's own loa
 ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
     r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
 )
+GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch.*")  # calls that launch a CUDA graph
 MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
 MOST_CHARACTERS: Final = 10_000
 _MOST_REPEATS: Final = 100_000  # counted ones inside each other; compiling takes 1 kB for each

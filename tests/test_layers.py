@@ -12,6 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
 BASE = (
+    "causes",
     "errors",
     "figures",
     "graph_model",

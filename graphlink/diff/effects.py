@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.causes import CAUSES, MEANING
 from graphlink.diff.facts import Basis, RankFacts, RankPair
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both, Pair
 from graphlink.diff.records import Change, GroupChange, PipelineChange
 from graphlink.diff.structure import place
-from graphlink.gpu.file import CAUSES
-from graphlink.gpu.table import MEANING
 from graphlink.model import F64
 from graphlink.records import ms, percent
 

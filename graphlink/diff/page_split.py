@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from graphlink.causes import CAUSES
 from graphlink.diff.changes import WORDS
 from graphlink.diff.page_matched import both, compared
 from graphlink.diff.records import Amount, DiffReport, RankChange, Split
 from graphlink.diff.split import BUSY, HOST, IDLE
 from graphlink.figures import column, columns
-from graphlink.gpu.records import CAUSES
 from graphlink.page.parts import Bar, Bars, Cell, Part, Section, Segment, Sentence, Table
 from graphlink.page.sections.gpu_time import BUSY as BUSY_KEYS
 from graphlink.page.words import entries, table

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from graphlink.causes import CAUSES
 from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts
 from graphlink.diff.records import Amount, Split
-from graphlink.gpu.records import CAUSES, DeviceTime
+from graphlink.gpu.records import DeviceTime
 
 BUSY: Final = ("compute", "exposed communication", "exposed copies")
 IDLE: Final = tuple(f"idle: {cause}" for cause in CAUSES)

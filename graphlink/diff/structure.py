@@ -13,7 +13,7 @@ from graphlink.diff.noise import LEAST_SHARE, Noise
 from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
 from graphlink.diff.records import Change
 from graphlink.graph.families import PYTHON
-from graphlink.operations.names import short_name
+from graphlink.read.commnames import short_name
 from graphlink.records import ms, shortened
 
 _SMALL: Final = 1e-9

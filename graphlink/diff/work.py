@@ -16,9 +16,9 @@ from graphlink.diff.pairs import OUTSIDE, Pair, loads, summed
 from graphlink.diff.records import Change
 from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
-from graphlink.operations.names import short_name
-from graphlink.operations.parts import OTHER_THREADS
+from graphlink.operations.records import OTHER_THREADS
 from graphlink.patterns import ALLOCATOR
+from graphlink.read.commnames import short_name
 from graphlink.records import counted, ms, shortened, times
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}

@@ -8,7 +8,6 @@ Of several reasons at one moment the first of ``Cause`` holds.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,22 +15,22 @@ import msgspec
 import numpy as np
 
 from graphlink import spans
+from graphlink.causes import Cause
 from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.evidence import HostWork, Texts, awaited_by, blocked
-from graphlink.gpu.records import Cause, Idle
+from graphlink.gpu.records import Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import launched_before
 from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, Linked
-from graphlink.patterns import ALLOCATOR, LOADER
+from graphlink.patterns import ALLOCATOR, GRAPH_LAUNCH, LOADER, fits
 from graphlink.spans import Spans
 from graphlink.tables import begins, marked, take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
-GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
 LAUNCHED_BEFORE: Final = "launched before the recording"
 NOT_RECORDED: Final = "its launch call was not recorded"
 BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
@@ -189,7 +188,7 @@ class Hosts:
         waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
         fresh = _first_of(device.stream, device.device) & (launched > waits.min(initial=np.iinfo(np.int64).max))
         out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
-        by_graph = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
+        by_graph = fits(GRAPH_LAUNCH, linked.trace.strings)
         behind = ~_first_of(call)
         behind[known] |= by_graph[calls.name[call[known]]]
         out[behind] = self.texts.code(BEHIND_GRAPH)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.causes import CAUSES, CauseName
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.time import GpuTime
@@ -20,20 +21,6 @@ from graphlink.records import Short
 from graphlink.version import __version__
 
 FORMAT: Final = 1
-CauseName = Literal[
-    "profiler_artefact",
-    "straggler_wait",
-    "dependency_stall",
-    "memory_management",
-    "data_loading",
-    "host_blocked",
-    "start_delay",
-    "host_work",
-    "python",
-    "no_work",
-    "unknown",
-]
-CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 
 
 class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,25 +12,6 @@ from graphlink.figures import figure
 from graphlink.model import I64, U8
 from graphlink.records import Short
 from graphlink.spans import Spans
-
-
-class Cause(IntEnum):
-    """Why a device was idle. Of several that hold at one moment the first counts."""
-
-    PROFILER_ARTEFACT = 0
-    STRAGGLER_WAIT = 1  # the host waited for a collective that another rank came late to
-    DEPENDENCY_STALL = 2  # what was to run waited for work of another device or rank
-    MEMORY_MANAGEMENT = 3
-    DATA_LOADING = 4
-    HOST_BLOCKED = 5  # in a call that waits
-    START_DELAY = 6  # launched, not begun
-    HOST_WORK = 7  # the host was busy with ops
-    PYTHON = 8  # between ops
-    NO_WORK = 9  # before the first op of the thread that launched, and after the last launch
-    UNKNOWN = 10
-
-
-CAUSES: Final = tuple(cause.name.lower() for cause in Cause)
 
 
 class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.causes import MEANING, CauseName
 from graphlink.figures import column, columns, figure, table
-from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
+from graphlink.gpu.file import IdleEntry, IdleFile
 from graphlink.gpu.records import DeviceTime, GroupTime, StepTime, StreamTime
 from graphlink.gpu.regular import LateStarts, late_starts
 from graphlink.gpu.summary import busy_words
@@ -22,19 +23,6 @@ _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
 _MOST = 10  # groups or streams of a device
 _MEMBERS = 8  # of a group that are named
-MEANING: dict[CauseName, str] = {
-    "profiler_artefact": "the profiler worked",
-    "straggler_wait": "the host waited for a rank that came late",
-    "dependency_stall": "waited for work of another device or rank",
-    "memory_management": "the host allocated or freed memory",
-    "data_loading": "the host loaded data",
-    "host_blocked": "the host was in a call that waits",
-    "start_delay": "launched, not begun",
-    "host_work": "the host was busy with ops",
-    "python": "the host was between ops",
-    "no_work": "nothing was asked for",
-    "unknown": "the recording does not tell",
-}
 
 
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,20 +11,21 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from graphlink.causes import CAUSES, Cause
 from graphlink.gpu.busy import Busy, busy, own_clock_ns
 from graphlink.gpu.causes import (
     BEFORE_WINDOW,
     BEHIND_GRAPH,
-    GRAPH_LAUNCH,
     LAUNCHED_BEFORE,
     NOT_RECORDED,
     Hosts,
     explain,
 )
-from graphlink.gpu.records import CAUSES, Cause, DeviceTime, Excess, Idle, Iterations, StepTime
+from graphlink.gpu.records import DeviceTime, Excess, Idle, Iterations, StepTime
 from graphlink.gpu.shares import by_group, by_stream, parts, share
 from graphlink.graph_model import Column, Graph
 from graphlink.model import I64, NOWHERE, Communication, Linked
+from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import Short, counted, ms
 from graphlink.steps import Steps, steps_of
 from graphlink.tables import marked
@@ -130,7 +131,7 @@ def _losses(one: DeviceTime) -> Counter[str]:
 def _bare_graph_launches(linked: Linked) -> list[str]:
     """Return a warning where some graph launches own device ops and others none: what those ran was not recorded."""
     calls = linked.trace.calls
-    named = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)[calls.name]
+    named = fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name]
     bare = int(np.count_nonzero(named & ~marked(len(named), linked.device_call[linked.device_call != NOWHERE])))
     if not bare:
         return []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.gpu.file import CAUSES
+from graphlink.causes import CAUSES
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64
 from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track

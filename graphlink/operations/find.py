@@ -10,11 +10,11 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
 from graphlink.operations.graphs import graph_replays
-from graphlink.operations.names import short_name
 from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import HostWait, Kernel, Kind, Operation, Operations, TensorCores, UseName
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
+from graphlink.read.commnames import short_name
 from graphlink.steps import steps_of
 from graphlink.tables import codes, distinct, spread
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.gpu.causes import GRAPH_LAUNCH
 from graphlink.model import I64, NOWHERE, Bool, DeviceRows, Linked
-from graphlink.operations.names import short_name
 from graphlink.operations.records import GraphNode, GraphReplays
+from graphlink.patterns import GRAPH_LAUNCH, fits
+from graphlink.read.commnames import short_name
 from graphlink.tables import begins, take, turns
 
 
@@ -50,7 +50,7 @@ def _behind_graphs(linked: Linked) -> Bool:
     """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch
     that was not recorded."""
     device, call = linked.trace.device, linked.device_call
-    by_graph = np.array([GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
+    by_graph = fits(GRAPH_LAUNCH, linked.trace.strings)
     known = call != NOWHERE
     out = (device.graph > 0) | (device.graph_node > 0)
     out[known] |= by_graph[linked.trace.calls.name[call[known]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
 
@@ -13,13 +13,12 @@ from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.nest import innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
-from graphlink.operations.records import Part, PartOf
+from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
 from graphlink.tables import begins, codes, concat, spread
 
-_SORTS: Final[tuple[PartOf, ...]] = ("kernel", "copy", "communication", "late", "host", "call", "waiting_call")
+_SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
-OTHER_THREADS: Final = "other threads"
 _ASLEEP_NS: Final = 100_000
 _Key: TypeAlias = I64 | I32 | Bool | int
 _WAITS: Final = tuple(role for role in Role if role.waits)

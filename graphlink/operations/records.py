@@ -11,6 +11,7 @@ from graphlink.records import Short, percent
 from graphlink.version import __version__
 
 FORMAT: Final = 1
+OTHER_THREADS: Final = "other threads"  # the name of the part of an operation that is theirs
 
 Kind = Literal["op", "range", "launch", "python"]
 UseName = Literal["used", "not_used", "unknown", "none"]

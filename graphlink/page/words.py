@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from graphlink import figures
+from graphlink.causes import MEANING as CAUSE_MEANING
 from graphlink.figures import REWORDED, UNITS, WORDS
-from graphlink.gpu.table import MEANING as CAUSE_MEANING
 from graphlink.page.parts import (
     Bar,
     Bars,

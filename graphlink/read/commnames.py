@@ -1,5 +1,5 @@
-"""Tell communication by names: kernels by the table of libraries below, host ops and ranges by the collective that they
-name.
+"""Names of kernels in full and in short; and communication by names: kernels by the table of libraries below, host ops
+and ranges by the collective that they name.
 
 A kernel's name counts more than what stands around its launch: an op of communication launches copies and computation
 too (PyTorch flattens inside ``c10d::allgather_``). Template arguments and parameters of a kernel are no part of its
@@ -101,6 +101,9 @@ _INNERMOST: Final = re.compile(r"<[^<>]*>")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MANGLED: Final = re.compile(r"_ZN?K?")
 _LENGTH: Final = re.compile(r"\d+")
+_GENERAL: Final = re.compile(r"(?i)kernel\d?|device_kernel|global_?kernel|trampoline_kernel")
+_FIRST: Final = re.compile(r"<\s*([A-Za-z_][\w:]*)")
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 def meanings(strings: Sequence[str], names: I32, meaning: Callable[[str], int]) -> U8:
@@ -137,6 +140,30 @@ def _demangled(name: str) -> str:
         if not found[0].startswith("_ZN"):
             break
     return "::".join(parts)
+
+
+def short_name(name: str) -> str:
+    """Return the short name of a kernel, without namespaces; linear.
+
+    ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(...)`` is
+    ``vectorized_elementwise_kernel<CUDAFunctor_add>``.
+    """
+    if name.startswith(("Memcpy", "Memset", "CUDA graph")):
+        return name
+    path = kernel_path(name)
+    last = path.rpartition("::")[2] or path
+    if name.startswith("_Z"):
+        return last
+    if _GENERAL.fullmatch(last):
+        first = _FIRST.search(name)
+        what = first[1].rpartition("::")[2] if first else ""
+    else:
+        what = next((word for word in _WORD.findall(name) if _is_functor(word) and word != last), "")
+    return f"{last}<{what}>" if what and what != last else last
+
+
+def _is_functor(word: str) -> bool:
+    return "functor" in word.lower() or word.endswith(("_kernel_cuda", "Ops"))
 
 
 def kernel_meaning(name: str) -> Meaning:

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import LOADER
+from graphlink.patterns import GRAPH_LAUNCH, LOADER
 from graphlink.records import shortened
 from graphlink.replay.changes import GraphChange
 from graphlink.replay.rewire import Restructured, outermost, rewired
@@ -28,7 +28,6 @@ from graphlink.replay.workload import Work, Workload, names_found
 # (resnet-ddp2-a100)
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _PAGEABLE: Final = re.compile(r"Pageable")
 
 
@@ -108,7 +107,7 @@ def _with_gaps(work: Workload, launched: I64, gap_us: float | None) -> tuple[boo
 
 def _launch_ns(work: Workload) -> tuple[int, str]:
     """Estimate what the launch of a graph takes the host, and say from what."""
-    graph = names_found(work, _LAUNCH, families=False) & (work.work == Work.HOST) & (work.cost_ns > 0)
+    graph = names_found(work, GRAPH_LAUNCH, families=False) & (work.work == Work.HOST) & (work.cost_ns > 0)
     if graph.any():
         return round(float(np.median(work.cost_ns[graph]))), "the median of those in the recording"
     count = launches(work)

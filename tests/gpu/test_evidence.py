@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink.causes import CAUSES
 from graphlink.depend.build import BuildOptions, build
-from graphlink.gpu.records import CAUSES
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu import file
-from graphlink.gpu.records import CAUSES as CAUSE_NAMES
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.gpu.tracks import idle_rows
 from graphlink.graph_model import Column, NodeKind

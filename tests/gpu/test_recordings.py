@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.causes import Cause
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.busy import own_clock_ns
 from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE
-from graphlink.gpu.records import Cause, Idle
+from graphlink.gpu.records import Idle
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.linking.communication import communication
 from graphlink.model import NOWHERE, Linked

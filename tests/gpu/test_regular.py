@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.gpu.file import CauseName, IdleEntry
+from graphlink.causes import CauseName
+from graphlink.gpu.file import IdleEntry
 from graphlink.gpu.regular import late_starts
 
 SLICE_NS = 2_400_000

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import Gpu
-from graphlink.operations.names import short_name
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
+from graphlink.read.commnames import short_name
 
 USED = (
     "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",

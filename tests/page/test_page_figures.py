@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import graphlink
-from graphlink.gpu.file import CAUSES
+from graphlink.causes import CAUSES
 from graphlink.page import words
 from graphlink.page.parts import Page, Table, flat
 from graphlink.page.render import html

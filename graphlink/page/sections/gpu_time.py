@@ -7,8 +7,9 @@ from typing import Final
 
 from msgspec import UNSET
 
+from graphlink.causes import CAUSES
 from graphlink.figures import column, columns, declared
-from graphlink.gpu.file import CAUSES, IdleEntry
+from graphlink.gpu.file import IdleEntry
 from graphlink.gpu.phases import Phase
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.table import CauseTime, RankIdle, late_lines, rank_idle, wait_lines

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec import UNSET
 
+from graphlink.causes import MEANING
 from graphlink.gpu.summary import exposed_percent, idle_percent
-from graphlink.gpu.table import MEANING
 from graphlink.page.found import Found
 from graphlink.page.parts import Figure, Sentence, Words
 from graphlink.page.words import name, share_figure, time_figure
