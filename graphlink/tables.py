@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
+MOST: Final = np.iinfo(np.int64).max
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 
 
@@ -111,6 +112,15 @@ def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any]) -> I64:
     """Return a column of ``count`` rows that has the sum of the ``values`` at each of ``rows``, 0 without any."""
     out = np.zeros(count, np.int64)
     np.add.at(out, rows, values)
+    return out
+
+
+def least(count: int, rows: NDArray[np.integer], values: NDArray[Any], none: int = MOST) -> I64:
+    """Return a column of ``count`` rows that has the least of the ``values`` at each of ``rows``, none above ``none``,
+    which stands where there is none.
+    """
+    out = np.full(count, none, np.int64)
+    np.minimum.at(out, rows, values)
     return out
 
 

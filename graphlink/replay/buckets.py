@@ -19,15 +19,19 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.edges import successors
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.linking.commtypes import CollectiveType, wire_share
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE
 from graphlink.records import counted
+from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange
 from graphlink.replay.network import group_sizes, in_group
-from graphlink.replay.rewire import NewEdges, Restructured, rewired
+from graphlink.replay.records import Made
+from graphlink.replay.rewire import NewEdges, rewired
 from graphlink.replay.workload import Work, Workload
+from graphlink.tables import least, spread
 
 MB: Final = 1 << 20
 MOST_PIECES: Final = 1024
@@ -64,8 +68,8 @@ class _Cost:
         return max(1, round(ns))
 
 
-def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> Restructured:
-    """Return ``work`` with other buckets. n log n in edges.
+def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> tuple[Workload, Made]:
+    """Return ``work`` with other buckets, and what was done. n log n in edges.
 
     Raises:
         UsageError: no group has gradients in several collectives of a step, all are of that size, or what another size
@@ -78,10 +82,10 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
             todo="with one bucket a step, or one rank of a group that is waited for at once, there is nothing to join "
             "or divide",
         )
-    edit, notes = _Edit.of(work, change), []
+    edit, notes = _Edit(work, change), []
     for (group, kind), by_rank in turns.items():
         buckets = list(_planned(work, by_rank, change))
-        changed = [b for b in buckets if b.first < b.last or b.pieces > 1]
+        changed = [bucket for bucket in buckets if bucket.first < bucket.last or bucket.pieces > 1]
         if not changed:
             continue
         cost = _cost(work, by_rank, kind, change, groups)
@@ -89,35 +93,36 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
             for bucket in changed:
                 if bucket.last < len(nodes):
                     edit.make(nodes, bucket, cost)
-        before, after = sum(b.last - b.first + 1 for b in buckets), sum(b.pieces for b in buckets)
-        name = "all ranks" if group <= 0 else f"group {group}"
+        before = counted(sum(bucket.last - bucket.first + 1 for bucket in buckets), CollectiveType(kind).name)
+        after = sum(bucket.pieces for bucket in buckets)
+        rate = 1 / cost.ns_per_byte if cost.ns_per_byte else 0
         notes.append(
-            f"{counted(before, CollectiveType(kind).name)} of {name} become {after:,}, "
-            f"{cost.latency_ns / 1e3:,.1f} us + {1 / cost.ns_per_byte if cost.ns_per_byte else 0:,.1f} GB/s of data"
+            f"{before} of {'all ranks' if group <= 0 else f'group {group}'} become {after:,}, "
+            f"{cost.latency_ns / 1e3:,.1f} us + {rate:,.1f} GB/s of data"
         )
     if not notes:
         raise UsageError(f"{change.title}: the buckets are of that size", todo="choose another size")
     out = edit.workload()
-    return Restructured(out, "; ".join(notes), edit.changed, int((out.cost_ns - work.cost_ns).sum()))
+    grown_ns = int((out.cost_ns - work.cost_ns).sum())
+    return out, made(change.kind, f"{change.done}: {'; '.join(notes)}", edit.changed, grown_ns)
 
 
 def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
     """Return by group and type the collectives of each rank (position), in their order, where several are under way in
     a step.
     """
-    kind = work.column("comm_type")
-    mine = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
-    mine &= in_group(work, change)
-    group = work.column("group")
+    kind, group = work.column("comm_type"), work.column("group")
+    reduces = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
+    nodes = np.flatnonzero(reduces & in_group(work, change))
+    rows = np.stack([work.member[nodes], group[nodes], kind[nodes]], axis=1)
+    keys, which = np.unique(rows, axis=0, return_inverse=True)
     out: dict[_Key, dict[int, I64]] = defaultdict(dict)
-    for member in range(len(work.ranks)):
-        of_rank = np.flatnonzero(mine & (work.member == member))
-        for key in sorted(set(zip(group[of_rank].tolist(), kind[of_rank].tolist(), strict=True))):
-            out[key][member] = of_rank[(group[of_rank] == key[0]) & (kind[of_rank] == key[1])]
+    for i, (member, *key) in enumerate(keys.tolist()):
+        out[key[0], key[1]][member] = nodes[which.reshape(-1) == i]
     return {
         key: by_rank
         for key, by_rank in out.items()
-        if change.group is not None or any(len(s) > 1 for s in _series(work, by_rank))
+        if change.group is not None or any(len(turns) > 1 for turns in _series(work, by_rank))
     }
 
 
@@ -126,28 +131,22 @@ def _series(work: Workload, by_rank: Mapping[int, I64]) -> list[range]:
     before.
     """
     count = max(map(len, by_rank.values()))
-    begins = np.zeros(count, np.bool_)
-    begins[0] = True
+    begins = np.arange(count) == 0
     start = work.column("start_ns")
     for nodes in by_rank.values():
-        first = _first_waiting_ns(work, nodes)
-        begins[1 : len(nodes)] |= first[:-1] <= start[nodes[1:]]
-    edges = [*np.flatnonzero(begins).tolist(), count]
-    return [range(a, b) for a, b in pairwise(edges)]
+        begins[1 : len(nodes)] |= _first_waiting_ns(work, nodes)[:-1] <= start[nodes[1:]]
+    return [range(first, stop) for first, stop in pairwise([*np.flatnonzero(begins).tolist(), count])]
 
 
 def _first_waiting_ns(work: Workload, nodes: I64) -> I64:
     """Return when the first node begins that waits for each collective, but for later ones and for delays of its
     stream.
     """
-    of = np.full(len(work), NOWHERE)
-    of[nodes] = np.arange(len(nodes))
-    target, stream = work.target, work.column("stream")
-    waits = (of[work.source] != NOWHERE) & (of[target] == NOWHERE)
-    waits &= ~((work.work[target] == Work.DELAY) & (stream[target] == stream[work.source]))
-    out = np.full(len(nodes), np.iinfo(np.int64).max)
-    np.minimum.at(out, of[work.source[waits]], work.column("start_ns")[target[waits]])
-    return out
+    turn = spread(len(work), nodes, np.arange(len(nodes)))
+    source, target, stream = work.source, work.target, work.column("stream")
+    waits = (turn[source] != NOWHERE) & (turn[target] == NOWHERE)
+    waits &= ~((work.work[target] == Work.DELAY) & (stream[target] == stream[source]))
+    return least(len(nodes), turn[source[waits]], work.column("start_ns")[target[waits]])
 
 
 def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -> Iterator[_Bucket]:
@@ -157,11 +156,10 @@ def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -
     for turns in _series(work, by_rank):
         first, total = turns.start, 0
         for turn in turns:
-            full = (
-                turn - first == change.join
-                if change.size_mb is None
-                else total > 0 and total + size[turn] > change.size_mb * MB
-            )
+            if change.size_mb is None:
+                full = turn - first == change.join
+            else:
+                full = total > 0 and total + size[turn] > change.size_mb * MB
             if full:
                 yield _bucket(turns, first, turn - 1, total, change)
                 first, total = turn, 0
@@ -192,71 +190,48 @@ def _cost(
     took = np.min([(work.cost_ns - work.fixed_ns)[nodes[:count]] for nodes in by_rank.values()], axis=0)
     nodes = next(iter(by_rank.values()))[:count]
     size = work.column("comm_size")[nodes]
-    sizes = np.unique(size)
-    usual = np.array([np.median(took[size == one]) for one in sizes])
     if change.bandwidth_gb_per_s is not None:
         share = wire_share(np.array([kind]), group_sizes(work, nodes[:1], groups))[0]
         slope = float(share) / change.bandwidth_gb_per_s
         return _Cost(max(0.0, float(np.median(took - slope * size))), slope)
+    sizes = np.unique(size).astype(np.float64)
+    todo = "give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file"
     if len(sizes) < 2:
         raise UsageError(
             f"{change.title}: all {count:,} collectives have {int(sizes[0]):,} bytes, which does not show how their "
             "time grows with size",
-            todo="give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file",
+            todo=todo,
         )
-    slope, latency = np.polyfit(sizes.astype(np.float64), usual, 1)
+    usual = np.array([np.median(took[size == bytes_]) for bytes_ in sizes])
+    slope, latency = np.polyfit(sizes, usual, 1)
     if latency < 0:
-        slope, latency = float((usual * sizes).sum() / (sizes.astype(np.float64) ** 2).sum()), 0.0
+        slope, latency = float((usual * sizes).sum() / (sizes**2).sum()), 0.0
     if slope <= 0:
-        raise UsageError(
-            f"{change.title}: in the recording larger collectives do not take longer",
-            todo="give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file",
-        )
+        raise UsageError(f"{change.title}: in the recording larger collectives do not take longer", todo=todo)
     return _Cost(float(latency), float(slope))
 
 
-@dataclass
 class _Edit:
-    """A workload that is being changed: entries per node and per edge, edited in place; edges by their source."""
+    """A workload that is being changed: entries per node and per edge, edited in place."""
 
-    work: Workload
-    change: BucketChange
-    cost: I64
-    gone: Bool
-    source: I64
-    lags: I64
-    after: I64  # edges by source
-    after_first: I64
-    new: NewEdges
-    changed: int = 0
-
-    @staticmethod
-    def of(work: Workload, change: BucketChange) -> _Edit:
-        """Return the workload as it is."""
-        gone = np.zeros(len(work), np.bool_) if work.gone is None else work.gone.copy()
-        after = np.argsort(work.source, kind="stable")
-        first = np.append(0, np.cumsum(np.bincount(work.source, minlength=len(work))))
-        return _Edit(
-            work,
-            change,
-            work.cost_ns.copy(),
-            gone,
-            work.source.astype(np.int64),
-            work.lags().copy(),
-            after,
-            first,
-            NewEdges(),
-        )
+    def __init__(self, work: Workload, change: BucketChange) -> None:
+        self.work, self.change, self.changed = work, change, 0
+        self.cost = work.cost_ns.copy()
+        self.gone = np.zeros(len(work), np.bool_) if work.gone is None else work.gone.copy()
+        self.source, self.lags = work.source.copy(), work.lags().copy()
+        self.new = NewEdges()
+        self.first, self.edges = successors(work.source, np.arange(len(work.source)), len(work))  # by source
 
     def workload(self) -> Workload:
         """Return the workload with the changes."""
-        work, none = self.work, np.zeros(len(self.work.kind), np.bool_)
-        micros = np.maximum(work.micros_ns + self.cost - work.cost_ns, 0)
-        fixed = np.where(self.gone, 0, work.fixed_ns)
-        out = replace(
-            work, cost_ns=self.cost, micros_ns=micros, fixed_ns=fixed, gone=self.gone if self.gone.any() else None
+        work = replace(
+            self.work.with_costs(self.cost),
+            fixed_ns=np.where(self.gone, 0, self.work.fixed_ns),
+            gone=self.gone if self.gone.any() else None,
+            source=self.source,
+            lag_ns=self.lags,
         )
-        return rewired(replace(out, source=self.source.astype(np.int32), lag_ns=self.lags), none, self.new)
+        return rewired(work, np.zeros(len(work.kind), np.bool_), self.new)
 
     def make(self, nodes: I64, bucket: _Bucket, cost: _Cost) -> None:
         """Make a bucket of the collectives ``nodes`` of a rank."""
@@ -273,7 +248,7 @@ class _Edit:
         for part in parts:
             self.cost[part] = 0
             self.gone[part] = True
-            edges = self.after[self.after_first[part] : self.after_first[part + 1]]
+            edges = self.edges[self.first[part] : self.first[part + 1]]
             self.source[edges[target[edges] > last]] = last
             self.new.add(part, last, EdgeKind.COLLECTIVE)
 
@@ -288,17 +263,17 @@ class _Edit:
                 todo="ask for larger buckets",
             )
         whole_ns = (pieces - 1) * piece_ns
-        inside = range(int(work.first[node]), int(work.first[node + 1]))
+        edges = np.arange(work.first[node], work.first[node + 1])
         anchors = self._anchors(nodes, bucket)
-        for edge in inside:
-            own = anchors and work.source[edge] not in nodes
-            self.lags[edge] += 0 if own else whole_ns
+        waits_for_all = np.isin(work.source[edges], nodes) | (not anchors)
+        self.lags[edges[waits_for_all]] += whole_ns
         if bucket.last:
             self.new.add(int(nodes[bucket.last - 1]), node, EdgeKind.STREAM, whole_ns)
-        launch_ns = max((int(work.lags()[edge]) for edge in inside if work.kind[edge] == EdgeKind.LAUNCH), default=0)
+        launch_ns = int(work.lags()[edges[work.kind[edges] == EdgeKind.LAUNCH]].max(initial=0))
         for left, op in enumerate(reversed(anchors), 1):
             self.new.add(op, node, EdgeKind.EVENT, left * piece_ns)
-            self.new.add(work.last_source(op, EdgeKind.LAUNCH), node, EdgeKind.LAUNCH, launch_ns + left * piece_ns)
+            launch = work.last_source(op, EdgeKind.LAUNCH)
+            self.new.add(launch, node, EdgeKind.LAUNCH, launch_ns + left * piece_ns)
         self.cost[node] = work.fixed_ns[node] + piece_ns
 
     def _anchors(self, nodes: I64, bucket: _Bucket) -> list[int]:
@@ -306,11 +281,11 @@ class _Edit:
         not show it.
         """
         turn, size = bucket.last, self.work.column("comm_size")
-        here = self._awaited(int(nodes[turn]))
-        ops = self._ops_beside(here)
-        if here == NOWHERE:
+        awaited = self._awaited(int(nodes[turn]))
+        if awaited == NOWHERE:
             return []
-        until = int(np.searchsorted(ops, here))
+        ops = self._computation_beside(awaited)
+        until = int(np.searchsorted(ops, awaited))
         ns = np.cumsum(self.work.cost_ns[ops])
         if turn > bucket.series.start:
             since = int(np.searchsorted(ops, self._awaited(int(nodes[turn - 1]))))
@@ -322,21 +297,21 @@ class _Edit:
             return []
         if not 0 <= since < until:
             return []
-        at_ns = ns[since] + (ns[until] - ns[since]) * np.arange(1, bucket.pieces) / bucket.pieces
-        return [int(op) for op in ops[np.minimum(np.searchsorted(ns, at_ns), until)].tolist()]
+        there_ns = ns[since] + (ns[until] - ns[since]) * np.arange(1, bucket.pieces) / bucket.pieces
+        anchors: list[int] = ops[np.minimum(np.searchsorted(ns, there_ns), until)].tolist()
+        return anchors
 
     def _awaited(self, node: int) -> int:
         """Return the last computation that a collective, or the delay before it, waits for."""
         work = self.work
         kinds = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-        sources = [int(s) for s in work.source[work.first[node] : work.first[node + 1]] if work.work[s] == Work.DELAY]
-        return max(work.last_source(waiting, *kinds, sort=Work.KERNEL) for waiting in (node, *sources))
+        sources = work.source[work.first[node] : work.first[node + 1]]
+        delays = sources[work.work[sources] == Work.DELAY].tolist()
+        return max(work.last_source(waiting, *kinds, sort=Work.KERNEL) for waiting in (node, *delays))
 
-    def _ops_beside(self, node: int) -> I64:
+    def _computation_beside(self, node: int) -> I64:
         """Return the computation of the stream of a node."""
         work = self.work
-        if node == NOWHERE:
-            return np.zeros(0, np.int64)
         device, stream = work.column("device"), work.column("stream")
-        mine = (work.work == Work.KERNEL) & (work.member == work.member[node])
-        return np.flatnonzero(mine & (device == device[node]) & (stream == stream[node]))
+        on_stream = (work.member == work.member[node]) & (device == device[node]) & (stream == stream[node])
+        return np.flatnonzero(on_stream & (work.work == Work.KERNEL))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -29,15 +29,8 @@ MOST_WORKERS: Final = 4096
 PREFETCH: Final = 2  # batches that each worker is asked for in advance, PyTorch's default
 ALL: Final = "all"
 Sort: TypeAlias = Literal["host", "gap", "kernel", "comm", "copy", "delay"]
-SORT_OF: Final[dict[Work, Sort]] = {
-    Work.HOST: "host",
-    Work.GAP: "gap",
-    Work.KERNEL: "kernel",
-    Work.COMM: "comm",
-    Work.COPY: "copy",
-    Work.DELAY: "delay",
-}
-SORTS: Final[dict[str, Work]] = {name: work for work, name in SORT_OF.items()}
+SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in get_args(Sort)}
+SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in get_args(Sort)}
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 _ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times
@@ -84,29 +77,29 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Tell whether it says anything, so that not all is chosen."""
         return any(getattr(self, name) is not None for name in Selector.__struct_fields__)
 
+    def part(self, *names: str) -> Selector:
+        """Return what it says by the fields ``names`` alone."""
+        return Selector(**{name: getattr(self, name) for name in names})
+
     @property
     def what(self) -> str:
         """Return ``kernel:<regex>``, ``kernel`` for all, ``<regex>`` for each sort; before it ``rank3:``, after it all
         else.
         """
-        one = self.rank if isinstance(self.rank, int) else None
-        parts = (None if one is None else f"rank{one}", self.sort, None if self.name is None else self.name.pattern)
-        head = ":".join(part for part in parts if part is not None)
-        more = {"step": self.step, "thread": self.thread, "stream": self.stream} | (
-            {} if one is not None else {"rank": self.rank}
-        )
-        words = [f"{key} {_listed(value)}" for key, value in more.items() if value is not None]
-        words += [
-            f"{key} {value.pattern!r}" for key, value in (("path", self.path), ("line", self.line)) if value is not None
-        ]
-        return " of ".join(part for part in (head, ", ".join(words)) if part)
+        ranks, head = self.rank, [self.sort, None if self.name is None else self.name.pattern]
+        if isinstance(ranks, int):
+            ranks, head = None, [f"rank{ranks}", *head]
+        numbers = {"step": self.step, "thread": self.thread, "stream": self.stream, "rank": ranks}
+        words = [f"{key} {_listed(value)}" for key, value in numbers.items() if value is not None]
+        patterns = {"path": self.path, "line": self.line}
+        words += [f"{key} {value.pattern!r}" for key, value in patterns.items() if value is not None]
+        subject = ":".join(part for part in head if part is not None)
+        return " of ".join(filter(None, (subject, ", ".join(words))))
 
     @property
     def of_option(self) -> bool:
         """Tell whether ``--scale`` can say it."""
-        return all(
-            one is None for one in (self.step, self.thread, self.stream, self.path, self.line)
-        ) and not isinstance(self.rank, tuple)
+        return not self.part("step", "thread", "stream", "path", "line").anything and not isinstance(self.rank, tuple)
 
 
 class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,7 +124,7 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
             us = getattr(self, name)
             if us is not None and not -MOST_US < us < MOST_US:
                 raise ValueError(f"{name} {us} is no time in us")
-        if not self.anything and (self.scale is not None or self.add_us is not None or self.remove):
+        if not self.anything and self.kind in ("scale", "add_us", "remove"):
             raise ValueError("names nothing to change: give one of " + ", ".join(Selector.__struct_fields__))
         if self.even_out and self.rank is None:
             raise ValueError("even_out wants the rank that is to be as the others")
@@ -147,12 +140,9 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         what = self.what or ALL
         if self.launch_us is not None:
             return f"launches {self.launch_us:+g} us each" + (f" of {what}" if self.anything else "")
-        act = {
-            "scale": f"x {self.scale:g}" if self.scale is not None else "",
-            "add_us": f"{self.add_us or 0:+g} us each",
-        }
-        act |= {"remove": "removed", "like": f"like {self.like}", "even_out": "as on the other ranks"}
-        return f"{what} {act[self.kind]}"
+        acts = {"scale": f"x {self.scale or 0:g}", "add_us": f"{self.add_us or 0:+g} us each"}
+        acts |= {"remove": "removed", "like": f"like {self.like}", "even_out": "as on the other ranks"}
+        return f"{what} {acts[self.kind]}"
 
     @property
     def title(self) -> str:
@@ -188,11 +178,11 @@ class WaitChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def done(self) -> str:
         """Return what it does, in a few words."""
-        of = f" of {self.what}" if self.anything else ""
+        which = f"sync {self.which}" + (f" of {self.what}" if self.anything else "")
         if self.remove:
-            return f"without sync {self.which}{of}"
+            return f"without {which}"
         where = "to the end of its step" if self.move_before is None else f"to before {self.move_before.pattern}"
-        return f"sync {self.which}{of} moved {where}"
+        return f"{which} moved {where}"
 
     @property
     def title(self) -> str:
@@ -206,6 +196,8 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     or, as a text, its recorded name.
     """
 
+    kind: ClassVar[str] = "network"
+
     group: Count | str | None = None
     bandwidth_gb_per_s: float
     latency_us: float | None = None
@@ -217,16 +209,10 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"latency_us {self.latency_us} is no time in us")
 
     @property
-    def kind(self) -> str:
-        """Return its entry in the table of assumptions."""
-        return "network"
-
-    @property
     def done(self) -> str:
         """Return what it does, in a few words."""
-        of = "" if self.group is None else f" in group {self.group}"
-        late = "" if self.latency_us is None else f", latency {self.latency_us:g} us a step"
-        return f"bandwidth {self.bandwidth_gb_per_s:g} GB/s{late}{of}"
+        latency = "" if self.latency_us is None else f", latency {self.latency_us:g} us a step"
+        return f"bandwidth {self.bandwidth_gb_per_s:g} GB/s{latency}{_in_group(self.group)}"
 
     @property
     def title(self) -> str:
@@ -240,22 +226,19 @@ class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ops to the next the device takes ``gap_us`` (None = as the recording shows it).
     """
 
+    kind: ClassVar[str] = "cuda_graph"
+
     launch_us: float | None = None
     gap_us: float | None = None
 
     def __post_init__(self) -> None:
         Selector.__post_init__(self)
-        if self.name is None and self.path is None and self.line is None:
+        if not self.part("name", "path", "line").anything:
             raise ValueError("wants name, path or line, of the ops or ranges that become graphs")
         for name in ("launch_us", "gap_us"):
             us = getattr(self, name)
             if us is not None and not 0 <= us < MOST_US:
                 raise ValueError(f"{name} {us} is no time in us")
-
-    @property
-    def kind(self) -> str:
-        """Return its entry in the table of assumptions."""
-        return "cuda_graph"
 
     @property
     def done(self) -> str:
@@ -265,13 +248,8 @@ class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def title(self) -> str:
         """Return how the command line, or else a file, asks for it."""
-        plain = (
-            self.of_option
-            and self.sort is None
-            and self.rank is None
-            and self.launch_us is None
-            and self.gap_us is None
-        )
+        named = self.of_option and self.sort is None and self.rank is None
+        plain = named and self.launch_us is None and self.gap_us is None
         return f"--cuda-graph {self.what}" if plain else f"[[cuda_graph]] {self.done}"
 
 
@@ -280,6 +258,8 @@ class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     or every ``join`` of them joined; of one ``group``, as in ``NetworkChange``, or of all that have several in a step.
     ``bandwidth_gb_per_s``: of their bytes on the wire, None = as the recording shows it.
     """
+
+    kind: ClassVar[str] = "buckets"
 
     size_mb: float | None = None
     join: Annotated[int, msgspec.Meta(ge=2, le=MOST_FACTOR)] | None = None
@@ -294,17 +274,10 @@ class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(f"bandwidth_gb_per_s {self.bandwidth_gb_per_s} is no bandwidth in GB/s")
 
     @property
-    def kind(self) -> str:
-        """Return its entry in the table of assumptions."""
-        return "buckets"
-
-    @property
     def done(self) -> str:
         """Return what it does, in a few words."""
-        of = "" if self.group is None else f" in group {self.group}"
-        return (
-            f"buckets of {self.size_mb:g} MB" if self.size_mb is not None else f"every {self.join} buckets joined"
-        ) + of
+        buckets = f"every {self.join} buckets joined" if self.size_mb is None else f"buckets of {self.size_mb:g} MB"
+        return buckets + _in_group(self.group)
 
     @property
     def title(self) -> str:
@@ -318,6 +291,8 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``cores`` (None = enough for all). ``recorded``: the number of workers in the recording, None where the main thread
     makes batches itself.
     """
+
+    kind: ClassVar[str] = "dataloader"
 
     workers: Many
     recorded: Many | None = None
@@ -335,11 +310,6 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.workers * self.prefetch
 
     @property
-    def kind(self) -> str:
-        """Return its entry in the table of assumptions."""
-        return "dataloader"
-
-    @property
     def done(self) -> str:
         """Return what it does, in a few words."""
         cores = "" if self.cores is None else f" on {self.cores} core{'s' * (self.cores != 1)}"
@@ -347,16 +317,15 @@ class LoaderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def title(self) -> str:
-        """Return how the command line asks for it."""
+        """Return how the command line, or else a file, asks for it."""
         return f"--dataloader-workers {'' if self.recorded is None else f'{self.recorded}:'}{self.workers}"
 
 
-StructureChange: TypeAlias = GraphChange | BucketChange | LoaderChange
-AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | StructureChange
+AnyChange: TypeAlias = NetworkChange | TimeChange | WaitChange | GraphChange | BucketChange | LoaderChange
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The changes that are requested. They are made in the order of ``_ORDER``, those of one table in their order."""
+    """The changes that are requested, by the tables of a file. They are made in the order of ``each``."""
 
     time: tuple[TimeChange, ...] = ()
     wait: tuple[WaitChange, ...] = ()
@@ -368,44 +337,20 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def any(self) -> bool:
         """Tell whether anything is changed."""
-        return any(getattr(self, name) for name in self.__struct_fields__)
+        return bool(self.each())
 
     @property
     def of_operations(self) -> bool:
         """Tell whether a change chooses paths or lines, for which the operations of nodes are wanted."""
-        return any(one.path is not None or one.line is not None for one in (*self.time, *self.wait, *self.cuda_graph))
+        return any(change.part("path", "line").anything for change in (*self.time, *self.wait, *self.cuda_graph))
 
-    def each(self) -> Iterator[AnyChange]:
-        """Yield every change, in the order in which they are made."""
-        for name in _ORDER:
-            yield from getattr(self, name)
+    def each(self) -> list[AnyChange]:
+        """Return every change, in the order in which they are made, those of one table in their order."""
+        return [*self.network, *self.time, *self.wait, *self.cuda_graph, *self.buckets, *self.dataloader]
 
     def joined(self, more: Changes) -> Changes:
         """Return these changes and ``more`` behind them."""
         return Changes(*(getattr(self, name) + getattr(more, name) for name in self.__struct_fields__))
-
-    @staticmethod
-    def of(one: AnyChange) -> Changes:
-        """Return one change alone."""
-        return replace(Changes(), **{_TABLE[type(one)]: (one,)})
-
-
-_ORDER: Final = (
-    "network",
-    "time",
-    "wait",
-    "cuda_graph",
-    "buckets",
-    "dataloader",
-)  # as in ``Changes``: a table of a file
-_TABLE: Final[dict[type[msgspec.Struct], str]] = {
-    NetworkChange: "network",
-    TimeChange: "time",
-    WaitChange: "wait",
-    GraphChange: "cuda_graph",
-    BucketChange: "buckets",
-    LoaderChange: "dataloader",
-}
 
 
 def _refuse_but_one(change: msgspec.Struct, actions: Sequence[str]) -> None:
@@ -423,6 +368,10 @@ def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def _in_group(group: int | str | None) -> str:
+    return "" if group is None else f" in group {group}"
+
+
 def changes_of(
     scale: Sequence[str] = (),
     remove_sync: Sequence[str] = (),
@@ -434,9 +383,12 @@ def changes_of(
     Raises:
         UsageError: one is no ``SORT:REGEX=FACTOR``.
     """
-    times = tuple(map(parse_scale, scale)) + (() if launch_us is None else (TimeChange(launch_us=launch_us),))
+    times = [parse_scale(text) for text in scale]
+    if launch_us is not None:
+        times.append(TimeChange(launch_us=launch_us))
+    waits = tuple(WaitChange(which=which, remove=True) for which in remove_sync)
     network = () if bandwidth_gb_per_s is None else (NetworkChange(bandwidth_gb_per_s=bandwidth_gb_per_s),)
-    return Changes(times, tuple(WaitChange(which=one, remove=True) for one in remove_sync), network)
+    return Changes(tuple(times), waits, network)
 
 
 def parse_scale(text: str) -> TimeChange:
@@ -447,13 +399,12 @@ def parse_scale(text: str) -> TimeChange:
         UsageError: no sort and no pattern, or no factor.
     """
     what, equals, number = text.rpartition("=")
-    of = _OF_RANK.match(what)
-    rank, what = (None, what) if of is None else (int(of[1]), what[of.end() :])
+    rank, of_rank = None, _OF_RANK.match(what)
+    if of_rank is not None:
+        rank, what = int(of_rank[1]), what[of_rank.end() :]
     sort, colon, pattern = what.partition(":")
-    todo = (
-        "write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of "
-        f"{', '.join(SORTS)}"
-    )
+    todo = "write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of "
+    todo += ", ".join(SORTS)
     if not equals:
         raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
     if not what:
@@ -484,19 +435,18 @@ def load_changes(path: Path) -> Changes:
     if len(data) > _MOST_BYTES:
         raise InputError(f"is no file of changes: it has more than {_MOST_BYTES:,} bytes", path=path)
     try:
-        found = msgspec.toml.decode(data, type=Changes, dec_hook=_pattern)
+        changes = msgspec.toml.decode(data, type=Changes, dec_hook=_pattern)
     except msgspec.ValidationError as problem:
         raise _wrong(path, str(problem)) from None
     except (msgspec.DecodeError, RecursionError, ValueError) as problem:
         raise InputError(f"is no TOML: {problem}", path=path, todo="docs/replay.md has an example") from None
-    if not found.any:
-        raise InputError(
-            "has no changes", path=path, todo=f"add tables such as [[{_ORDER[1]}]]: docs/replay.md has an example"
-        )
-    return replace(
-        found,
-        time=tuple(one if one.like is None else replace(one, like=str(path.parent / one.like)) for one in found.time),
+    if not changes.any:
+        raise InputError("has no changes", path=path, todo="add tables such as [[time]]: docs/replay.md has an example")
+    times = (
+        change if change.like is None else replace(change, like=str(path.parent / change.like))
+        for change in changes.time
     )
+    return replace(changes, time=tuple(times))
 
 
 def _pattern(kind: type, value: Any) -> Any:
@@ -511,18 +461,13 @@ def _pattern(kind: type, value: Any) -> Any:
 
 def _wrong(path: Path, problem: str) -> InputError:
     """Return the error of what msgspec says is wrong, with entry and key."""
-    found = _AT.fullmatch(problem)
-    what = problem if found is None else found["what"]
-    unknown = _UNKNOWN.fullmatch(what)
-    table, entry, key = (None, None, None) if found is None else found.group("table", "entry", "key")
-    names = list(Changes.__struct_fields__) if table is None else _keys(table)
+    place = _AT.fullmatch(problem)
+    what, table, entry, key = (problem, None, None, None) if place is None else place.groups()
+    unknown, todo = _UNKNOWN.fullmatch(what), "docs/replay.md has all keys"
     if unknown is not None:
         key, what = unknown["key"], f"there is no key {unknown['key'][:40]!r}"
+        tables = {field.name: get_args(field.type)[0] for field in msgspec.structs.fields(Changes)}
+        todo = f"its keys are {', '.join((Changes if table is None else tables[table]).__struct_fields__)}"
     where = "" if table is None else f"[[{table}]]" if entry is None else f"[[{table}]] number {int(entry) + 1}"
     where += f"{', ' if where else ''}key {key[:40]}" if key else ""
-    todo = f"its keys are {', '.join(names)}" if unknown is not None else "docs/replay.md has all keys"
     return InputError(f"is no file of changes: {what}", path=path, where=where or None, todo=todo)
-
-
-def _keys(table: str) -> list[str]:
-    return next(([*kind.__struct_fields__] for kind, name in _TABLE.items() if name == table), [])

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.tables import codes, spread, turns
+from graphlink.tables import codes, least, spread, turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -186,10 +186,8 @@ def messages(work: Workload, match: Matched) -> Messages:
 
 def shortest_ns(match: Matched, cost_ns: I64) -> I64:
     """Return for each collective the shortest time of a member: of the one that came last, which waited for nobody."""
-    took = np.full(len(match.expected), np.iinfo(np.int64).max)
     nodes = np.flatnonzero(match.code == COLLECTIVE)
-    np.minimum.at(took, match.partner[nodes], cost_ns[nodes])
-    return took
+    return least(len(match.expected), match.partner[nodes], cost_ns[nodes])
 
 
 def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:

@@ -21,7 +21,7 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, matched
 from graphlink.replay.records import Made
 from graphlink.replay.slots import matched_costs
 from graphlink.replay.workload import MOST_NS, Slot, Workload
-from graphlink.tables import concat, spread, take
+from graphlink.tables import concat, least, spread, take
 
 MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
 SIMULATED: Final = (  # collectives that have a network model
@@ -54,8 +54,7 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     if not sized:
         raise UsageError(f"{change.title}: the graphs hold no communication of known size")
     if change.latency_us is None:
-        quickest = np.full(len(work.files), MOST_NS)
-        np.minimum.at(quickest, member[some], own[some])
+        quickest = least(len(work.files), member[some], own[some], MOST_NS)
         new_ns = np.maximum(np.rint(wire_ns), quickest[member])
     else:
         new_ns = np.rint(wire_ns + ring_steps(comm_type, members) * change.latency_us * 1e3)

@@ -2,58 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from graphlink.graph_model import EdgeKind
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload
+from graphlink.tables import begins, concat, take
+
+Row = tuple[int, int, int, int]  # target, source, kind, lag (ns)
 
 
 @dataclass(frozen=True, slots=True)
-class Restructured:
-    """A workload with another structure: ``what`` became of it, of how many ``nodes``, and by how much their times
-    grew, added up.
-    """
+class Edges:
+    """Edges, an entry each: ``target`` begins ``lag_ns`` after ``source`` has ended."""
 
-    work: Workload
-    what: str
-    nodes: int
-    ns: int
+    target: I64
+    source: I64
+    kind: U8
+    lag_ns: I64
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Edges:
+        """Return edges that are given one by one."""
+        target, source, kind, lag_ns = np.array(rows, np.int64).reshape(-1, 4).T
+        return Edges(target, source, kind.astype(np.uint8), lag_ns)
+
+    def joined(self, more: Edges) -> Edges:
+        """Return these and ``more``, of several between two nodes the one with the longest lag."""
+        if not len(more.target):
+            return self
+        both = concat(self, more)
+        both = take(both, np.lexsort((-both.lag_ns, both.source, both.target)))
+        return take(both, begins(both.source, both.target))
+
+    def into(self, work: Workload, **changes: Any) -> Workload:
+        """Return ``work`` with these edges, which stand by target, and other ``changes`` of its fields."""
+        first = np.append(0, np.cumsum(np.bincount(self.target, minlength=len(work))))
+        source = self.source.astype(np.int32)
+        return replace(work, first=first, source=source, kind=self.kind, lag_ns=self.lag_ns, **changes)
 
 
-@dataclass(slots=True)
-class NewEdges:
-    """Edges to be added: ``target`` begins ``lag_ns`` after ``source`` has ended. Those without a source or target are
-    left out.
-    """
-
-    source: list[int] = field(default_factory=list)
-    target: list[int] = field(default_factory=list)
-    kind: list[int] = field(default_factory=list)
-    lag_ns: list[int] = field(default_factory=list)
+class NewEdges(list[Row]):
+    """Edges to be added. Those without a source or target are left out."""
 
     def add(self, source: int, target: int, kind: EdgeKind, lag_ns: int = 0) -> None:
         if NOWHERE not in (source, target):
-            self.source.append(source)
-            self.target.append(target)
-            self.kind.append(kind)
-            self.lag_ns.append(lag_ns)
+            self.append((target, source, kind, lag_ns))
 
 
-def rewired(work: Workload, gone: Bool, new: NewEdges | None = None) -> Workload:
+def rewired(work: Workload, gone: Bool, new: Sequence[Row] = ()) -> Workload:
     """Return ``work`` without the edges ``gone`` (one entry per edge) and with those of ``new``. n log n in edges."""
-    new = new or NewEdges()
-    target = np.concatenate([work.target[~gone], np.array(new.target, np.int64)])
-    source = np.concatenate([work.source[~gone], np.array(new.source, np.int32)])
-    kind = np.concatenate([work.kind[~gone], np.array(new.kind, np.uint8)])
-    order = np.lexsort((source, target))
-    first = np.append(0, np.cumsum(np.bincount(target, minlength=len(work))))
-    lags = np.concatenate([work.lags()[~gone], np.array(new.lag_ns, np.int64)])[order]
-    lag_ns = None if work.lag_ns is None and not lags.any() else lags
-    return replace(work, first=first, source=source[order], kind=kind[order], lag_ns=lag_ns)
+    edges = Edges(work.target, work.source.astype(np.int64), work.kind, work.lags())
+    edges = concat(take(edges, ~gone), Edges.of(new))
+    return take(edges, np.lexsort((edges.source, edges.target))).into(work)
 
 
 def skipped(beside: I64, gone: Bool) -> I64:

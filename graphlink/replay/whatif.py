@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from graphlink.errors import UsageError
-from graphlink.replay.assumptions import made
 from graphlink.replay.buckets import with_buckets
 from graphlink.replay.changes import (
     AnyChange,
     BucketChange,
     Changes,
     GraphChange,
+    LoaderChange,
     NetworkChange,
-    StructureChange,
     TimeChange,
     WaitChange,
 )
@@ -29,7 +28,6 @@ from graphlink.replay.draft import Draft
 from graphlink.replay.loader import with_workers
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
-from graphlink.replay.rewire import Restructured
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.syncs import NUMBER, waiting_ranks
 from graphlink.replay.times import change_times
@@ -56,49 +54,39 @@ def apply(
     Raises:
         UsageError: a change names nothing that is there.
     """
-    if len(changes.dataloader) > 1:
-        raise UsageError(
-            f"{changes.dataloader[1].title}: a DataLoader has one number of workers", todo="leave one of them out"
-        )
-    chooses = Selection(work) if selection is None else selection
-    draft = Draft.of(work, chooses.waits if any(_is_of_waits(one) for one in changes.each()) else [])
-    done = [
-        _make(draft, chooses, change, groups) for change in changes.each() if not isinstance(change, StructureChange)
-    ]
+    return _made(work, changes.each(), groups, selection or Selection(work))
+
+
+def _made(
+    work: Workload, changes: Sequence[AnyChange], groups: Mapping[int, Sequence[int]], selection: Selection
+) -> Changed:
+    """Make ``changes`` in ``work``: times and waits first, which a draft holds, then other structures."""
+    loaders = [change for change in changes if isinstance(change, LoaderChange)]
+    if len(loaders) > 1:
+        todo = "leave one of them out"
+        raise UsageError(f"{loaders[1].title}: a DataLoader has one number of workers", todo=todo)
+    of_waits = any(change.kind in ("remove", "remove_wait", "move_wait") for change in changes)
+    draft = Draft(work, selection.waits if of_waits else [])
+    done = []
+    for change in changes:
+        if isinstance(change, NetworkChange):
+            done.append(change_network(draft, change, groups))
+        elif isinstance(change, TimeChange):
+            done.append(change_times(draft, selection, change))
+        elif isinstance(change, WaitChange):
+            done.append(change_wait(draft, selection, change))
     out = draft.workload()
-    for change in changes.each():
-        if isinstance(change, StructureChange):
-            found = _restructured(out, chooses, change, groups)
-            out = found.work
-            done.append(made(change.kind, f"{change.done}: {found.what}", found.nodes, found.ns))
+    for change in changes:
+        if isinstance(change, GraphChange):
+            out, made = as_graphs(out, selection, change)
+        elif isinstance(change, BucketChange):
+            out, made = with_buckets(out, change, groups)
+        elif isinstance(change, LoaderChange):
+            out, made = with_workers(out, change, groups)
+        else:
+            continue
+        done.append(made)
     return Changed(out, tuple(done))
-
-
-def _is_of_waits(change: AnyChange) -> bool:
-    return isinstance(change, WaitChange) or (isinstance(change, TimeChange) and change.remove)
-
-
-def _make(
-    draft: Draft,
-    selection: Selection,
-    change: NetworkChange | TimeChange | WaitChange,
-    groups: Mapping[int, Sequence[int]],
-) -> Made:
-    if isinstance(change, NetworkChange):
-        return change_network(draft, change, groups)
-    if isinstance(change, TimeChange):
-        return change_times(draft, selection, change)
-    return change_wait(draft, selection, change)
-
-
-def _restructured(
-    work: Workload, selection: Selection, change: StructureChange, groups: Mapping[int, Sequence[int]]
-) -> Restructured:
-    if isinstance(change, GraphChange):
-        return as_graphs(work, selection, change)
-    if isinstance(change, BucketChange):
-        return with_buckets(work, change, groups)
-    return with_workers(work, change, groups)
 
 
 def fit(
@@ -113,31 +101,32 @@ def fit(
     Raises:
         UsageError: an id is a wait on several ranks.
     """
-    selection, fitting = Selection(work, operations or {}), Changes()
-    still = apply(work, fitting, groups, selection).work if len(work.ranks) > 1 else work
+    selection, fitting = Selection(work, operations or {}), list[AnyChange]()
+    still = _made(work, [], groups, selection).work if len(work.ranks) > 1 else work
     places: list[str] = []
     refused = {}
     changed = Changed(work)
-    for one in changes.each():
-        if (which := _id_of_wait(one)) is not None:
-            refuse_ambiguous(which, waiting_ranks(work, int(which)))
+    for change in changes.each():
+        if (node_id := _id_of_wait(change)) is not None:
+            refuse_ambiguous(node_id, waiting_ranks(work, int(node_id)))
         try:
-            changed = apply(work, Changes.of(one), groups, selection)
+            changed = _made(work, [change], groups, selection)
         except UsageError as problem:
-            refused[one.title] = problem
+            refused[change.title] = problem
             continue
         places.append(_place(still, changed))
-        fitting = fitting.joined(Changes.of(one))
-    if len(places) > 1:
-        changed = apply(work, fitting, groups, selection)
-    done = (msgspec.structs.replace(d, what=d.what + p) for d, p in zip(changed.done, places, strict=True))
+        fitting.append(change)
+    if len(fitting) > 1:
+        changed = _made(work, fitting, groups, selection)
+    done = (replace(made, what=made.what + place) for made, place in zip(changed.done, places, strict=True))
     return Changed(changed.work, tuple(done), refused)
 
 
 def _id_of_wait(change: AnyChange) -> str | None:
     """Return the id by which a change names a wait, on whatever rank that is; None for others."""
-    by_id = isinstance(change, WaitChange) and change.rank is None and NUMBER.fullmatch(str(change.which))
-    return str(change.which) if by_id and isinstance(change, WaitChange) else None
+    if isinstance(change, WaitChange) and change.rank is None and NUMBER.fullmatch(str(change.which)):
+        return str(change.which)
+    return None
 
 
 def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]]], changes: Changes) -> None:
@@ -146,20 +135,19 @@ def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]
     Raises:
         UsageError: a change fits none of the runs, or an id several.
     """
-    for one in changes.each():
-        fits = [ranks for ranks, refused in of_runs if one.title not in refused]
+    for change in changes.each():
+        fits = [ranks for ranks, refused in of_runs if change.title not in refused]
         if not fits:
-            raise of_runs[0][1][one.title]
-        if (which := _id_of_wait(one)) is not None and len(fits) > 1:
-            refuse_ambiguous(which, [r for ranks in fits for r in ranks])
+            raise of_runs[0][1][change.title]
+        if (node_id := _id_of_wait(change)) is not None and len(fits) > 1:
+            refuse_ambiguous(node_id, [rank for ranks in fits for rank in ranks])
 
 
-def refuse_ambiguous(which: str, ranks: Sequence[int]) -> None:
+def refuse_ambiguous(node_id: str, ranks: Sequence[int]) -> None:
     """Refuse the id of a wait that is on several ranks. Raises UsageError."""
     if len(ranks) > 1:
-        raise UsageError(
-            f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N"
-        )
+        what = f"--remove-sync {node_id}: a wait of that id is on {told_ranks(ranks)}"
+        raise UsageError(what, todo="choose one with --rank N")
 
 
 def told_ranks(ranks: Sequence[int]) -> str:
@@ -172,6 +160,7 @@ def _place(still: Workload, changed: Changed) -> str:
     """Return on which ranks of several a change did something, compared with none (``still``)."""
     if len(still.ranks) == 1:
         return ""
-    other = (changed.work.cost_ns != still.cost_ns) | (np.diff(changed.work.first) != np.diff(still.first))
-    on = [still.ranks[i] for i in np.unique(still.member[other]).tolist()]
-    return f" ({told_ranks(on)})" if on else ""
+    now = changed.work
+    differs = (now.cost_ns != still.cost_ns) | (np.diff(now.first) != np.diff(still.first))
+    ranks = [still.ranks[member] for member in np.unique(still.member[differs]).tolist()]
+    return f" ({told_ranks(ranks)})" if ranks else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Final
@@ -148,6 +148,14 @@ class Workload(Short):
         edges = slice(int(self.first[node]), int(self.first[node + 1]))
         source = self.source[edges][np.isin(self.kind[edges], kinds)]
         return int(source[(self.work[source] == sort) | (sort is None)].max(initial=NOWHERE))
+
+    def micros_with(self, cost_ns: I64) -> I64:
+        """Return what ``micros_ns`` becomes with these costs."""
+        return np.asarray(np.maximum(self.micros_ns + cost_ns - self.cost_ns, 0))
+
+    def with_costs(self, cost_ns: I64) -> Workload:
+        """Return the workload with other costs."""
+        return replace(self, cost_ns=cost_ns, micros_ns=self.micros_with(cost_ns))
 
     def lags(self) -> I64:
         """Return the lag of every edge."""

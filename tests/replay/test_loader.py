@@ -18,7 +18,8 @@ from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
 from graphlink.replay.matching import matched
-from graphlink.replay.rewire import Restructured, skipped
+from graphlink.replay.records import Made
+from graphlink.replay.rewire import skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
@@ -51,12 +52,12 @@ def graph_of(folder: Path, what: Loading) -> Workload:
     return recorded(folder, run(loading_program(what)), cuda_sync=True)
 
 
-def changed(work: Workload, loader: LoaderChange) -> Restructured:
+def changed(work: Workload, loader: LoaderChange) -> tuple[Workload, Made]:
     return with_workers(apply(work, Changes(), {}).work, loader, {})
 
 
 def predicted_ns(work: Workload, loader: LoaderChange) -> int:
-    return play_ideal(changed(work, loader).work).total_ns
+    return play_ideal(changed(work, loader)[0]).total_ns
 
 
 @pytest.mark.parametrize("seeds", [10, pytest.param(150, marks=pytest.mark.long)])
@@ -137,9 +138,9 @@ def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
     alone = [graph_of(tmp_path, Loading(seed=seed, batch_ns=5_000_000)) for seed in (1, 2)]
     both = workload({rank: one.files[0] for rank, one in enumerate(alone)})
     loader = LoaderChange(workers=3)
-    played = play_coupled(changed(both, loader).work, matched(changed(both, loader).work, {0: (0,)}))
+    played = play_coupled(changed(both, loader)[0], matched(changed(both, loader)[0], {0: (0,)}))
     assert played.total_ns == max(predicted_ns(one, loader) for one in alone)
-    assert changed(both, loader).what.count("batches of") == 2
+    assert changed(both, loader)[1].what.count("batches of") == 2
 
 
 def test_callers_in_a_circle_have_no_outermost() -> None:
