@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from graphlink import patterns
 from graphlink.errors import UsageError
 from graphlink.patterns import UserPattern
-from graphlink.pipeline.rules import user_rules
+from graphlink.pipeline.named_ranges import user_rules
 from graphlink.replay.changes import parse_scale
 
 CATASTROPHIC = r"(?P<phase>F)(a|aa)+c?d"

@@ -13,11 +13,11 @@ from msgspec import UNSET, structs
 
 from graphlink.model import NOWHERE, CommKind
 from graphlink.pipeline.causes import account
-from graphlink.pipeline.infer import RULE
+from graphlink.pipeline.inferred_ranges import RULE
+from graphlink.pipeline.named_ranges import OPTIMIZER
 from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
-from graphlink.pipeline.rules import OPTIMIZER
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory

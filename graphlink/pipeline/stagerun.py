@@ -14,12 +14,11 @@ from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
-from graphlink.pipeline.entries import named_entries
 from graphlink.pipeline.exchanges import ordinals, witness
-from graphlink.pipeline.infer import first_source, inferred_entries
+from graphlink.pipeline.inferred_ranges import first_source, inferred_entries
+from graphlink.pipeline.layers import launched, layers_of, waitless
+from graphlink.pipeline.named_ranges import NameRule, named_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun
-from graphlink.pipeline.rules import NameRule
-from graphlink.pipeline.stage_layers import launched, layers_of, waitless
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock, Meetings, RankComms
 from graphlink.records import Short

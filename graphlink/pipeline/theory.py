@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.cut import ByPhase, cut, shares, told
+from graphlink.pipeline.layers import ByPhase, cut, shares, told
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import (
     IdleParts,

@@ -25,21 +25,21 @@ log: Final = logging.getLogger("graphlink")
 
 
 class _Pipeline(Wing):
-    stored = ("stagerun:Staged", "records:StageRun", "rank_part:RankPipeline")
+    stored = ("stagerun:Staged", "records:StageRun", "node_columns:RankPipeline")
 
     def check(self, options: Options) -> None:
         if options.range_rules:
-            from graphlink.pipeline.rules import user_rules
+            from graphlink.pipeline.named_ranges import user_rules
 
             user_rules(options.range_rules)
 
     def is_log(self, path: Path) -> bool:
-        from graphlink.pipeline.paddle.names import is_worker_log
+        from graphlink.pipeline.paddle.logs import is_worker_log
 
         return is_worker_log(path)
 
     def of_graph(self, rank: GraphedRank) -> Made:
-        from graphlink.pipeline.rules import user_rules
+        from graphlink.pipeline.named_ranges import user_rules
         from graphlink.pipeline.stagerun import stage_run
 
         log.info("looking for pipeline ranges")
@@ -70,7 +70,7 @@ class _Pipeline(Wing):
         return analyse(runs, max(TOLERANCE_NS, aligned.clocks.residual_ns))
 
     def of_rank(self, part: Any, rank: int) -> Any:
-        from graphlink.pipeline.rank_part import rank_pipeline
+        from graphlink.pipeline.node_columns import rank_pipeline
 
         return rank_pipeline(part, rank)
 
@@ -78,7 +78,7 @@ class _Pipeline(Wing):
         pipeline = joined.parts.get("pipeline")
         if pipeline is None:
             return Columns()
-        from graphlink.pipeline.notes import columns
+        from graphlink.pipeline.node_columns import columns
 
         ranges = pipeline.ranges_of(prepared.parts["pipeline"].of_device)
         return Columns(columns(graph, ranges, pipeline.run, pipeline.idle, joined.clock))
@@ -194,7 +194,7 @@ class _Pipeline(Wing):
 
     def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding]:
         from graphlink.doctor.records import Finding
-        from graphlink.pipeline.infer import RULE
+        from graphlink.pipeline.inferred_ranges import RULE
 
         guessed = [run for run in part.runs if RULE in run.ranges.rules]
         if guessed:

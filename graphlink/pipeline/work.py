@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink import spans
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.pipeline.entries import Entries, enclosing
+from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
 

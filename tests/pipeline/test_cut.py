@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.pipeline.cut import ByPhase, cut, shares, told
+from graphlink.pipeline.layers import ByPhase, cut, shares, told
 from graphlink.pipeline.records import Pass
 
 EMBEDDED: ByPhase = {

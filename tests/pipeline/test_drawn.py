@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from graphlink.model import I64
-from graphlink.pipeline.drawn import drawn, habits
 from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order, orders
 from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.step_time import drawn, habits
 from graphlink.pipeline.theory import measure
 from tests.pipeline.made import recorded
 

@@ -14,10 +14,9 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Trace
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.complete_microbatches import complete_steps
-from graphlink.pipeline.entries import Entries, enclosing, nested
+from graphlink.pipeline.named_ranges import Entries, enclosing, nested, user_rules
+from graphlink.pipeline.recognise import complete_steps
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import simulate
 from graphlink.pipeline.stagerun import Staged, stage_run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.infer import RULE
+from graphlink.pipeline.inferred_ranges import RULE
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.run import job
 

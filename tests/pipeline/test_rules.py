@@ -6,8 +6,8 @@ import pytest
 
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
+from graphlink.pipeline.named_ranges import OPTIMIZER, RULES, Reading, readings, user_rules
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.rules import OPTIMIZER, RULES, Reading, readings, user_rules
 from graphlink.steps import STEP_MARK
 
 F, B, I, W, OPT = Pass.F, Pass.B, Pass.I, Pass.W, Pass.OPT  # noqa: E741

@@ -10,9 +10,9 @@ import pytest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
-from graphlink.pipeline.entries import named_entries
+from graphlink.pipeline.layers import launched, layers_of, waitless
+from graphlink.pipeline.named_ranges import named_entries
 from graphlink.pipeline.records import Layers, Pass
-from graphlink.pipeline.stage_layers import launched, layers_of, waitless
 from graphlink.spans import Spans
 from tests.build import Call, Device, Host, build_trace
 from tests.pipeline.hand import communication

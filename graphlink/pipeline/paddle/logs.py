@@ -21,7 +21,6 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE
-from graphlink.pipeline.paddle.names import WORKER
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
 from graphlink.records import first_few
@@ -348,3 +347,11 @@ def _ns(whole: bytes, fraction: bytes | None) -> int:
     if len(fraction) == _DIGITS:
         return int(whole + fraction)
     return int(whole + fraction[:_DIGITS].ljust(_DIGITS, b"0")) + (fraction[_DIGITS : _DIGITS + 1] >= b"5")
+
+
+WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
+
+
+def is_worker_log(path: Path) -> bool:
+    """Return whether the file is named as a worker log."""
+    return WORKER.fullmatch(path.name) is not None

@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
-from graphlink.pipeline.entries import Entries, numbered, step_numbers
+from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.rules import OPTIMIZER
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"

@@ -1,13 +1,13 @@
-"""What the layers of a stage take in its passes, so that a stage can be cut where a layer ends.
+"""What the layers of a stage take in its passes, and how a model is cut anew where a layer ends.
 
 Layers are the longest run of ops that repeats in a forward pass; what comes before and after (an embedding, a loss) is
 apart. A backward op counts to the layer of its forward op, by their sequence number. What nothing tells is not guessed:
-then there are no layers.
+then there are no layers. A model is cut into parts that have equally many layers, which need not take equally long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -15,10 +15,11 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
-from graphlink.model import I64, NOWHERE, Communication, Linked
-from graphlink.pipeline.entries import Entries
-from graphlink.pipeline.infer import autograd_rows, forward_of, outermost
+from graphlink.model import F64, I64, NOWHERE, Communication, Linked
+from graphlink.pipeline.inferred_ranges import autograd_rows, forward_of, outermost
+from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Layers, Pass
+from graphlink.records import counted
 from graphlink.spans import Spans
 from graphlink.tables import turns
 
@@ -157,3 +158,37 @@ def _means(
             if total.sum() > 0:
                 mean_ns = np.rint(total / len(np.unique(pieces.entry[mine]))).astype(np.int64)
                 yield Layers(chunk=of, phase=kind, mean_ns=tuple(mean_ns.tolist()))
+
+
+ByPhase = Mapping[int, tuple[int, ...]]  # by phase, ``Layers.mean_ns`` of a stage; nothing where it is not known
+
+
+def cut(durations: I64, parts: int, shares: Sequence[F64]) -> I64:
+    """Return times of ``parts`` equal parts of what the given stages cover; the sum stays. ``shares``: of each
+    stage.
+    """
+    whole, left = np.divmod(np.arange(parts + 1) * len(durations), parts)
+    until = np.append(0, np.cumsum(durations)).astype(np.float64)[whole]
+    for at in np.flatnonzero(left).tolist():
+        of = shares[whole[at]]
+        until[at] += durations[whole[at]] * np.interp(left[at] / parts, np.linspace(0, 1, len(of)), of)
+    at_ns = np.rint(until).astype(np.int64)
+    return np.asarray(at_ns[1:] - at_ns[:-1])
+
+
+def shares(phase: int, layers: ByPhase) -> F64:
+    """Return after which part of a pass each layer begins, and the last one ends. Of input or weight gradients that the
+    run does not have apart: after which part of the backward."""
+    there = layers.get(phase) or (layers.get(Pass.B) if phase in (Pass.I, Pass.W) else None) or (0, 1, 0)
+    until = np.cumsum(np.array(there, np.float64))
+    return np.asarray(until[:-1] / until[-1])
+
+
+def told(layers: Sequence[ByPhase]) -> str:
+    """Tell how the time of a stage was divided."""
+    shown = sum({Pass.F, Pass.B} <= one.keys() or {Pass.F, Pass.I, Pass.W} <= one.keys() for one in layers)
+    if not shown:
+        return "the recording does not show layers, so a part's time is spread evenly over them"
+    left = counted(len(layers) - shown, "part")
+    others = f"; it shows none for {left}, whose time is spread evenly" if shown < len(layers) else ""
+    return f"a layer takes what the recording shows{others}"

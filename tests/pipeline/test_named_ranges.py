@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.pipeline.entries import Entries, named_entries
+from graphlink.pipeline.named_ranges import Entries, named_entries
 from tests.build import Host, build_trace
 
 
