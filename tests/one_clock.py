@@ -14,5 +14,5 @@ def _one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     def same(trace: Trace) -> Trace:
         return trace
 
-    for user in ("graphlink.run.job", "tests.depend.programs"):
+    for user in ("graphlink.run.read_rank", "tests.depend.programs"):
         monkeypatch.setattr(f"{user}.on_host_clock", same)
