@@ -52,6 +52,7 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "count": Unit("{:,}".format),
     "number": Unit(str),
     "part": Unit(lambda pair: percent(*pair)),  # and its whole
+    "ratio": Unit("{:.4f}".format),
     "of one": Unit(lambda share: percent(share, 1)),
     "about": Unit("{:,.4g}".format),
     "place": Unit(ms, time),  # in the timeline
@@ -72,12 +73,12 @@ _KINDS: Final = {int: "count", float: "of one", tuple: "part", Literal: "word"}
 
 
 class Column(NamedTuple):
-    """A field or property (``name``, with the fields that lead to it: ``clock/offset_ns``), and its values in the rows
-    of a table.
+    """A field (``name``, with the fields that lead to it: ``clock/offset_ns``), or what is none of a file (""), and its
+    values in the rows of a table.
 
     ``title``: what it is called on a page; ``head``: on a terminal; ``text``: in a sentence. ``unit``: a key of
     ``UNITS``. ``means``: key of what it means on a page. ``spare``: the column with the least, from 1, is the first for
-    which a terminal may be too narrow; 0: never. ``stored``: False of a property. ``type``: as annotated.
+    which a terminal may be too narrow; 0: never. ``type``: as annotated.
     """
 
     title: str
@@ -88,7 +89,6 @@ class Column(NamedTuple):
     head: str = ""
     text: str = ""
     name: str = ""
-    stored: bool = False
     type: Any = None
 
 
@@ -102,16 +102,17 @@ def declared(record: type, name: str) -> Column:
     """Return what is declared of a field or property; ``a.b`` is ``b`` of the record in ``a``."""
     outer, _, inner = name.partition(".")
     getter = getattr(record, outer)
-    stored = not isinstance(getter, property)
-    hint = get_type_hints(record if stored else getter.fget, include_extras=True)[outer if stored else "return"]
+    derives = isinstance(getter, property)
+    hint = get_type_hints(getter.fget if derives else record, include_extras=True)["return" if derives else outer]
     parts = types(hint)
     if inner:
-        return declared(parts[0], inner)._replace(name=f"{outer}/{inner}")
-    meta = next((part for part in parts if isinstance(part, msgspec.Meta)), figure())
+        found = declared(parts[0], inner)
+        return found._replace(name=found.name and f"{outer}/{found.name}")
+    meta = [figure(), *(part for part in parts if isinstance(part, msgspec.Meta))][-1]
     title = meta.title or _TITLES.get(outer, outer.removesuffix("_ns").replace("_", " "))
     by_name = [unit for unit in (outer, outer.rpartition("_")[2]) if unit in UNITS]
     unit = "number" if outer in _NUMBERING else [*by_name, _KINDS.get(get_origin(parts[0]) or parts[0], "text")][0]
-    known = {"unit": unit, "text": meta.description or "", "name": outer, "stored": stored, "type": hint}
+    known = {"unit": unit, "text": meta.description or "", "name": "" if derives else outer, "type": hint}
     return column(title, **{**known, **(meta.extra or {})})
 
 

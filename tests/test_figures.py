@@ -75,7 +75,7 @@ def test_a_declaration_says_what_the_name_does_not() -> None:
     calls = declared(Row, "calls")
     assert (calls.title, calls.head, calls.text, calls.means) == ("times", "times", "How often it was called.", "calls")
     assert (declared(Row, "busy_ns").title, declared(Row, "busy_ns").head) == ("busy", "busy ms")
-    assert (declared(Row, "inner.lag_ns").name, declared(Row, "busy").stored) == ("inner/lag_ns", False)
+    assert (declared(Row, "inner.lag_ns").name, declared(Row, "busy").name) == ("inner/lag_ns", "")
 
 
 def test_a_table_of_a_terminal() -> None:

@@ -60,7 +60,7 @@ def _listed(key: str, title: str, says: str, found: Sequence[tuple[str, Change]]
         column("evidence", "text", [Cell(shortened(one.evidence, 160), whole=one.evidence) for one in shown]),
         "ranks",
         *(
-            column(title, "about", [sides[k] for sides in amounts], name=field, stored=True)
+            column(title, "about", [sides[k] for sides in amounts], name=field)
             for k, (title, field) in enumerate((("A", "before"), ("B", "after")))
         ),
         column("unit", "word", [one.unit.removeprefix("ns ") for one in shown]),  # its times have theirs

@@ -62,19 +62,16 @@ def _often(before: float, after: float) -> str:
 def both(rows: Sequence[Any], name: str, title: str = "", *, unit: str = "ns", means: str = "") -> list[Column]:
     """Return a figure of A and of B; ``name``: of its fields, with ``{}`` for ``before`` and ``after``."""
     heads = {f"{title}, A".removeprefix(", "): name.format("before"), "B": name.format("after")}
-    return [
-        column(head, unit, map(attrgetter(field), rows), means=means, name=field, stored=True)
-        for head, field in heads.items()
-    ]
+    return [column(head, unit, map(attrgetter(field), rows), means=means, name=field) for head, field in heads.items()]
 
 
 def compared(rows: Sequence[Any], name: str, title: str = "", *, means: str = "") -> list[Column]:
     """Return a time of A and of B, its change and by how many times it is longer."""
     sides = both(rows, name, title, means=means)
     pairs = [*zip(*(side.values for side in sides), strict=True)]
-    changes = column("change", "signed", [after - before for before, after in pairs], means="change")
+    changes = column("change", "signed", [after - before for before, after in pairs])
     factors = [after / before if before > 0 and after > 0 else None for before, after in pairs]
-    return [*sides, changes, column("factor", "factor", factors, means="factor")]
+    return [*sides, changes, column("factor", "factor", factors)]
 
 
 def _whose(values: Sequence[str]) -> list[Column]:

@@ -80,7 +80,7 @@ def _table(of: Split) -> Table:
         column("part", "word", [*(Cell(part.what, key=KEYS.get(part.what, "other")) for part in of.parts), "sum"]),
         before,
         after,
-        change._replace(name="change_ns", stored=True),
+        change._replace(name="change_ns"),
         factor,
         column("of B", "part", [*((part.after_ns, of.after_ns) for part in of.parts), None], means="of_a_step"),
     ]

@@ -33,7 +33,7 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: Annotated[int, figure("at", head="at ms", unit="place")]
     end_ns: int
     cause: CauseName
-    evidence: str
+    evidence: Annotated[str, figure(means="evidence")]
     op: Annotated[str | UnsetType, figure("until this began", head="until", spare=2)] = UNSET
     stream: Annotated[int | UnsetType, figure(spare=1)] = UNSET
 

@@ -28,9 +28,9 @@ _MEMBERS = 8  # of a group that are named
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
     """One cause of a device: its time, how many intervals, and what says so most often by time, with how long."""
 
-    cause: Annotated[CauseName, figure(stored=False)]
+    cause: Annotated[CauseName, figure(name="")]
     ns: Annotated[int, figure(means="idle", name=".")]
-    intervals: Annotated[int, figure(stored=False)]
+    intervals: Annotated[int, figure(name="")]
     evidence: dict[str, int]
 
     @property

@@ -227,6 +227,7 @@ HEADINGS: Final = {  # what columns without a key of their own mean
     "set apart": "apart",
     "alike": "alike",
 }
+_NOT_BY_NAME: Final = {"step", "evidence", *HEADINGS.values()}  # columns of that name are something else
 _LOOKS: Final = {"idle": "unexplained"}  # what keys of ``look.LOOKS`` mean that are no keys of MEANINGS
 
 
@@ -274,11 +275,11 @@ def cell(unit: str, value: Any) -> Cell:
 
 
 def _means(shown: figures.Column) -> str:
-    """Return the meaning that a figure shares its name or title with; that of places, and none of other columns."""
-    if shown.unit == "place":
-        return "place"
-    keys = (shown.name.removesuffix("_ns"), shown.title.lower().replace(" ", "_")) if shown.name else ()
-    return next((key for key in keys if key in MEANINGS and key not in HEADINGS.values()), "")
+    """Return the meaning that a figure shares its name or title with; that of places."""
+    keys = (
+        ("place",) if shown.unit == "place" else (shown.name.removesuffix("_ns"), shown.title.lower().replace(" ", "_"))
+    )
+    return next((key for key in keys if key in MEANINGS and key not in _NOT_BY_NAME), "")
 
 
 def entries(records: Iterable[Any], *fields: str) -> list[tuple[Any, ...]]:
@@ -307,7 +308,7 @@ def table(
             _TITLES.get(shown.name, shown.title),
             _SORTS.get(shown.unit, "number"),
             shown.means or _means(shown),
-            shown.name if at and shown.stored and shown.unit not in REWORDED else "",
+            shown.name if at and shown.unit not in REWORDED else "",
         )
         for shown in columns
     ]

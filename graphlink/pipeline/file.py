@@ -64,7 +64,7 @@ CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 _FROM_RANGES: Final = frozenset(
     {Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN}
 )
-_FORMULAS: Final = {
+FORMULAS: Final = {  # of rates, the last by numbers alone, not by what was idle
     "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, "
     "I and W ranges",
     "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - "
@@ -113,11 +113,19 @@ class StageEntry(msgspec.Struct, frozen=True, kw_only=True):
     stage: Number  # its first virtual stage
     replica: Number = 0  # which of several pipelines side by side it is of
     makespan_ns: Ns
-    work_ns: Ns
+    work_ns: Annotated[Ns, figure(means="stage_work")]
     idle_ns: dict[CauseName, Ns]
     optimizer_ns: Ns  # optimizer ranges: after the makespan, in no sum here
     optimizer_sync_ns: Ns | UnsetType = UNSET  # likewise
     layers: list[Layers] | UnsetType = UNSET  # of the chunks whose forwards show some
+
+    @property
+    def lost_ns(self) -> Annotated[int, figure("idle", means="bubble")]:
+        return sum(self.idle_ns.values())
+
+    @property
+    def lost(self) -> Annotated[tuple[int, int], figure("idle share", means="bubble")]:
+        return self.lost_ns, self.lost_ns + self.work_ns
 
 
 class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,7 +364,7 @@ def _definition(pipeline: RunPipeline) -> Definition:
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
         **{
             name: Rate(name=name, formula=formula, value=getattr(pipeline.rates, name), steps=steps)
-            for name, formula in _FORMULAS.items()
+            for name, formula in FORMULAS.items()
         },
     )
 

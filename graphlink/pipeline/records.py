@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps
 from graphlink.spans import KeyedSpans, Spans
 
@@ -189,11 +190,11 @@ class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
     rest.
     """
 
-    schedule: int  # what the schedule must lose with equal stages and no communication
-    imbalance: int  # what stages of unequal times add
-    communication: int  # what transfer times add
-    rest: int  # jitter and host
-    measured: int
+    schedule: Annotated[int, figure(text="lost by the schedule itself: equal stages, no transfers")]
+    imbalance: Annotated[int, figure(text="added by stages of unequal times")]
+    communication: Annotated[int, figure(text="added by transfers between stages")]
+    rest: Annotated[int, figure(text="added by all else: jitter, host, collectives")]
+    measured: Annotated[int, figure(text="all of it")]
 
 
 class Theory(Rates, frozen=True, kw_only=True):

@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from graphlink.pipeline.records import IdleParts, Other, Searched, StepTime
 
 MOST: Final = 10_000
+_RATED: Final = ("bubble_rate_makespan", "bubble_rate_zb")
 _TEXT: Final = 100  # characters of an evidence that are shown
-_RATES: Final = (
-    "bubble_rate_makespan",
-    "bubble_rate_zb",
-    "bubble_ratio_ideal",
-)  # the last by formula, not by what was idle
-_PARTS: Final = {
-    "schedule": "lost by the schedule itself: equal stages, no transfers",
-    "imbalance": "added by stages of unequal times",
-    "communication": "added by transfers between stages",
-    "rest": "added by all else: jitter, host, collectives",
-}
 _FOR_ANOTHER: Final = ("microbatches", "chunks", "input_share", "memory", "weight_memory", "et")
 _ABOUT: Final = """Times are summed over the steps of the run. Communication is not work, and the optimizer is outside.
 docs/bubbles.md has the definitions, the causes, and how to read the picture."""
@@ -146,7 +136,7 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
         ("makespan", f"{ms(computed_ns)} ms", f"{ms(measured_ns)} ms"),
         ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
     ]
-    rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
+    rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATED]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
     lines: list[str | Table] = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
@@ -212,6 +202,7 @@ def _all_idle(parts: IdleParts) -> int:
 def _head(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
+    from graphlink.pipeline.file import FORMULAS
     from graphlink.pipeline.summary import shape
 
     pipeline, definition = file.pipeline, file.definition
@@ -229,7 +220,7 @@ def _head(file: Bubbles) -> list[str]:
         else "no step"
     )
     lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
-    for name in _RATES:
+    for name in FORMULAS:
         rate = getattr(definition, name)
         lines.append(f"  {name:<20}  {_rate(rate.value)}  {rate.formula}")
     return lines
@@ -246,9 +237,7 @@ def _stages(file: Bubbles) -> list[str]:
     ]
     for entry in file.stages:
         cells = "  ".join(_cell(entry, c, wide[c]) for c in causes)
-        lines.append(
-            f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, sum(entry.idle_ns.values()))}  {cells}".rstrip()
-        )
+        lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, entry.lost_ns)}  {cells}".rstrip())
     idle = sum(file.pipeline.causes_ns.values())
     work = sum(entry.work_ns for entry in file.stages)
     whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
@@ -292,7 +281,10 @@ def _longest(file: Bubbles, top: int) -> list[str]:
 
 
 def _theory(file: Bubbles) -> list[str]:
-    from msgspec import UNSET
+    from msgspec import UNSET, structs
+
+    from graphlink.figures import declared
+    from graphlink.pipeline.records import PartsNs
 
     pipeline = file.pipeline
     if pipeline.theory is UNSET:
@@ -301,11 +293,10 @@ def _theory(file: Bubbles) -> list[str]:
     parts = pipeline.theory.parts_ns
     whole = parts.measured
     lines = ["theory against measured: what the idle time is made of"]
-    for name, about in _PARTS.items():
-        ns = getattr(parts, name)
-        lines.append(f"  {name:<13}  {ms(ns):>12} ms  {_percent(ns, whole):>8}  {about}")
-    lines.append(f"  {'measured':<13}  {ms(whole):>12} ms  {_percent(whole, whole):>8}")
-    rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATES[:2])
+    for name, ns in structs.asdict(parts).items():
+        about = "" if name == "measured" else f"  {declared(PartsNs, name).text}"
+        lines.append(f"  {name:<13}  {ms(ns):>12} ms  {_percent(ns, whole):>8}{about}")
+    rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATED)
     return [*lines, f"  the schedule itself: {rates}"]
 
 

@@ -229,11 +229,12 @@ def of_rows(table: RowTable, rows: Sequence[Any]) -> pd.DataFrame:
 
 
 def _of_figures(record: type, names: Sequence[str], rows: Sequence[Any]) -> pd.DataFrame:
-    return frame({column_name(shown): _array(shown) for shown in columns(record, rows, *names)})
+    made = columns(record, rows, *names)
+    return frame({column_name(name): _array(shown) for name, shown in zip(names, made, strict=True)})
 
 
-def column_name(shown: Column) -> str:
-    return shown.name.replace("_cores/", "_").removeprefix("longest_")
+def column_name(name: str) -> str:
+    return name.replace("_cores.", "_").removeprefix("longest_")
 
 
 def _array(shown: Column) -> Any:

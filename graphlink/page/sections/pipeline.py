@@ -5,26 +5,21 @@ from __future__ import annotations
 import base64
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from graphlink.figures import column, columns, declared
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
-from graphlink.page.parts import Bar, Bars, Cell, Column, Part, Picture, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import share_cell, time_cell
+from graphlink.page.parts import Bar, Bars, Cell, Part, Picture, Section, Segment, Sentence, Table
+from graphlink.page.words import entries, table
 from graphlink.pipeline import summary, svg
-from graphlink.pipeline.file import Bubbles, IdleEntry
+from graphlink.pipeline.file import CAUSES, FORMULAS, Bubbles, IdleEntry, StageEntry
+from graphlink.pipeline.records import PartsNs
 from graphlink.records import counted, shortened, time
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 50
 MOST_PICTURE: Final = 1_500_000  # bytes
-RATES: Final = ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal")
-PARTS: Final = {
-    "schedule": "lost by the schedule itself: equal stages, no transfers",
-    "imbalance": "added by stages of unequal times",
-    "communication": "added by transfers between stages",
-    "rest": "added by all else: jitter, host, collectives",
-}
 
 
 def pipeline(found: Found) -> Section | None:
@@ -54,7 +49,7 @@ def _picture(file: Bubbles) -> Part:
 
 
 def _bars(file: Bubbles) -> Bars:
-    order = sorted(file.stages, key=lambda one: -sum(one.idle_ns.values()))
+    order = sorted(file.stages, key=lambda one: -one.lost_ns)
     shown = sorted(order[:MOST_BARS], key=lambda one: (one.replica, one.stage, one.rank))
     bars = [
         Bar(
@@ -73,50 +68,27 @@ def _bars(file: Bubbles) -> Bars:
 
 
 def _stages(file: Bubbles) -> Table:
-    causes = [cause for cause in file.pipeline.causes_ns if cause == "unknown" or file.pipeline.causes_ns[cause]]
-    rows = []
-    for k, one in enumerate(file.stages):
-        idle, of = sum(one.idle_ns.values()), {str(cause): ns for cause, ns in one.idle_ns.items()}
-        cells = [
-            Cell(str(one.rank), one.rank),
-            Cell(str(one.stage), one.stage),
-            time_cell(one.work_ns),
-            time_cell(idle),
-        ]
-        cells += [share_cell(idle, idle + one.work_ns), *(time_cell(of.get(cause)) for cause in causes)]
-        rows.append(Row(cells, f"/{k}"))
-    columns = [
-        *(Column("rank", "number", field="rank"), Column("stage", "number", field="stage")),
-        *(
-            Column("work", "number", "stage_work", "work_ns"),
-            Column("idle", "number", "bubble"),
-            Column("idle share", "number", "bubble"),
-        ),
-        *(Column(cause, "number", "bubble", f"idle_ns/{cause}") for cause in causes),
+    causes = [cause for cause in CAUSES if cause == "unknown" or file.pipeline.causes_ns.get(cause)]
+    by_cause = [
+        column(cause, "ns", [one.idle_ns.get(cause) for one in file.stages], means="bubble", name=f"idle_ns/{cause}")
+        for cause in causes
     ]
-    return Table("stages", "Idle time by stage and cause, over all steps", columns, rows, "bubbles.json#/stages")
+    shown = columns(StageEntry, file.stages, "rank", "stage", "work_ns", "lost_ns", "lost", *by_cause)
+    return table("stages", "Idle time by stage and cause, over all steps", shown, "bubbles.json#/stages")
 
 
 def _rates(file: Bubbles) -> Table:
-    theory = file.pipeline.theory
-    rows = []
-    for name in RATES:
-        rate = getattr(file.definition, name)
-        measured = Cell("unknown") if rate.value is UNSET else Cell(f"{rate.value:.4f}", rate.value)
-        must = getattr(theory, name, UNSET) if theory is not UNSET and name != RATES[2] else UNSET
-        rows.append(
-            Row(
-                [Cell(name), measured, Cell("") if must is UNSET else Cell(f"{must:.4f}", must), Cell(rate.formula)],
-                f"/{name}",
-            )
-        )
-    columns = [
-        Column("rate"),
-        Column("measured", "number", "bubble_rate", "value"),
-        Column("the schedule itself", "number", "bubble_rate"),
-        Column("formula"),
+    measured = [getattr(file.definition, name) for name in FORMULAS]
+    theory = [getattr(file.pipeline.theory, name, UNSET) for name in FORMULAS]
+    values = [Cell("unknown") if rate.value is UNSET else rate.value for rate in measured]
+    shown = [
+        column("rate", "word", FORMULAS),
+        column("measured", "ratio", values, means="bubble_rate", name="value"),
+        column("the schedule itself", "ratio", [*theory[:2], UNSET], means="bubble_rate"),
+        column("formula", "word", [rate.formula for rate in measured]),
     ]
-    return Table("rates", "Bubble rates", columns, rows, "bubbles.json#/definition")
+    places = [(f"/{name}",) for name in FORMULAS]
+    return table("rates", "Bubble rates", shown, "bubbles.json#/definition", rows=places)
 
 
 def _theory(file: Bubbles) -> list[Part]:
@@ -128,64 +100,41 @@ def _theory(file: Bubbles) -> list[Part]:
             else "this run gives too little to compute it"
         )
         return [Sentence([f"How much the schedule itself must lose is not known, as {why}."], note=True)]
-    whole = theory.parts_ns.measured
-    rows = [
-        Row(
-            [
-                Cell(name),
-                time_cell(getattr(theory.parts_ns, name)),
-                share_cell(getattr(theory.parts_ns, name), whole),
-                Cell(told),
-            ],
-            f"/{name}",
-        )
-        for name, told in (*PARTS.items(), ("measured", "all of it"))
+    parts = structs.asdict(theory.parts_ns)
+    shown = [
+        column("part", "word", parts),
+        column("time", "ns", parts.values(), means="bubble", name="."),
+        column("of it", "part", [(ns, theory.parts_ns.measured) for ns in parts.values()], means="bubble"),
+        column("what it is", "word", [declared(PartsNs, name).text for name in parts]),
     ]
-    columns = [
-        Column("part"),
-        Column("time", "number", "bubble", "."),
-        Column("of it", "number", "bubble"),
-        Column("what it is"),
-    ]
-    return [Table("theory", "What the idle time is made of", columns, rows, "bubbles.json#/pipeline/theory/parts_ns")]
+    at, places = "bubbles.json#/pipeline/theory/parts_ns", [(f"/{name}",) for name in parts]
+    return [table("theory", "What the idle time is made of", shown, at, rows=places)]
 
 
 def _longest(file: Bubbles) -> list[Part]:
-    inside = [(k, one) for k, one in enumerate(file.idle) if one.cause != "optimizer_sync"]
-    order = sorted(inside, key=lambda pair: (pair[1].start_ns - pair[1].end_ns, pair[1].start_ns, pair[1].rank))[
-        :MOST_ROWS
-    ]
+    inside = [entry for entry in entries(file.idle) if entry[1].cause != "optimizer_sync"]
+    order = sorted(inside, key=lambda entry: (-entry[1].duration_ns, entry[1].start_ns, entry[1].rank))[:MOST_ROWS]
     if not order:
         return []
+    idle = [one for _, one in order]
     starts = {step.number: step.start_ns for step in file.steps}
-    rows = [Row(_interval(one, starts), f"/{k}") for k, one in order]
-    columns = [
-        *(
-            Column("time", "number", "bubble"),
-            Column("rank", "number", field="rank"),
-            Column("stage", "number", field="stage"),
+    since = [one.start_ns - starts[one.step] if one.step in starts else None for one in idle]
+    shown = columns(
+        IdleEntry,
+        idle,
+        "duration_ns",
+        "rank",
+        "stage",
+        column("step", "number", [one.step for one in idle]),
+        column("from, in its step", "ns", since),
+        "cause",
+        column(
+            "evidence",
+            "text",
+            [Cell(shortened(one.evidence, 100), whole=one.evidence) for one in idle],
+            means="evidence",
         ),
-        *(
-            Column("step", "number"),
-            Column("from, in its step", "number"),
-            Column("cause", field="cause"),
-            Column("evidence", means="evidence"),
-        ),
-    ]
+    )
     left = len(inside) - len(order)
     more = f"{counted(left, 'shorter bubble')} in bubbles.json." if left else ""
-    return [Table("bubbles", "Longest bubbles", columns, rows, "bubbles.json#/idle", more)]
-
-
-def _interval(one: IdleEntry, starts: dict[int, int]) -> list[Cell]:
-    step = None if one.step is UNSET else one.step
-    since = one.start_ns - starts[step] if step in starts else None
-    return [
-        time_cell(one.end_ns - one.start_ns),
-        Cell(str(one.rank), one.rank),
-        Cell(str(one.stage), one.stage),
-        Cell("") if step is None else Cell(str(step), step),
-        time_cell(since),
-        Cell(one.cause, key=one.cause if one.cause in LOOKS else ""),
-        Cell(shortened(one.evidence, 100), whole=one.evidence),
-    ]
+    return [table("bubbles", "Longest bubbles", shown, "bubbles.json#/idle", more, order)]
