@@ -29,7 +29,7 @@ from pathlib import Path
 import synthetic
 from scale import exponent, floor_s, run
 
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.path_file import explain
 from graphlink.graph.read_et import read_et
 from graphlink.ranks import group_ids as groups

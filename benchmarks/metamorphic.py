@@ -29,8 +29,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import GraphlinkError
-from graphlink.graph.critical import critical_path, shares
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.target import written
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.call_roles import Role, roles

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from graphlink.depend.build import BuildOptions, build
     from graphlink.engine.engines import RunsOn
     from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
-    from graphlink.graph.critical import critical_path, shares
-    from graphlink.graph.durations import cost_ns
+    from graphlink.graph.critical import cost_ns, critical_path, shares
     from graphlink.graph.invariants import check as check_graph
     from graphlink.graph.networkx import to_networkx
     from graphlink.graph.read_et import read_et
@@ -90,13 +89,12 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
 
 _HOME = {
     "linking.communication": ("communication",),
-    "graph.critical": ("critical_path", "shares"),
+    "graph.critical": ("cost_ns", "critical_path", "shares"),
     "graph.invariants": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
     "graph.read_et": ("read_et",),
     "graph.target": ("plan", "written"),
     "graph.write_et": ("write_et",),
-    "graph.durations": ("cost_ns",),
     "ranks.group_ids": ("assign", "comm_group_json"),
     "graph.networkx": ("to_networkx",),
     "engine.engines": ("RunsOn",),

@@ -29,6 +29,8 @@ class NodeKind(IntEnum):
     END = 8
 
 
+# what follows each other on a thread
+CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 # by kind: what is a host node (is_cpu_op); HOST_COMM stands for a device-side op and is none
 ON_HOST = ~np.isin(np.arange(len(NodeKind)), (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.HOST_COMM))
 
@@ -54,6 +56,12 @@ class SyncCalls(Short):
     source: I32
     target: I32
     call: I32
+
+    def renumbered(self, new: I64) -> SyncCalls:
+        """Return the calls by other numbers of the nodes: ``new`` has one entry per node."""
+        source, target = new[self.source], new[self.target]
+        order = np.lexsort((self.call, source, target))
+        return SyncCalls(source[order].astype(np.int32), target[order].astype(np.int32), self.call[order])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,19 +125,30 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deps(Short):
-    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``; ``kind``: ``EdgeKind`` or
-    ``UNKNOWN_DEP``.
-    """
+class IncomingEdges(Short):
+    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
 
     first: I64
     source: I32
-    kind: U8
+
+    @staticmethod
+    def of(count: int, source: I64 | I32, target: I64) -> IncomingEdges:
+        """Sort edges between ``count`` nodes by target."""
+        by_target = np.argsort(target, kind="stable")
+        first = np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64)
+        return IncomingEdges(first, source[by_target].astype(np.int32))
 
     @property
     def target(self) -> I64:
         """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Deps(IncomingEdges):
+    """Dependencies with the ``kind`` of each, ``EdgeKind`` or ``UNKNOWN_DEP``."""
+
+    kind: U8
 
 
 class Fault(IntEnum):

@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from graphlink.graph.invariants import ERROR, WARNING
 from graphlink.version import __version__
+
+ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.astra.check_rules import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
-from graphlink.graph.order import IncomingEdges, Reach
-from graphlink.graph_model import NO_GROUP, Graph
+from graphlink.graph.order import Reach
+from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import counted_from, successive
 

@@ -22,9 +22,9 @@ from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.et_columns import TWICE
-from graphlink.graph.order import IncomingEdges, Reach
+from graphlink.graph.order import Reach
 from graphlink.graph.read_et import frames, read_et
-from graphlink.graph_model import Fault, Graph
+from graphlink.graph_model import Fault, Graph, IncomingEdges
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
 from graphlink.read.source import open_source
@@ -68,15 +68,11 @@ class RankRules:
         self.file, self.graph, self._groups, self._world, self._out = file, graph, groups, world, findings
         self.rank = next(r for r in (file.rank, graph.metadata.rank, 0) if r is not None)
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
-        data, ctrl = (
-            IncomingEdges(graph.first, graph.source),
-            IncomingEdges(graph.file.ctrl.first, graph.file.ctrl.source),
-        )
+        self._data, self._ctrl = graph.data, graph.file.ctrl
         source, target = (
-            np.concatenate([data.source, ctrl.source]).astype(np.int64),
-            np.concatenate([data.target, ctrl.target]),
+            np.concatenate([getattr(self._data, end), getattr(self._ctrl, end)]) for end in ("source", "target")
         )
-        self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
+        self._both: IncomingEdges = IncomingEdges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
         """Add nodes that break a rule. ``more``: what is reported of each after its name."""

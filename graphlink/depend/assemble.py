@@ -25,7 +25,7 @@ from graphlink.graph_model import (
     SyncCalls,
 )
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked, Trace
-from graphlink.tables import marked, spread
+from graphlink.tables import marked, spread, take
 from graphlink.version import __version__
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
@@ -98,19 +98,17 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
             kind=kind,
             row=row,
             found_by=edges.found_by[by_target],
-            sync_calls=_numbered(_sync_calls(x), new, source[is_sync], target[is_sync]),
+            sync_calls=_calls_of(_sync_calls(x).renumbered(new), len(new), source[is_sync], target[is_sync]),
             linked=linked,
         ),
     )
 
 
-def _numbered(told: SyncCalls, new: I64, source: I64, target: I64) -> SyncCalls:
-    """Number by node the calls of the ``sync`` edges that are there: those of findings that were rejected are not."""
-    s, t, n = new[told.source], new[told.target], len(new)
-    kept = np.isin(t * n + s, target * n + source)
-    s, t, call = s[kept], t[kept], told.call[kept]
-    order = np.lexsort((call, s, t))
-    return SyncCalls(s[order].astype(np.int32), t[order].astype(np.int32), call[order])
+def _calls_of(calls: SyncCalls, nodes: int, source: I64, target: I64) -> SyncCalls:
+    """Return the calls of the ``sync`` edges between ``nodes`` nodes that are there: findings that were rejected have
+    none."""
+    edge = calls.target.astype(np.int64) * nodes + calls.source
+    return take(calls, np.isin(edge, target * nodes + source))
 
 
 def _circle(x: _Parts, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:

@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from graphlink.depend.build import BuildOptions, build_with, find
-from graphlink.doctor.comm import communication_lacking, rank_lacking
-from graphlink.doctor.diagnosis import Diagnosis, Told
-from graphlink.doctor.et import alone, et_lacking, without_et
 from graphlink.doctor.given import Given
-from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
-from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import ranks_lacking
-from graphlink.doctor.records import Finding, merged
+from graphlink.doctor.recording import (
+    communication_lacking,
+    details_lacking,
+    et_lacking,
+    export_lacking,
+    links_lacking,
+    rank_lacking,
+    rows_lacking,
+    times_lacking,
+    without_et,
+)
+from graphlink.doctor.records import Diagnosis, Finding, Told, merged
 from graphlink.doctor.waits import late_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
@@ -75,7 +83,9 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     rows = [one.rows for one in examined if one.rows is not None]
     if rows:
         findings += ranks_lacking(rows)
-    findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
+    for path in given.bare:
+        nodes = int(np.count_nonzero(read_host(path).rf_id > 0))
+        findings.append(Finding("no-kineto", figures={"nodes": nodes}, files=(str(path),)))
     if given.passed_over:
         findings.append(Finding("left-aside", 0.0, told=tuple(given.passed_over)))
     for path in given.dumps:

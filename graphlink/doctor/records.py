@@ -1,4 +1,4 @@
-"""A finding of the doctor, and how equal findings of several ranks become one.
+"""A finding of the doctor, how equal findings of several ranks become one, and what ``--json`` has of them.
 
 Figures are counts and times (``_ns``) of one recording that add up over ranks; the texts of a ``Kind`` name them in
 braces, times as ``_ms``. So the text of a finding over eight ranks tells their sums.
@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
-from graphlink.doctor.diagnosis import Told
+import msgspec
+
 from graphlink.doctor.kinds import KINDS, Kind, Level
+from graphlink.version import __version__
 
 _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)\}")
@@ -36,6 +38,39 @@ class Finding:
     ranks: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
     record: str = ""  # in place of the kind's, where this case has a line of its own
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding. ``figures``: counts and times (``_ns``) over all ``ranks``; ``parts`` of the first of them by name.
+
+    ``record``: the option, variable or code line that would record it; with ``by_capture`` ``graphlink.capture`` does
+    so.
+    """
+
+    name: str
+    level: str  # lost | inferred | note
+    lacks: str
+    costs: str
+    record: str
+    by_capture: bool
+    share: float  # of what it could befall, 0 to 1, on the rank where it is largest
+    figures: dict[str, int]
+    parts: dict[str, int]
+    told: list[str]
+    ranks: list[int]
+    files: list[str]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of ``graphlink doctor``, those that cost most first. ``subject``: what was examined; ``ranks`` of
+    it.
+    """
+
+    graphlink: str = __version__
+    format: int = 1
+    subject: list[str]
+    ranks: list[int]
+    findings: list[Told]
 
 
 def if_any(

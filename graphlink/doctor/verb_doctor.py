@@ -15,7 +15,7 @@ from graphlink.errors import UsageError
 from graphlink.records import Table, first_few
 
 if TYPE_CHECKING:
-    from graphlink.doctor.diagnosis import Diagnosis, Told
+    from graphlink.doctor.records import Diagnosis, Told
 
 MOST_TOLD: Final = 8  # lines of what else was reported of a finding
 MOST_PARTS: Final = 6  # names that a text lists
@@ -52,9 +52,8 @@ def doctor(arguments: argparse.Namespace) -> int:
         )
     if arguments.env:
         from graphlink.capture.support import support
-        from graphlink.doctor.diagnosis import Diagnosis
         from graphlink.doctor.environment import environment_lacking
-        from graphlink.doctor.records import merged
+        from graphlink.doctor.records import Diagnosis, merged
 
         here = support(os.environ)
         found = Diagnosis(

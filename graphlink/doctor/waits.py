@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.depend.build import Built, FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
-from graphlink.doctor.kineto import bounds
+from graphlink.doctor.recording import bounds
 from graphlink.doctor.records import Finding, if_any
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import Role

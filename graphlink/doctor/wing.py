@@ -21,7 +21,7 @@ class _Doctor(Wing):
         )
 
     def schemas(self) -> Mapping[str, Any]:
-        from graphlink.doctor.diagnosis import Diagnosis
+        from graphlink.doctor.records import Diagnosis
 
         return {"doctor": Diagnosis}
 

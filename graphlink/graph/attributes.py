@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node, StringList
-from google.protobuf.message import Message
 
 from graphlink.model import I64, U8, Bool
 from graphlink.tables import Positions
@@ -122,13 +121,9 @@ def pieces(text: bytes, size: I64) -> list[bytes]:
     return list(map(io.BytesIO(text).read, size.tolist()))  # a fourth of what slices take
 
 
-def serialised(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
 def attribute(name: str, **value: object) -> bytes:
     """Return an attribute as bytes of a ``Node``; ``value``: one field of ``AttributeProto``, as ``int64_val=1``."""
-    return serialised(Node(attr=[AttributeProto(name=name, **value)]))
+    return bytes(Node(attr=[AttributeProto(name=name, **value)]).SerializeToString())
 
 
 def text(name: str, value: str) -> bytes:

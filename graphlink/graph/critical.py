@@ -69,6 +69,13 @@ class CriticalChain(Short, msgspec.Struct, frozen=True):
         return share(self.delay_ns, self.length_ns)
 
 
+def cost_ns(graph: Graph) -> I64:
+    """Return the cost of each node in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their
+    start delay.
+    """
+    return graph.cost_ns
+
+
 def share(part: int, total: int) -> float:
     """Return the share of ``part`` as files have it; 0 of nothing."""
     return round(part / total, 6) if total else 0.0
@@ -141,8 +148,7 @@ def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
     out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION
-    device = np.full(len(linked.trace.device.kind), Share.COPY, np.uint8)
-    device[linked.trace.device.kind == DeviceKind.KERNEL] = Share.COMPUTE
+    device = np.where(linked.trace.device.kind == DeviceKind.KERNEL, Share.COMPUTE, Share.COPY)
     device[comm.device_row] = Share.COMMUNICATION
     op = graph.kind == NodeKind.DEVICE_OP
     out[op] = device[graph.row[op]]

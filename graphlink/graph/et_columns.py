@@ -24,7 +24,7 @@ from graphlink.graph_model import (
     OddAttribute,
 )
 from graphlink.model import I64, NOWHERE, U8, U64
-from graphlink.tables import begins, concat
+from graphlink.tables import begins, concat, spread
 
 TWICE: Final = "twice"  # kind of an odd attribute that stands there again with another value
 
@@ -122,9 +122,7 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
 def _first_of(deps: Deps) -> npt.NDArray[np.int32]:
     """Return the first dependency of each node, ``NOWHERE`` where it has none."""
     has = np.diff(deps.first) > 0
-    out = np.full(len(has), NOWHERE, np.int32)
-    out[has] = deps.source[deps.first[:-1][has]]
-    return out
+    return spread(len(has), has, deps.source[deps.first[:-1][has]])
 
 
 def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.graph_model import PART, Graph
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.steps import STEP_MARK
-from graphlink.tables import spread
+from graphlink.tables import marked, spread, sums
 
 PYTHON: Final = "Python between ops"
 
@@ -41,8 +41,7 @@ def late_ops(graph: Graph, delays: I64 | I32) -> I64:
     It is the op of the delay's own stream that waits for it, else another one; of a delay in pieces, that which the
     last piece delays.
     """
-    is_delay = np.zeros(len(graph.name), np.bool_)
-    is_delay[delays] = True
+    is_delay = marked(len(graph.name), delays)
     edges = np.flatnonzero(is_delay[graph.source])
     source, target = graph.source[edges].astype(np.int64), graph.target[edges]
     other = (graph.stream[source] != graph.stream[target]) | (graph.device[source] != graph.device[target])
@@ -79,13 +78,10 @@ def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, 
         np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else np.zeros(0, np.int64)
     )
     pairs, which = np.unique(np.stack([of_caller, family[late[there]]], axis=1), axis=0, return_inverse=True)
-    spent = np.zeros(len(pairs), np.int64)
-    np.add.at(spent, which.reshape(-1), ns[there])
+    spent = sums(len(pairs), which.reshape(-1), ns[there]).tolist()
     texts = [*code, ""]  # NOWHERE is the last
-    found = [
-        (took, texts[op], texts[device]) for took, (op, device) in zip(spent.tolist(), pairs.tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda one: (-one[0], one[1:]))
+    delayed = [(took, texts[op], texts[device]) for took, (op, device) in zip(spent, pairs.tolist(), strict=True)]
+    return sorted(delayed, key=lambda entry: (-entry[0], entry[1:]))
 
 
 def before_what(graph: Graph, delays: I64 | I32, ns: I64) -> list[str]:

@@ -17,10 +17,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import Edges
-from graphlink.graph.durations import CHAINED
-from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows, SyncCalls
+from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import marked, spread, take
+from graphlink.tables import marked, spread, sums, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
@@ -125,9 +124,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     by_target = np.lexsort((joined.source, joined.target))
 
     def summed(column: I64) -> I64:
-        out = np.zeros(n, np.int64)
-        np.add.at(out, into, column)
-        return out[order]
+        return sums(n, into, column)[order]
 
     end_ns = graph.end_ns.copy()
     np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
@@ -158,17 +155,10 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
             kind=graph.kind[order],
             row=graph.row[order],
             found_by=joined.found_by[by_target],
-            sync_calls=_sync_calls(graph.sync_calls, new),
+            sync_calls=graph.sync_calls.renumbered(new),
             linked=graph.linked,
         ),
     )
-
-
-def _sync_calls(told: SyncCalls, new: I64) -> SyncCalls:
-    """Renumber ``sync_call``: both ends of a ``sync`` edge are kept."""
-    source, target = new[told.source], new[told.target]
-    order = np.lexsort((told.call, source, target))
-    return SyncCalls(source[order].astype(np.int32), target[order].astype(np.int32), told.call[order])
 
 
 def _callers(caller: I32, new: I64) -> I32:

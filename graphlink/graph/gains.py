@@ -23,7 +23,7 @@ from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, s
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.records import Short
-from graphlink.tables import concat, spread
+from graphlink.tables import concat, spread, sums
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -74,15 +74,6 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-class FoundGains(msgspec.Struct, frozen=True):
-    """The gains that are listed, and that of each operation; ``NOWHERE`` where it is none of the largest and was not
-    computed.
-    """
-
-    listed: Gains
-    operation_ns: I64
-
-
 def top_gains(
     graph: Graph,
     linked: Linked,
@@ -91,8 +82,9 @@ def top_gains(
     share: U8,
     top: int = 100,
     operation: I32 | None = None,
-) -> FoundGains:
-    """Find the ``top`` largest gains of ops, families, sync points and operations, and the gain of each share.
+) -> tuple[Gains, I64]:
+    """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share and each operation:
+    ``NOWHERE`` where it is none of the ``top`` largest and was not computed.
 
     ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as;
     ``operation``: which one each node is part of, ``NOWHERE`` for none.
@@ -133,7 +125,7 @@ def top_gains(
     )
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]
-    listed = Gains(
+    gains = Gains(
         shares=ShareNs(**share_gains),
         ops=[
             OpGain(**figures, id=node, name=graph.name_of(node), nodes=nodes.tolist())
@@ -148,7 +140,7 @@ def top_gains(
         sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
-    return FoundGains(listed, operations.gain_ns)
+    return gains, operations.gain_ns
 
 
 def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
@@ -194,8 +186,7 @@ class _Groups(msgspec.Struct, frozen=True):
         working = (label != NOWHERE) & (work_ns > 0)
         labels = int(label.max(initial=NOWHERE)) + 1
         on_path = path.node[working[path.node]]
-        path_ns = np.zeros(labels, np.int64)
-        np.add.at(path_ns, label[on_path], work_ns[on_path])
+        path_ns = sums(labels, label[on_path], work_ns[on_path])
         gain_ns = np.where(path_ns > 0, np.int64(NOWHERE), np.int64(0))
         single = np.bincount(label[working], minlength=labels) == 1
         mine = np.flatnonzero(working[path.node])

@@ -8,8 +8,6 @@ import numpy as np
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, NOWHERE, Bool
 
-ERROR, WARNING = "error", "warning"
-
 # kind -> (source is a host node, target is a host node)
 _ENDS = {
     EdgeKind.HOST: (True, True),
@@ -23,11 +21,8 @@ _ENDS = {
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be
-    written.
-    """
+    """One rule that does not hold: ``count`` places, ``example`` is the first. Nothing may be written then."""
 
-    grade: str
     rule: str
     count: int
     example: str
@@ -50,10 +45,10 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
     host = graph.host
     out: list[Violation] = []
 
-    def rule(name: str, broken: Bool, nodes: I64, grade: str = ERROR) -> None:
+    def rule(name: str, broken: Bool, nodes: I64) -> None:
         if broken.any():
             at = int(np.flatnonzero(broken)[0])
-            out.append(Violation(grade, name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
+            out.append(Violation(name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
 
     n = len(graph.kind)
     outside = (source < 0) | (source >= n)

@@ -10,31 +10,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.graph_model import IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import counted_from, marked, spread
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
-
-
-class IncomingEdges(msgspec.Struct, frozen=True):
-    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
-
-    first: I64
-    source: I64 | I32
-
-    @staticmethod
-    def of(count: int, source: I64, target: I64) -> IncomingEdges:
-        """Sort edges between ``count`` nodes by target."""
-        by_target = np.argsort(target, kind="stable")
-        return IncomingEdges(
-            np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target]
-        )
-
-    @property
-    def target(self) -> I64:
-        """Return the node that waits, of every edge."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 class Reach:

@@ -62,8 +62,8 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains; of operations as
-    ``FoundGains``.
+    """The critical path of a replay, the slack of each node (``slack_ns``), the largest gains, and that of each
+    operation, ``NOWHERE`` where it is none of the largest.
     """
 
     path: CriticalChain
@@ -89,8 +89,8 @@ def explain(
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
-    found = top_gains(graph, linked, late, path, share, top, operation)
-    return Explained(path, late.node_ns, found.listed, found.operation_ns)
+    gains, operation_gain_ns = top_gains(graph, linked, late, path, share, top, operation)
+    return Explained(path, late.node_ns, gains, operation_gain_ns)
 
 
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:

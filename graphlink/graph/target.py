@@ -16,6 +16,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
+from graphlink.tables import spread
 
 ASTRA_SIM: Final = "astra-sim"
 CHAKRA: Final = "chakra"
@@ -87,11 +88,8 @@ def comm_nodes(graph: Graph, ops: CommOps) -> I32:
     out = np.full(len(ops.row), NOWHERE, np.int32)
     for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
         node = np.flatnonzero(graph.kind == kind)
-        of_row = np.full(
-            max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32
-        )
-        of_row[graph.row[node]] = node
-        out[mine] = of_row[ops.row[mine]]
+        rows = max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1
+        out[mine] = spread(rows, graph.row[node], node)[ops.row[mine]]
     return out
 
 

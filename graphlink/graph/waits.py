@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.timeline import Axis
-from graphlink.graph.durations import CHAINED
-from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import spread, successive
 

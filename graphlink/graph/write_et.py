@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -12,10 +14,11 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from numpy.typing import NDArray
 
 from graphlink.graph import attributes as attr
-from graphlink.graph.durations import micros
+from graphlink.graph.read_et import frames
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import codes, distinct, spread
+from graphlink.read.source import open_source
+from graphlink.tables import begins, codes, distinct, spread
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -26,6 +29,12 @@ COMMUNICATION: Final = (
 _INT32: Final = ("comm_src", "comm_dst", "comm_tag")
 _ABSENT: Final = np.iinfo(np.int64).min  # no attribute has this value
 KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
+# of graphs that were read, changed and are written again
+_TIMES: Final = ("start_ns", "end_ns", "duration_ns", "self_ns", "wait_ns", "wake_ns")
+_KEPT: Final = ("pg_desc", "comm_type_recorded", "comm_size_recorded")
+# what only a recording can say: what a wait or a bubble was recorded to be
+_RECORDED: Final = ("bubble_before_ns", "bubble_cause", "comm_wait_ns", "device_clock_ns")
+_DROPPED: Final = frozenset({*_TIMES, "is_cpu_op", "dep_kinds", *COMMUNICATION, *_RECORDED}.difference(_KEPT))
 
 
 def type_name(node_type: int) -> str:
@@ -51,23 +60,26 @@ def write_et(out: BinaryIO, graph: Graph) -> int:
     return size
 
 
-def global_metadata(told: Metadata) -> bytes:
+def global_metadata(metadata: Metadata) -> bytes:
     """Encode what the ``.et`` says of its rank; of the host nodes only if they are not all there, of the clock if it is
     not the run's.
     """
-    a = pb.AttributeProto
-    known = {"epoch_ns": told.epoch_ns, "rank": told.rank, "world_size": told.world_size}
-    clock = {"clock_offset_ns": told.clock_offset_ns, "clock_drift_ppb": told.clock_drift_ppb}
-    texts = (("graphlink", told.graphlink), ("host", told.host), ("made", told.made))
-    graphlink, host, made = ([a(name=name, string_val=text)] if text is not None else [] for name, text in texts)
+    values = {
+        "epoch_ns": metadata.epoch_ns,
+        "rank": metadata.rank,
+        "world_size": metadata.world_size,
+        "graphlink": metadata.graphlink,
+        "clock_offset_ns": metadata.clock_offset_ns or None,
+        "clock_drift_ppb": metadata.clock_drift_ppb or None,
+        "host": metadata.host,
+        "made": metadata.made,
+    }
     attributes = [
-        *(a(name=name, int64_val=value) for name, value in known.items() if value is not None),
-        *graphlink,
-        *(a(name=name, int64_val=value) for name, value in clock.items() if value),
-        *host,
-        *made,
+        pb.AttributeProto(name=name, **{"string_val" if isinstance(value, str) else "int64_val": value})
+        for name, value in values.items()
+        if value is not None
     ]
-    return attr.serialised(pb.GlobalMetadata(version=told.version, attr=attributes))
+    return bytes(pb.GlobalMetadata(version=metadata.version, attr=attributes).SerializeToString())
 
 
 def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
@@ -77,7 +89,7 @@ def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
     for node, text in _text_columns(graph).items():
         of_few[node] = of_few.get(node, b"") + text
     calling, few = sorted(calls), sorted(of_few)
-    for part, heads, tails in fields(graph):
+    for part, heads, tails in node_fields(graph):
         own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
         ints = attr.int_attributes([*own, *_open_columns(graph, part)], len(tails)).pieces()
         rows = text_row[part]
@@ -102,14 +114,14 @@ class Block(NamedTuple):
     tails: list[bytes]
 
 
-def fields(graph: Graph) -> Iterator[Block]:
+def node_fields(graph: Graph) -> Iterator[Block]:
     """Yield what each node says of itself and its dependencies, some thousands at a time."""
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
     key = graph.name.astype(np.int64) << 8 | graph.type
     keys, of_node = distinct(key), codes(key)
     named = np.array(
-        [attr.serialised(pb.Node(name=graph.strings[key >> 8], type=key & 255)) for key in keys.tolist()], object
+        [pb.Node(name=graph.strings[key >> 8], type=key & 255).SerializeToString() for key in keys.tolist()], object
     )
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))
@@ -126,6 +138,32 @@ def fields(graph: Graph) -> Iterator[Block]:
         )
         tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds[first[0] : first[-1]], np.diff(first))))
         yield Block(part, heads, tails)
+
+
+def lanes(graph: Graph) -> tuple[I64, I64]:
+    """Return where each node runs: (device or 0, thread or stream); host-side communication is at (-1, -1)."""
+    return np.where(graph.host, 0, graph.device), np.where(graph.host, graph.tid, graph.stream)
+
+
+def micros(graph: Graph) -> I64:
+    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next on its thread or
+    stream.
+
+    After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns. Of a file: as
+    written.
+    """
+    if graph.read is not None:
+        return graph.read.duration_micros
+    major, minor = lanes(graph)
+    host = graph.host
+    order = np.lexsort((minor, major, host))  # stable: node order stays inside a thread or stream
+    total = np.cumsum(graph.cost_ns[order])
+    first = begins(major[order], minor[order], host[order])
+    starts = np.flatnonzero(first)
+    before = np.where(starts > 0, total[starts - 1], 0) if len(starts) else starts
+    within = total - np.repeat(before, np.diff(np.append(starts, len(order))))
+    rounded = (within + 500) // 1000
+    return spread(len(order), order, np.where(first, rounded, rounded - np.roll(rounded, 1)))
 
 
 @lru_cache(maxsize=4096)
@@ -159,11 +197,13 @@ def _host_texts(graph: Graph) -> tuple[NDArray[np.object_], NDArray[np.object_],
 
 
 def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
-    io = attr.serialised(pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1]))) if words[0] or words[1] else b""
+    io = b""
+    if words[0] or words[1]:
+        io = pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1])).SerializeToString()
     if len(words) == 2:  # Kineto's: inputs only, no schema
         return io, b""
     if words[2] or words[3]:
-        io += attr.serialised(pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])))
+        io += pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])).SerializeToString()
     return io, attr.text("op_schema", words[4])
 
 
@@ -292,3 +332,44 @@ def _encoded(name: str, texts: Sequence[str], value: int) -> bytes:
     if name == "pg_name" or texts:
         return attr.text(name, texts[value] if texts else str(value))
     return attr.attribute(name, **{"int32_val" if name in _INT32 else "int64_val": value})
+
+
+def read_rests(path: Path) -> list[bytes]:
+    """Return of each node, in file order, what stays of it whatever becomes of its times, edges and communication.
+
+    What only a recording can say (what a wait or a bubble was recorded to be, what NCCL noted) is left out.
+
+    Raises:
+        InputError: as ``read_et``.
+    """
+    out = []
+    with open_source(path) as source:
+        messages = frames(source)
+        next(messages)
+        for _, message in messages:
+            node = pb.Node.FromString(message)
+            for name in ("id", "name", "type", "ctrl_deps", "data_deps", "start_time_micros", "duration_micros"):
+                node.ClearField(name)
+            kept = [a for a in node.attr if a.name not in _DROPPED and not a.name.startswith("nccl_")]
+            del node.attr[:]
+            node.attr.extend(kept)
+            out.append(node.SerializeToString())
+    return out
+
+
+def write_changed(out: BinaryIO, graph: Graph, origin: I64, rests: Sequence[bytes]) -> int:
+    """Write a graph that was read and changed, whose nodes stand in the order of their ids; ``rests[origin[n]]`` is
+    what stays of node n (``read_rests``). Return the number of bytes written."""
+    size = out.write(attr.framed([global_metadata(graph.metadata)]))
+    host = graph.host
+    columns = [(name, getattr(graph, name), None if name in _TIMES[:3] else host) for name in _TIMES[:5]]
+    columns.append(("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)))
+    comms = comm_bytes(graph)
+    for part, heads, tails in node_fields(graph):
+        ints = attr.int_attributes(
+            [(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(tails)
+        ).pieces()
+        kept = [rests[of] for of in origin[part].tolist()]
+        of_comms = map(comms.get, range(part.start, part.stop), repeat(b""))
+        size += out.write(attr.framed(list(map(b"".join, zip(*heads, kept, ints, tails, of_comms, strict=True)))))
+    return size

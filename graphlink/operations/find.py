@@ -82,7 +82,7 @@ def _kinds(paths: I64, host: HostPaths, annotation: Bool) -> tuple[Kind, ...]:
 def measured(
     found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, gain_ns: I64, rank: int
 ) -> Operations:
-    """Sum up what each operation took; ``gain_ns`` as ``FoundGains`` has it. O(n log n) in rows and operations."""
+    """Sum up what each operation took; ``gain_ns`` as ``top_gains`` returns it. O(n log n) in rows and operations."""
     count, device = len(found.path), linked.trace.device
     length_ns = device.end_ns - device.start_ns
     columns = _times(found, graph, length_ns)

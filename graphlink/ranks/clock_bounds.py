@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
 from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
 
+OPEN: Final = 1 << 60  # ns: no bound
 _NEVER: Final = np.iinfo(np.int64).max
 _WORST: Final = 1_000  # meetings of a group, those with the least room, that bound shifts
 
@@ -128,3 +128,31 @@ def _placed(tight: I64) -> tuple[I64, I64]:
         else:
             shift[k] = low if low > 0 else high
     return shift, half
+
+
+def solved(bound: I64) -> tuple[int, I64]:
+    """Find the least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that
+    follow by shortest paths: ``bound[i, j]`` is the most that the clock of j may be shifted against that of i.
+    """
+    tight = closed(bound)
+    if (np.diagonal(tight) >= 0).all():
+        return 0, tight
+    low, high = 0, int(-bound.min())
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = (np.diagonal(closed(loosened(bound, middle))) >= 0).all()
+        low, high = (low, middle) if fits else (middle, high)
+    return high, closed(loosened(bound, high))
+
+
+def loosened(bound: I64, slack: int) -> I64:
+    """Return all bounds but those of a clock against itself, ``slack`` higher."""
+    return np.where((bound < OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
+
+
+def closed(bound: I64) -> I64:
+    """Return the bounds that follow by all chains of bounds. n^3."""
+    out = bound.copy()
+    for k in range(len(out)):
+        out = np.clip(np.minimum(out, out[:, k, None] + out[None, k, :]), -OPEN, OPEN)
+    return out

@@ -15,9 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.bounds import OPEN
 from graphlink.model import F64, I64, NOWHERE, Bool
-from graphlink.ranks.clock_bounds import Room, Shifts, rooms, shifts
+from graphlink.ranks.clock_bounds import OPEN, Room, Shifts, rooms, shifts
 from graphlink.ranks.clock_fit import Fit, fitted, named, shared
 from graphlink.ranks.clock_ties import (
     FEW,

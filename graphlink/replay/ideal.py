@@ -32,7 +32,7 @@ def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has
     ended.
 
-    ``cost_ns`` has what each node costs (``graph.durations.cost_ns``), one int64 ns per node.
+    ``cost_ns`` has what each node costs (``Graph.cost_ns``), one int64 ns per node.
 
     Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
     dependencies starts at 0.

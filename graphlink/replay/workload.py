@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphlink.errors import InputError
-from graphlink.graph.durations import micros
 from graphlink.graph.families import families_of, family_of, most_late
 from graphlink.graph.latency import Delayed, delayed
+from graphlink.graph.write_et import micros
 from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern

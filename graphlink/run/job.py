@@ -22,9 +22,8 @@ from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file, target, write_et
-from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
-from graphlink.graph.invariants import ERROR, Violation, check
+from graphlink.graph.invariants import Violation, check
 from graphlink.graph_model import Graph
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64
@@ -134,7 +133,6 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
         *built.warnings,
         *read.warnings,
         *of_wings,
-        *(f"check: {finding}" for finding in findings),
         *_rank_warnings(inputs, rank, trace.rank),
     )
     return PreparedRank(
@@ -192,7 +190,7 @@ def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, fold
     rank, linked = prepared.rank, prepared.linked
     files = [output_names.graph(options.name, rank), output_names.critical_path(rank)]
     log.info("replaying")
-    cost = cost_ns(graph)
+    cost = graph.cost_ns
     played = replay(graph, cost)
     grouped = Parts({name: made for name, hooks in each() if (made := hooks.gaining(graph, linked)) is not None})
     of_node = next((made.of_node for made in grouped.values()), None)
@@ -271,10 +269,9 @@ def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
 
 
 def _refuse_errors(findings: tuple[Violation, ...], path: Path) -> None:
-    broken = [str(f) for f in findings if f.grade == ERROR]
-    if broken:
+    if findings:
         raise GraphlinkError(
-            f"the graph made of it would be wrong: {'; '.join(broken[:2])}",
+            f"the graph made of it would be wrong: {'; '.join(map(str, findings[:2]))}",
             path=path,
             todo="this is a bug of graphlink: please report it with the recording; nothing was written",
         )

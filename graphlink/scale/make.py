@@ -15,9 +15,8 @@ import numpy as np
 from graphlink import output_names
 from graphlink.engine.engines import RunsOn, run_all, session
 from graphlink.errors import GraphlinkError, InputError, UsageError
-from graphlink.graph.copy_et import read_rests, write_changed
 from graphlink.graph.read_et import read_et
-from graphlink.graph.write_et import write_et
+from graphlink.graph.write_et import read_rests, write_changed, write_et
 from graphlink.graph_model import NO_GROUP, SCHEMA_VERSION, Graph, Metadata, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64

@@ -8,7 +8,6 @@ from graphlink.depend.build import Built
 from graphlink.doctor.records import Finding
 from graphlink.doctor.waits import AGAIN, EXPLAINED_SHARE, share_of
 from graphlink.graph.critical import critical_path, shares
-from graphlink.graph.durations import cost_ns
 from graphlink.model import Communication, Linked
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
@@ -19,7 +18,7 @@ def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Itera
     explained, or it warns.
     """
     graph = built.graph
-    cost = cost_ns(graph)
+    cost = graph.cost_ns
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
     stood = stood_still(built, linked, path)
     found = stood.standstill

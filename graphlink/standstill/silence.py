@@ -13,8 +13,7 @@ import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before, in_loader
-from graphlink.graph.durations import CHAINED
-from graphlink.graph_model import Graph
+from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import begins, distinct

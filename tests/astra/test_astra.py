@@ -17,7 +17,8 @@ from graphlink.astra.check_rules import RULES, SECTIONS
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.order import IncomingEdges, Reach
+from graphlink.graph.order import Reach
+from graphlink.graph_model import IncomingEdges
 from tests.astra.et_files import coll, encoded, found, framed, judged, node, recv, send, written
 
 GOOD = [node(0), node(1, data=[0])]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphlink.doctor.diagnosis import Diagnosis
+from graphlink.doctor.records import Diagnosis
 from tests.cli.conftest import Ran
 from tests.doctor.recordings import write_run
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, Built, build, find
 from graphlink.depend.cuda import cuda_waits
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph_model import NodeKind
 from graphlink.model import SyncKind
 from graphlink.replay.ideal import measured_ns, replay

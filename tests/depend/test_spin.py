@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import Built
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from graphlink.doctor.diagnose import examine, findings_of
-from graphlink.doctor.diagnosis import Told
 from graphlink.doctor.given import Given
+from graphlink.doctor.records import Told
 from graphlink.engine.engines import RunsOn
 from graphlink.run.discover.find import ranks_of
 from tests.simulator import NsysVariation, Training, run, training_program, write_nsys

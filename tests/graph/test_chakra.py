@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from graphlink.graph import attributes
 from graphlink.graph import write_et as chakra
-from graphlink.graph.durations import cost_ns, lanes, micros
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.target import plan
 from graphlink.graph.target import written as as_written
+from graphlink.graph.write_et import lanes, micros
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import NOWHERE, CommKind, Communication
 from graphlink.ranks import group_ids as groups

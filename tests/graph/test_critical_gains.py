@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
-from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, critical_path
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, cost_ns, critical_path
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import costs
 from graphlink.graph.order import longest_path
@@ -48,7 +47,7 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:
-    return top_gains(r.graph, records(), *r[1:], top).listed
+    return top_gains(r.graph, records(), *r[1:], top)[0]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -223,7 +222,7 @@ def test_the_gain_of_an_operation_is_that_of_its_nodes(g: Graph, data: st.DataOb
     count = len(g.kind)
     label = np.array(data.draw(st.lists(st.integers(NOWHERE, 5), min_size=count, max_size=count)), np.int32)
     r = replayed(g)
-    found = top_gains(r.graph, records(), *r[1:], operation=label).operation_ns
+    found = top_gains(r.graph, records(), *r[1:], operation=label)[1]
     assert len(found) == label.max(initial=NOWHERE) + 1
     for code, gain in enumerate(found.tolist()):
         assert gain == total(g) - total(g, np.where(label == code, np.minimum(g.duration_ns, split(g)[0]), 0))

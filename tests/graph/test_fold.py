@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph.invariants import check
 from graphlink.graph.read_et import read_et

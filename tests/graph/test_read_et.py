@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from graphlink.depend.build import BuildOptions, build
 from graphlink.errors import InputError
 from graphlink.graph import read_et as chakra
-from graphlink.graph.durations import micros
 from graphlink.graph.fold import fold
 from graphlink.graph.read_et import read_et
 from graphlink.graph.target import plan
 from graphlink.graph.target import written as as_written
-from graphlink.graph.write_et import write_et
+from graphlink.graph.write_et import micros, write_et
 from graphlink.graph_model import BAD_GROUP, HAS, UNKNOWN_DEP, EdgeKind, Fault, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.linking.communication import communication as find_communication

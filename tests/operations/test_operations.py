@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from graphlink import output_names
 from graphlink.depend.build import BuildOptions, build
 from graphlink.errors import InputError
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.path_file import explain
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.communication import communication

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
-from graphlink.graph.bounds import closed, loosened, solved
 from graphlink.model import NOWHERE
 from graphlink.pipeline.paddle.logs import JobLog, read_paddle
 from graphlink.pipeline.paddle.runs import LOWER_BOUND, stage_runs
 from graphlink.pipeline.records import Pass, StageRun
+from graphlink.ranks.clock_bounds import closed, loosened, solved
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate, v_shaped, zb_h1
 from tests.simulator.paddle import EPOCH_NS, Job, Variation, write_paddle
 

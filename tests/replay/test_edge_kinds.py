@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.order import longest_path
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, Comm

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.graph.critical import Share, critical_path, shares
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import Share, cost_ns, critical_path, shares
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.model import NOWHERE
 from graphlink.replay.ideal import measured_ns, replay

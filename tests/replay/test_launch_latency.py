@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from graphlink.graph import latency
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.critical import critical_path as critical_path_of_graph
-from graphlink.graph.durations import cost_ns
 from graphlink.graph.latency import FEW
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.replay.changes import Changes, changes_of, parse_scale

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns
 from graphlink.graph.fold import fold
 from graphlink.graph.path_file import explain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind

@@ -13,8 +13,7 @@ import pytest
 
 from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.graph.critical import critical_path, shares
-from graphlink.graph.durations import cost_ns
+from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.fold import fold
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles

@@ -28,11 +28,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Pass
+from graphlink.ranks.clock_bounds import OPEN, solved
 from graphlink.records import first_few
 from graphlink.tables import codes
 

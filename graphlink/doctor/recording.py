@@ -1,0 +1,226 @@
+"""What the recordings of one rank lack: rows, ids, times, communication, the execution trace, tables of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.doctor.records import Finding, if_any
+from graphlink.linking.launch import (
+    BEFORE_WINDOW,
+    NO_CALL,
+    NO_CORRELATION,
+    STARTS_EARLY,
+    launches_without_ops,
+    rounding_ns,
+)
+from graphlink.linking.names import common_names
+from graphlink.linking.provenance import differences
+from graphlink.model import NOWHERE, Communication, HostTrace, Linked, Trace
+from graphlink.read.devices import UNPLACED
+from graphlink.read.nsys.file import open_export
+from graphlink.read.nsys.numbering import Numbering
+from graphlink.read.nsys.ranges import NVTX
+from graphlink.read.nsys.report import cut_window
+from graphlink.spans import union, within
+from graphlink.steps import PROFILER_STEP
+
+# Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
+BROKEN: Final = frozenset({
+    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread number",
+    "call without thread number", "device row without stream", "device row without device",
+    "cuda_sync of unknown kind", "cuda_event without stream", "end before start taken as no length",
+    "event record without stream, process or call", "synchronisation row of unknown kind",
+    "NVTX range without thread number",
+})  # fmt: skip
+_GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader of exports gives to a row of a whole graph
+OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
+
+
+def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
+    """Report which rows are missing, or not linked to others. ``nsys``: of an export, whose host ops are a matter of
+    its own.
+    """
+    trace = linked.trace
+    rows, calls, ops = len(trace.host.start_ns), len(trace.calls.start_ns), len(trace.device.start_ns)
+    if not rows and not ops:
+        yield Finding("empty-recording")
+        return
+    if not rows and not nsys:
+        yield Finding("no-host-rows", figures={"calls": calls, "ops": ops})
+    if not ops:
+        yield (
+            Finding("no-device-rows", figures={"calls": calls})
+            if calls
+            else Finding("host-only", figures={"rows": rows})
+        )
+    elif not calls:
+        yield Finding("no-calls", figures={"ops": ops})
+    else:
+        yield from _orphans(linked, ops)
+    lost = launches_without_ops(trace) if ops else {}
+    yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
+    numbered = trace.calls.correlation[trace.calls.correlation != 0]
+    yield from if_any("repeated-calls", {"calls": len(numbered) - len(np.unique(numbered))}, calls)
+    broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
+    count = sum(broken.values())
+    yield from if_any("broken-rows", {"rows": count}, count + rows + calls + ops, broken)
+    unplaced = {reason: count for reason, count in trace.left_out.items() if reason.endswith(UNPLACED)}
+    count = sum(unplaced.values())
+    yield from if_any("unknown-device-rows", {"rows": count}, count + ops, unplaced)
+
+
+def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:
+    for kind, reasons in (
+        ("launches-before-window", (BEFORE_WINDOW,)),
+        ("launches-missing", (NO_CALL, NO_CORRELATION)),
+        ("starts-before-launch", (STARTS_EARLY,)),
+    ):
+        parts = {reason: linked.orphans[reason] for reason in reasons if reason in linked.orphans}
+        yield from if_any(kind, {"orphans": sum(parts.values()), "ops": ops}, ops, parts if len(reasons) > 1 else {})
+
+
+def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
+    """Report what the times do not show, and how much of them the profiler took. ``trace``: as recorded, before its
+    calls were cut.
+    """
+    tables = (trace.host, trace.calls, trace.device)
+    rows = sum(len(t.start_ns) for t in tables)
+    if rounding_ns(trace) and rows:
+        zero = sum(int(np.count_nonzero(t.start_ns == t.end_ns)) for t in tables)
+        yield Finding("integer-us", zero / rows, {"zero": zero, "rows": rows})
+    cut = int(np.count_nonzero(trace.calls.end_ns != linked.trace.calls.end_ns))
+    yield from if_any("calls-overlap", {"calls": cut}, len(trace.calls.end_ns))
+    from_ns, until_ns = bounds(trace)
+    overhead = trace.overhead
+    inside = (overhead.end_ns > from_ns) & (overhead.start_ns < until_ns)
+    covered = within(union(overhead.start_ns, overhead.end_ns), from_ns, until_ns)
+    took_ns = int((covered.end_ns - covered.start_ns).sum())
+    if took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
+        yield from if_any(
+            "profiler-overhead", {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))}, until_ns - from_ns
+        )
+
+
+def bounds(trace: Trace) -> tuple[int, int]:
+    """Return the first start and the last end of all rows."""
+    there = [t for t in (trace.host, trace.calls, trace.device) if len(t.start_ns)]
+    return min((int(t.start_ns.min()) for t in there), default=0), max((int(t.end_ns.max()) for t in there), default=0)
+
+
+def links_lacking(linked: Linked) -> Iterator[Finding]:
+    """Report whether forward and backward ops are linked."""
+    trace, et = linked.trace, linked.et
+    host = trace.host
+    engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in trace.strings], np.bool_)[host.name]
+    numbered = bool((host.seq_id >= 0).any()) or (et is not None and bool((et.seq_id >= 0).any()))
+    if engine.any() and not numbered and not len(trace.flows.fwd_ns):
+        count = int(np.count_nonzero(engine))
+        yield Finding("no-backward-links", count / len(engine), {"rows": count})
+
+
+def details_lacking(linked: Linked) -> Iterator[Finding]:
+    """Report what the host rows of a Kineto trace do not record, or need not."""
+    trace, et = linked.trace, linked.et
+    host = trace.host
+    rows = len(host.start_ns)
+    if not rows:
+        return
+    with_shapes = np.count_nonzero(host.input_shapes) + (np.count_nonzero(et.input_shapes) if et is not None else 0)
+    if not with_shapes:
+        yield Finding("no-shapes", figures={"rows": rows})
+    if not any(map(PROFILER_STEP.fullmatch, trace.strings)):
+        yield Finding("no-steps", 0.0)
+
+
+def communication_lacking(comm: Communication) -> Iterator[Finding]:
+    """Report ops that stay computation, and groups whose members have to be guessed or cannot be."""
+    nodes = len(comm.ops.row)
+    yield from if_any("comm-unknown", {"unknown": sum(comm.unknown.values()), "comms": nodes}, nodes, comm.unknown)
+    doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
+    time_ns = sum(ns for _, ns in comm.doubtful.values())
+    yield from if_any("comm-doubtful", {"doubtful": sum(doubtful.values()), "time_ns": time_ns}, parts=doubtful)
+    if comm.unlisted:
+        calls = sum(comm.unlisted.values())
+        yield Finding(
+            "groups-unknown", calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted
+        )
+    yield from if_any(
+        "groups-assumed", {"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed)
+    )
+
+
+def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:
+    """Report what a rank lacks. ``distributed``: other ranks were recorded, or the header of the recording shows that
+    there were some.
+    """
+    if trace.rank is None and (distributed or len(comm.ops.row) or trace.process_groups):
+        yield Finding("no-rank")
+    odd = tuple(text for text in trace.warnings if text.startswith("distributedInfo: "))
+    if odd:
+        yield Finding("odd-header", 0.0, told=odd)
+
+
+def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
+    """Report a rank of which there is no execution trace, or none that fits."""
+    rows, unknown = len(linked.trace.host.start_ns), sum(comm.unknown.values())
+    yield Finding("no-et", figures={"rows": rows, "unknown": unknown, "comms": len(comm.ops.row)})
+    if rows and len(np.unique(linked.trace.host.rf_id)) < 2:
+        yield Finding("no-record-function-ids", 0.0)
+
+
+def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[Finding]:
+    """Report where a rank's execution trace has less, or other, than its device recording."""
+    match, rows, nodes = linked.match, len(linked.match.et), int(np.count_nonzero(et.rf_id > 0))
+    matched = int(np.count_nonzero(match.et != NOWHERE))
+    if match.method == "order":
+        yield Finding("matched-by-order", matched / max(rows, 1), {"matched": matched, "rows": rows})
+    differing = (*differences(linked.trace, et), *(f"process group {text}" for text in comm.differing))
+    if differing:
+        yield Finding("et-differs", told=differing)
+    names = common_names(linked.trace, et)
+    in_kineto, in_et = (
+        {names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[et.rf_id > 0])
+    )
+    if not in_et.isdisjoint(match.only_kineto):
+        yield Finding("et-partial", 1 - matched / max(rows, 1), {"covered": matched, "rows": rows})
+    beyond = sum(match.only_et.values())
+    if not in_kineto.isdisjoint(match.only_et):
+        yield Finding("et-beyond-window", beyond / max(nodes, 1), {"beyond": beyond, "nodes": nodes})
+    if match.misfits:
+        yield Finding(
+            "et-names-differ", (rows - matched) / max(rows, 1), {"unmatched": rows - matched}, told=match.misfits
+        )
+    broken = sum(et.left_out.values())
+    yield from if_any("et-broken-rows", {"rows": broken}, broken + nodes, et.left_out)
+
+
+def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: Numbering | None) -> Iterator[Finding]:
+    """Report what the export lacks for one (process, device) of it.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    trace = linked.trace
+    ops, orphans = len(trace.device.start_ns), sum(linked.orphans.values())
+    with open_export(path) as export:
+        if not len(trace.host.start_ns):
+            yield Finding("nsys-no-nvtx", figures={"calls": len(trace.calls.start_ns), "ops": ops})
+        cut = cut_window(export)
+        if cut:
+            yield Finding("nsys-cut", orphans / max(ops, 1), {"orphans": orphans, "ops": ops}, told=tuple(cut))
+        comms = len(comm.device_row)
+        if comms and not any(blobs for _, blobs in export.texts(NVTX, "binaryData", kind="blob")):
+            yield Finding("nsys-no-blobs", sum(comm.unknown.values()) / comms, {"comms": comms})
+        if not export.epoch_ns:
+            yield Finding("nsys-no-session-time", 0.0)
+    whole = np.array([s.startswith(_GRAPH_ROW) for s in trace.strings], np.bool_)
+    yield from if_any("nsys-graphs-whole", {"ops": int(np.count_nonzero(whole[trace.device.name]))}, ops)
+    if numbering is not None and numbering.world_size is None and (len(numbering.ranks) > 1 or comms):
+        yield Finding("nsys-rank-by-order", 0.0)
+    odd = tuple(text for text in trace.warnings if text not in cut)
+    if odd:
+        yield Finding("nsys-odd-rows", 0.0, told=odd)
