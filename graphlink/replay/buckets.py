@@ -217,7 +217,7 @@ class _Edit:
     def __init__(self, work: Workload, change: BucketChange) -> None:
         self.work, self.change, self.changed = work, change, 0
         self.cost = work.cost_ns.copy()
-        self.gone = np.zeros(len(work), np.bool_) if work.gone is None else work.gone.copy()
+        self.gone = work.gone.copy()
         self.source, self.lags = work.source.copy(), work.lags().copy()
         self.new = NewEdges()
         self.first, self.edges = successors(work.source, np.arange(len(work.source)), len(work))  # by source
@@ -227,7 +227,7 @@ class _Edit:
         work = replace(
             self.work.with_costs(self.cost),
             fixed_ns=np.where(self.gone, 0, self.work.fixed_ns),
-            gone=self.gone if self.gone.any() else None,
+            gone=self.gone,
             source=self.source,
             lag_ns=self.lags,
         )

@@ -64,7 +64,7 @@ class Draft:
             cost_ns=self.cost - wake - explained,
             micros_ns=work.micros_with(self.cost),
             fixed_ns=np.maximum(self.fixed - explained, 0),
-            gone=self.gone if self.gone.any() else None,
+            gone=self.gone,
         )
 
     def _moved_waits(self, lags: I64) -> Edges:

@@ -76,8 +76,7 @@ def matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bo
     pairs = _collectives(work, members, code, partner, notes)
     expected = np.array([len(members[group]) for group in pairs[:, 0].tolist()], np.int64)
     _messages(work, code, partner, notes)
-    if work.gone is not None:
-        _leave(work.gone, code, partner, expected)
+    _leave(work.gone, code, partner, expected)
     clock = run_clock(work.files)
     if together:
         clock = replace(clock, begin_ns=np.zeros(len(work.ranks), np.int64), measured_ns=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -13,14 +13,14 @@ from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON, late_ops
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.step_cut import Steps
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import first_few
 from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import spread
+from graphlink.tables import marked, spread
 
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -35,14 +35,6 @@ class NodeOperations:
     of_node: I64
     path: tuple[str, ...]
     line: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Paths:
-    """``of_node``: position of its path in ``texts``."""
-
-    of_node: I64
-    texts: list[str]
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,9 @@ class Selection:
         if wanted.steps is not None:
             out &= self._in_steps(wanted.steps)
         if wanted.path is not None:
-            out &= _found(wanted.path, self.paths) | self._of_operations("path", wanted.path)
+            of_node, texts = self.paths
+            hit = np.array([wanted.path.search(text) is not None for text in texts], np.bool_)
+            out &= hit[of_node] | self._of_operations("path", wanted.path)
         if wanted.line is not None:
             if not self.operations:
                 raise UsageError(
@@ -87,25 +81,19 @@ class Selection:
     def launched_by(self) -> I64:
         """Return the host node that launched each device node, of a delay that of the op that it delays, of a host node
         itself; ``NOWHERE`` for none."""
-        work = self.work
-        out = np.full(len(work), NOWHERE, np.int64)
+        work, callers = self.work, self.callers
         edge = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
-        out[work.target[edge]] = work.source[edge]
-        callers, host = self.callers, work.column("host") != 0
-        out[~host & (callers != NOWHERE)] = callers[~host & (callers != NOWHERE)]
-        for late, delay in zip(*self._delayed(), strict=True):
-            out[delay] = out[late]
-        return np.where(host, np.arange(len(work)), out)
+        launcher = spread(len(work), work.target[edge], work.source[edge].astype(np.int64))
+        out = np.where(callers == NOWHERE, launcher, callers)
+        op, delay = self._delayed
+        out[delay] = out[op]
+        return np.where(work.column("host") != 0, np.arange(len(work)), out)
 
     @cached_property
     def callers(self) -> I64:
         """Return the node that called each node, ``NOWHERE`` for none."""
-        work = self.work
-        parts = [np.zeros(0, np.int64)]
-        for file, (low, high) in zip(work.files, work.bounds, strict=True):
-            caller = file.caller[work.position[low:high]]
-            parts.append(np.where(caller == NOWHERE, NOWHERE, self._place(low, high)[caller]))
-        return np.concatenate(parts)
+        position = self.work.per_file(lambda file: file.caller)
+        return np.where(position == NOWHERE, NOWHERE, self._beside(np.arange(len(position)), position))
 
     @cached_property
     def waits(self) -> list[SyncWait]:
@@ -114,45 +102,45 @@ class Selection:
 
     def delays_of(self, nodes: Bool) -> Bool:
         """Return the delay nodes whose delayed op is one of ``nodes``."""
-        out = np.zeros(len(self.work), np.bool_)
-        late, delay = self._delayed()
-        out[delay] = nodes[late]
-        return out
+        op, delay = self._delayed
+        return marked(len(nodes), delay[nodes[op]])
 
+    @cached_property
     def _delayed(self) -> tuple[I64, I64]:
         """Return (op, delay node) of each delay node that delays an op."""
-        work, late, delay = self.work, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for file, (low, high) in zip(work.files, work.bounds, strict=True):
-            mine = low + np.flatnonzero(work.work[low:high] == Work.DELAY)
-            of = late_ops(file, work.position[mine])
-            late.append(self._place(low, high)[of[of != NOWHERE]])
-            delay.append(mine[of != NOWHERE])
-        return np.concatenate(late), np.concatenate(delay)
+        work = self.work
+        delay = np.flatnonzero(work.work == Work.DELAY)
+        ops = [np.zeros(0, np.int64)]
+        for member, file in enumerate(work.files):
+            ops.append(late_ops(file, work.position[delay[work.member[delay] == member]]))
+        position = np.concatenate(ops)
+        known = position != NOWHERE
+        return self._beside(delay[known], position[known]), delay[known]
 
-    def _place(self, low: int, high: int) -> I64:
-        """Return the node of each position in the file whose nodes are ``low`` to ``high``."""
-        return low + np.asarray(spread(high - low, self.work.position[low:high], np.arange(high - low)), np.int64)
+    def _beside(self, nodes: I64, position: I64 | I32) -> I64:
+        """Return of each of ``nodes`` the node at a position in its file."""
+        work = self.work
+        first = work.offset[work.member]
+        node_at = spread(len(work), first + work.position, np.arange(len(work)))
+        return np.asarray(node_at[first[nodes] + position])
 
     def _in_steps(self, steps: Steps) -> Bool:
         """Return the nodes that were called, or else began, from the first mark's start to the last one's end, on each
         rank that has them."""
-        work = self.work
+        work, launcher = self.work, self.launched_by
         start = work.column("start_ns")
-        at_ns = np.where(self.launched_by == NOWHERE, start, start[self.launched_by])
-        out, there = np.zeros(len(work), np.bool_), set[int]()
+        began_ns = np.where(launcher == NOWHERE, start, start[launcher])
+        out, known = np.zeros(len(work), np.bool_), set[int]()
         for (low, high), marks in zip(work.bounds, self.marks, strict=True):
-            there |= {number for number, _, _ in marks}
-            mine = [(a, b) for number, a, b in marks if steps.first <= number <= steps.last]
-            if mine:
-                out[low:high] = (at_ns[low:high] >= min(a for a, _ in mine)) & (
-                    at_ns[low:high] < max(b for _, b in mine)
-                )
-        missing = (
-            next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
-        )
+            known |= {number for number, _, _ in marks}
+            spans = [span for number, *span in marks if steps.first <= number <= steps.last]
+            if spans:
+                first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+                out[low:high] = (began_ns[low:high] >= first) & (began_ns[low:high] < last)
+        missing = next((number for number in range(steps.first, steps.last + 1) if number not in known), None)
         if missing is not None:
-            names = first_few(sorted(there), _SHOWN)
-            todo = f"choose among {names}" if there else "leave out step: the graph has no ProfilerStep"
+            names = first_few(sorted(known), _SHOWN)
+            todo = f"choose among {names}" if known else "leave out step: the graph has no ProfilerStep"
             raise UsageError(f"step: there is no step {missing} in the graph", todo=todo)
         return out
 
@@ -162,25 +150,29 @@ class Selection:
         return [list(_marks(file)) for file in self.work.files]
 
     @cached_property
-    def paths(self) -> Paths:
-        """Return the path of every node: the names of its callers, outermost first, without marks of steps; of a host
-        node with its own, of a device node in no op its own alone. Linear."""
+    def paths(self) -> tuple[I64, list[str]]:
+        """Return the path of every node, by its position among different texts, and those: the names of its callers,
+        outermost first, without marks of steps; of a host node with its own, of a device node in no op its own alone.
+        Linear."""
         work, callers = self.work, self.callers.tolist()
-        family, texts = work.names()
+        family, names = work.names()
         host, part = (work.column("host") != 0).tolist(), work.is_part.tolist()
         code: dict[tuple[int, int], int] = {(NOWHERE, NOWHERE): 0}
-        out = [NOWHERE] * len(work)
-        for node in range(len(out)):
-            chain, one = list[int](), node
-            while one != NOWHERE and out[one] == NOWHERE:
-                out[one] = 0  # until it is known: in the file of somebody else callers may go in a circle
-                chain.append(one)
-                one = callers[one]
-            for one in reversed(chain):
-                above = 0 if callers[one] == NOWHERE else out[callers[one]]
-                named = (host[one] or not above) and texts[family[one]] != PYTHON and not part[one]
-                out[one] = code.setdefault((above, int(family[one])), len(code)) if named else above
-        return Paths(np.array(out, np.int64), _texts([*code][1:], texts))
+        texts, out = [""], [NOWHERE] * len(work)
+        for start in range(len(out)):
+            chain, node = list[int](), start
+            while node != NOWHERE and out[node] == NOWHERE:
+                out[node] = 0  # until it is known: in the file of somebody else callers may go in a circle
+                chain.append(node)
+                node = callers[node]
+            for node in reversed(chain):
+                above = 0 if callers[node] == NOWHERE else out[callers[node]]
+                name = names[family[node]]
+                named = (host[node] or not above) and name != PYTHON and not part[node]
+                out[node] = code.setdefault((above, int(family[node])), len(code)) if named else above
+                if out[node] == len(texts):
+                    texts.append(f"{texts[above]}/{name}" if above else name)
+        return np.array(out, np.int64), texts
 
     def _of_operations(self, what: str, pattern: UserPattern) -> Bool:
         """Return the nodes of operations in whose path or lines ``pattern`` is found, of ranks whose operations are
@@ -195,18 +187,6 @@ class Selection:
                 ids = np.minimum(file.id[work.position[low:high]], np.uint64(len(known.of_node))).astype(np.int64)
                 out[low:high] = hit[of_id[ids]]
         return out
-
-
-def _found(pattern: UserPattern, paths: Paths) -> Bool:
-    return np.array([pattern.search(text) is not None for text in paths.texts], np.bool_)[paths.of_node]
-
-
-def _texts(pairs: Sequence[tuple[int, int]], names: Sequence[str]) -> list[str]:
-    """Return the text of every path; the first is that of none."""
-    out = [""]
-    for above, name in pairs:
-        out.append(f"{out[above]}/{names[name]}" if above else names[name])
-    return out
 
 
 def _marks(file: Graph) -> Iterator[tuple[int, int, int]]:

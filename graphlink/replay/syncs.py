@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,72 +40,63 @@ def sync_waits(work: Workload) -> list[SyncWait]:
     done was not cut and has the latter alone; so an edge to an operator may stand for several. ``end`` follows every
     leaf: it waits only where the graph names a call whose wait ended there. n log n in ``sync`` edges.
     """
-    target_of = work.target
-    edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
     cut = names_found(work, _CUT, families=False) | (work.work == Work.GAP)
     end = names_found(work, _END, families=False) & (work.work == Work.HOST)
-    thread = work.column("tid")
-    order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
-    waits: dict[tuple[int, str], list[int]] = {}  # by the node that follows and the call
+    edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
+    all_targets = work.target
+    source, target = work.source[edges], all_targets[edges]
+    thread = work.column("tid")[target]
+    waits: dict[tuple[int, str], list[int]] = defaultdict(list)  # by the node that follows and the call
     opened: tuple[int, str] | None = None
     before = (NOWHERE, NOWHERE)
-    for e in order:
-        target = int(target_of[e])
-        source_and_thread = int(work.source[e]), int(thread[target])
+    for i in np.lexsort((edges, target, thread, source)).tolist():
+        edge, node = int(edges[i]), int(target[i])
+        source_and_thread = int(source[i]), int(thread[i])
         if source_and_thread != before:
             before, opened = source_and_thread, None
-        calls = _calls(work, e, target)
-        if cut[target]:
-            owners = [opened := (target, calls)]
+        calls = _calls(work, edge, node)
+        if cut[node]:
+            owners = [opened := (node, calls)]
         else:
-            owners = [(target, call) for call in calls.split()]
-            owners += [opened] if opened else [] if owners or end[target] else [(target, "")]
+            owners = [(node, call) for call in calls.split()]
+            owners += [opened] if opened else [] if owners or end[node] else [(node, "")]
             opened = None
         for owner in owners:
-            waits.setdefault(owner, []).append(e)
-    return [_wait(work, target_of, *owner, sorted(es)) for owner, es in sorted(waits.items())]
+            waits[owner].append(edge)
+    return [_wait(work, all_targets, part, calls, sorted(own)) for (part, calls), own in sorted(waits.items())]
 
 
-def _calls(work: Workload, edge: int, target: int) -> str:
-    """Return the names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph
-    has none.
+def _calls(work: Workload, edge: int, node: int) -> str:
+    """Return the names of the calls that a ``sync`` edge into ``node`` stands for by itself, with spaces between; ""
+    where the graph has none.
     """
-    calls = work.file_of(target).file.sync_call.get(int(work.position[target]), ())
-    low, high = int(work.first[target]), int(work.first[target + 1])
+    calls = work.file_of(node).file.sync_call.get(int(work.position[node]), ())
+    low, high = int(work.first[node]), int(work.first[node + 1])
     return calls[edge - low] if len(calls) == high - low else " ".join(calls)
 
 
-def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
+def _wait(work: Workload, target: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
     names = {family_of(work.name(part))}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
-        inside = slice(int(work.first[part]), int(work.first[part + 1]))
-        names = {
-            work.name(i)
-            for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True)
-            if k == EdgeKind.HOST
-        }
-    return SyncWait(
-        tuple(edges),
-        tuple(sorted({int(work.source[e]) for e in edges})),
-        tuple(sorted({int(target_of[e]) for e in edges})),
-        frozenset(names | set(calls.split())),
-    )
+        into = slice(int(work.first[part]), int(work.first[part + 1]))
+        names = {work.name(node) for node in work.source[into][work.kind[into] == EdgeKind.HOST].tolist()}
+    sources, targets = (np.unique(ends[edges]).tolist() for ends in (work.source, target))
+    return SyncWait(tuple(edges), tuple(sources), tuple(targets), frozenset(names | set(calls.split())))
 
 
 def edges_of(work: Workload, waits: Sequence[SyncWait], which: Bool) -> Bool:
     """Return the edges that stand for the waits ``which`` and for no others: an edge that stands for several goes with
     the last of them.
     """
-    every = np.bincount([e for wait in waits for e in wait.edges], minlength=len(work.kind))
-    gone = np.bincount(
-        [e for wait, one in zip(waits, which.tolist(), strict=True) if one for e in wait.edges],
-        minlength=len(work.kind),
-    )
+    count = len(work.kind)
+    every = np.bincount([edge for wait in waits for edge in wait.edges], minlength=count)
+    chosen = [wait for wait, is_chosen in zip(waits, which.tolist(), strict=True) if is_chosen]
+    gone = np.bincount([edge for wait in chosen for edge in wait.edges], minlength=count)
     return np.asarray((gone > 0) & (gone == every))
 
 
 def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:
     """Return the ranks on which the node of this id waits or is waited for."""
     sync = work.kind == EdgeKind.SYNC
-    ends = np.unique(np.concatenate([work.source[sync], work.target[sync]]))
-    return tuple(sorted({work.rank(i) for i in ends.tolist() if work.id(i) == node_id}))
+    ends = np.unique(np.append(work.source[sync], work.target[sync])).tolist()
+    return tuple(sorted({work.rank(node) for node in ends if work.id(node) == node_id}))

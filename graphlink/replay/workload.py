@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.graph.families import families_of, family_of, most_late
@@ -21,7 +21,7 @@ from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
-from graphlink.tables import begins, spread
+from graphlink.tables import begins, counted_from, spread
 
 
 class Slot(IntEnum):
@@ -61,8 +61,8 @@ class Workload(Short):
     delay.
 
     ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin;
-    ``cost_ns`` is what it costs from there. ``gone``, None but in a what-if: nodes that were removed, which meet nobody
-    any more.
+    ``cost_ns`` is what it costs from there. ``gone``, none but in a what-if: nodes that were removed, which wait for
+    nobody any more.
     """
 
     ranks: tuple[int, ...]
@@ -78,8 +78,8 @@ class Workload(Short):
     fixed_ns: I64
     slot: U8  # Slot
     work: U8  # Work
+    gone: Bool
     lag_ns: I64 | None = None
-    gone: Bool | None = None
 
     def __len__(self) -> int:
         return len(self.member)
@@ -99,25 +99,25 @@ class Workload(Short):
         """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
+    def per_file(self, column_of: Callable[[Graph], NDArray[Any]]) -> NDArray[Any]:
+        """Return a column of all nodes: ``column_of`` gives that of a file, in its order."""
+        files = zip(self.files, self.bounds, strict=True)
+        parts = [column_of(file)[self.position[low:high]] for file, (low, high) in files]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
     def column(self, name: str) -> I64:
         """Return the integer column ``name`` of ``Graph``, one entry per node."""
-        parts = [f.integers(name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
-        return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
+        return self.per_file(lambda file: file.integers(name)).astype(np.int64)
 
     @property
     def is_part(self) -> Bool:
         """Return which nodes are parts of an op behind its first node."""
-        parts = [
-            _named(f, lambda name: name.endswith(PART))[self.position[a:b]]
-            for f, (a, b) in zip(self.files, self.bounds, strict=True)
-        ]
-        return np.concatenate([np.zeros(0, np.bool_), *parts])
+        return self.per_file(lambda file: _named(file, lambda name: name.endswith(PART)))
 
     def names(self) -> tuple[I64, list[str]]:
         """Return the family of every node as a position in a list of different names."""
         code: dict[str, int] = {}
-        names = [families_of(f, code)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
-        return np.concatenate([np.zeros(0, np.int64), *names]), [*code]
+        return self.per_file(lambda file: families_of(file, code)), [*code]
 
     def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
         """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does
@@ -125,10 +125,10 @@ class Workload(Short):
         """
         spent: Counter[tuple[str, ...]] = Counter()
         for member in np.unique(self.member[nodes]).tolist():
-            mine = (self.member[nodes] == member) & (self.work[nodes] == Work.DELAY)
-            for took, *late in most_late(self.files[member], self.position[nodes[mine]], ns[mine]):
-                spent[tuple(filter(None, late))] += took
-        return [*max(spent, key=lambda late: (spent[late], late), default=())]
+            delays = (self.member[nodes] == member) & (self.work[nodes] == Work.DELAY)
+            for took, *names in most_late(self.files[member], self.position[nodes[delays]], ns[delays]):
+                spent[tuple(filter(None, names))] += took
+        return [*max(spent, key=lambda names: (spent[names], names), default=())]
 
     def file_of(self, node: int) -> Graph:
         return self.files[int(self.member[node])]
@@ -170,9 +170,9 @@ def workload(files: Mapping[int, Graph]) -> Workload:
     """
     for file in files.values():
         _refuse_long(file)
-    offset = np.cumsum([0, *(len(file.name) for file in files.values())]).astype(np.int64)
     parts = [_columns(file) for file in files.values()]
-    edges = np.cumsum([0, *(len(part["source"]) for part in parts)]).astype(np.int64)
+    offset = np.append(0, np.cumsum([len(part["position"]) for part in parts])).astype(np.int64)
+    edges = np.append(0, np.cumsum([len(part["source"]) for part in parts])).astype(np.int64)
     for part, nodes_before, edges_before in zip(parts, offset.tolist(), edges.tolist(), strict=False):
         part["source"] += nodes_before
         part["first"] += edges_before
@@ -181,39 +181,37 @@ def workload(files: Mapping[int, Graph]) -> Workload:
     }
     joined["first"] = np.append(joined["first"], edges[-1])
     member = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(offset))
-    return Workload(ranks=tuple(files), files=tuple(files.values()), offset=offset, member=member, **joined)
+    gone = np.zeros(len(member), np.bool_)
+    return Workload(tuple(files), tuple(files.values()), offset, member, gone=gone, **joined)
 
 
 def _refuse_long(file: Graph) -> None:
     """Refuse times that, added up as a machine does, could pass ``MOST_NS``."""
-    costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, micros(file) * 1e3))
-    times = (
-        np.abs(column, dtype=np.float64).max(initial=0)
-        for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns)
-    )
-    if max(*costs, *times) < MOST_NS:
-        return
-    raise InputError(
-        "its times are too long: they add up to more than 2**60 ns, 36 years",
-        path=None if file.read is None else file.read.path,
-        todo="look for damaged durations in the graph",
-    )
+    costs = [np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, micros(file) * 1e3)]
+    columns = (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns)
+    times = [np.abs(column, dtype=np.float64).max(initial=0) for column in columns]
+    if max(costs + times) >= MOST_NS:
+        raise InputError(
+            "its times are too long: they add up to more than 2**60 ns, 36 years",
+            path=None if file.read is None else file.read.path,
+            todo="look for damaged durations in the graph",
+        )
 
 
 def names_found(work: Workload, pattern: UserPattern | re.Pattern[str], *, families: bool = True) -> Bool:
     """Return the nodes in whose name, or with ``families`` in that of its family, ``pattern`` is found; every name is
     looked at once.
     """
-    out = np.zeros(len(work), np.bool_)
-    for file, (low, high) in zip(work.files, work.bounds, strict=True):
-        if high > low:
-            found = _named(file, lambda name: pattern.search(name) is not None)
-            if families:
-                found |= file.host & _named(
-                    file, lambda name: (of := family_of(name)) != name and pattern.search(of) is not None
-                )
-            out[low:high] = found[work.position[low:high]]
-    return out
+
+    def by_family(name: str) -> bool:
+        family = family_of(name)
+        return family != name and pattern.search(family) is not None
+
+    def found(file: Graph) -> Bool:
+        by_name = _named(file, lambda name: pattern.search(name) is not None)
+        return by_name | (file.host & _named(file, by_family)) if families else by_name
+
+    return work.per_file(found).astype(np.bool_)
 
 
 def has_times(file: Graph) -> bool:
@@ -273,17 +271,16 @@ def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
 _COLUMNS: Final = ("position", "first", "source", "kind", "cost_ns", "micros_ns", "fixed_ns", "slot", "work")
 
 
-def _columns(file: Graph) -> dict[str, npt.NDArray[Any]]:
+def _columns(file: Graph) -> dict[str, NDArray[Any]]:
     """Return the columns of ``Workload`` of one file, edges without the end of the last node."""
     order = np.argsort(file.id, kind="stable")
     at = spread(len(order), order, np.arange(len(order)))
     deps = dependencies(file)
     counts = np.diff(deps.first)[order]
-    first = np.append(0, np.cumsum(counts))
-    edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
+    edge = counted_from(deps.first[:-1][order], counts)
     return {
         "position": order.astype(np.int32),
-        "first": first[:-1],
+        "first": np.cumsum(counts) - counts,
         "source": at[deps.source[edge]].astype(np.int32),
         "kind": deps.kind[edge],
         "cost_ns": file.cost_ns[order],

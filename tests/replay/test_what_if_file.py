@@ -115,8 +115,8 @@ def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     folder.mkdir()
     written(folder, nodes)
     work = workload(load_files(graph_files(folder)))
-    paths = Selection(work).paths
-    assert [paths.texts[k] for k in paths.of_node] == [
+    of_node, texts = Selection(work).paths
+    assert [texts[path] for path in of_node] == [
         "",
         "Attention",
         "Attention/aten::mm",
