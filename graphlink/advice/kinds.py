@@ -276,7 +276,7 @@ def _slower(run: Outputs, rank: int) -> list[tuple[Work, float]]:
 
 
 def _bubbles(run: Outputs) -> Iterator[Candidate]:
-    pipeline = run.summary.pipeline
+    pipeline = getattr(run.summary, "pipeline", None)
     if not pipeline:
         return
     lost_ns = sum(pipeline.causes_ns.values())
@@ -429,9 +429,10 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
     """Return how full the fullest GPU was: as nvidia-smi logged it, else as PyTorch's allocator did, which does not
     know of others.
     """
+    logs = getattr(run.summary, "logs", None)
     logged = [
         (round(one.memory_used_mib.max * MIB), round(one.memory_total_mib * MIB))
-        for log in (run.summary.logs.nvidia_smi if run.summary.logs else ())
+        for log in (logs.nvidia_smi if logs else ())
         for one in log.gpus
         if one.memory_used_mib is not None and one.memory_used_mib.max is not None and one.memory_total_mib
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -80,8 +80,13 @@ def _gpus(run: RunFacts) -> str:
     return ", ".join(run.gpus) or "a GPU that is not named"
 
 
+def pipeline_of(run: RunFacts) -> Any:
+    """Return the pipeline of a run; None where it is none, or nothing looks for one."""
+    return getattr(run.summary, "pipeline", None)
+
+
 def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
-    one, other = before.summary.pipeline, after.summary.pipeline
+    one, other = pipeline_of(before), pipeline_of(after)
     if not one or not other:
         if one or other:
             found = "went" if one else "came"
@@ -96,13 +101,13 @@ def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
 
 
 def _microbatches_explain(before: RunFacts, after: RunFacts) -> bool:
-    one, other = before.summary.pipeline, after.summary.pipeline
+    one, other = pipeline_of(before), pipeline_of(after)
     return bool(one and other and one.microbatches != other.microbatches)
 
 
 def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
     """Return both pipelines side by side; None where neither run has one."""
-    one, other = before.summary.pipeline, after.summary.pipeline
+    one, other = pipeline_of(before), pipeline_of(after)
     if not one and not other:
         return None
     rate = [

@@ -12,13 +12,12 @@ from graphlink import spans
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
-from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
-from graphlink.pipeline.exchanges import ordinals, witness
+from graphlink.pipeline.exchanges import ordinals
 from graphlink.pipeline.inferred_ranges import first_source, inferred_entries
 from graphlink.pipeline.layers import launched, layers_of, waitless
 from graphlink.pipeline.named_ranges import NameRule, named_entries
-from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun
+from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun, Witness
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock, Meetings, RankComms
 from graphlink.records import Short
@@ -45,7 +44,7 @@ def stage_run(
     comm: Communication,
     rank: int,
     user: Sequence[NameRule] = (),
-    nccl: SideFiles | None = None,
+    witness: Witness | None = None,
 ) -> Staged:
     """Find ranges by name, else from communication and autograd; their work, and what delayed it. O(n log n)."""
     has_device = bool(len(linked.trace.device.start_ns))
@@ -89,7 +88,7 @@ def stage_run(
         sees_causes=True,
         left_out=worked.left_out,
         warnings=warnings,
-        witness=None if nccl is None else witness(nccl),
+        witness=witness,
         layers=layers_of(linked, entries, works),
     )
     return Staged(run, worked.of_device, warnings)

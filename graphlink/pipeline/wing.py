@@ -43,8 +43,12 @@ class _Pipeline(Wing):
         from graphlink.pipeline.stagerun import stage_run
 
         log.info("looking for pipeline ranges")
-        rules, side_files = user_rules(rank.range_rules), rank.parts.get("nccl")
-        staged = stage_run(rank.graph, rank.linked, rank.comm, rank.rank, rules, side_files)
+        rules, side_files, seen = user_rules(rank.range_rules), rank.parts.get("nccl"), None
+        if side_files is not None:
+            from graphlink.pipeline.witness import witness
+
+            seen = witness(side_files)
+        staged = stage_run(rank.graph, rank.linked, rank.comm, rank.rank, rules, seen)
         return Made(staged, staged.warnings)
 
     def to_join(self, part: Any) -> Any:

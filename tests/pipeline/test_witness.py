@@ -15,9 +15,9 @@ from graphlink.nccl.read.records import State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.exchanges import witness
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Pass, Ranges, StageRun, Witness
 from graphlink.pipeline.stagerun import on_run_clock, stage_run
+from graphlink.pipeline.witness import witness
 from graphlink.ranks.records import AlignedClock
 from graphlink.run import job
 from tests.comm_ops import Op, comm_ops
@@ -190,7 +190,7 @@ def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_
     files = side_files([made], of, [(k, 0, n) for n, k in enumerate(receives)], split)
 
     def idle(nccl: SideFiles | None) -> dict[Cause, int]:
-        staged = stage_run(prepared.built.graph, prepared.linked, prepared.comm, 1, (), nccl)
+        staged = stage_run(prepared.built.graph, prepared.linked, prepared.comm, 1, (), nccl and witness(nccl))
         found = analyse([staged.run])
         assert found is not None
         out = dict.fromkeys((STALL, EXPOSED), 0)

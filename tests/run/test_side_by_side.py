@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.run import job
+from graphlink.run import job, read_rank
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 PAIR = job.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json")
@@ -19,7 +19,10 @@ def test_two_processes_write_what_one_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(job, "may_fork", lambda estimates, jobs: jobs is None)
     processes = []
     beside = job.beside
-    monkeypatch.setattr(job, "beside", lambda work, *, forked: processes.append(forked) or beside(work, forked=forked))
+    for module in (job, read_rank):
+        monkeypatch.setattr(
+            module, "beside", lambda work, *, forked: processes.append(forked) or beside(work, forked=forked)
+        )
     folders = {}
     for jobs in (1, None):
         folder = tmp_path / str(jobs)
