@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Column, Graph
     from graphlink.model import I32, Linked, ProcessGroup
+    from graphlink.page.found import Found, Reading
+    from graphlink.page.parts import Part, Section, Words
     from graphlink.perfetto.packets import Rows
     from graphlink.records import Table
     from graphlink.run.discover.pairing import Discovered
@@ -120,6 +122,13 @@ class Blocks(NamedTuple):
 
     ahead: Sequence[str | Table] = ()
     behind: Sequence[str | Table] = ()
+
+
+class Telling(NamedTuple):
+    """Ranks that are told in detail, and why each: before the others, and behind them."""
+
+    first: Mapping[int, str] = {}
+    last: Mapping[int, str] = {}
 
 
 class Columns(NamedTuple):
@@ -282,6 +291,35 @@ class Wing:
     def shown(self, folder: Path, name: str) -> Shown | None:
         """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
         return None
+
+    # the page of a run
+    def page_part(self, reading: Reading) -> Any:
+        """Read what the sections of this wing show."""
+        return None
+
+    def worth_telling(self, ranks: Sequence[Any]) -> Telling:
+        """Choose ranks of many that are told in detail, and say why."""
+        return Telling()
+
+    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
+        """Return what makes the sections of this wing, each with its place on the page."""
+        return {}
+
+    def lead(self, found: Found) -> Mapping[str, Words]:
+        """Return words for the sentences at the top of the page, by what they are about."""
+        return {}
+
+    def about(self, summary: Any) -> str:
+        """Return what a run without graphs was made of, in words."""
+        return ""
+
+    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
+        """Return what this wing adds to a section of another one, by its name."""
+        return ()
+
+    def meanings(self) -> Mapping[str, tuple[str, str]]:
+        """Return what figures of a page mean, by their keys: title and text."""
+        return {}
 
     # the command line
     def verbs(self) -> Sequence[Verb]:

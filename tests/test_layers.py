@@ -34,6 +34,7 @@ BASE = (
 CORE = ("read", "linking", "depend", "graph", "replay", "perfetto", "ranks", "report", "engine", "run", "cli")
 WINGS = (
     "doctor",
+    "page",
     "standstill",
     "nccl",
     "pipeline",
@@ -41,7 +42,6 @@ WINGS = (
     "operations",
     "logs",
     "advice",
-    "page",
     "diff",
     "scale",
     "astra",

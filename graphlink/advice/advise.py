@@ -25,6 +25,7 @@ from graphlink.replay.workload import workload
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from graphlink.page.found import Reading
     from graphlink.run.library import Run
 
 Groups = Mapping[int, Sequence[int]]
@@ -44,6 +45,16 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
     operations = {number: operations_file.load(run.folder / output_names.operations(number)) for number in files}
     outputs = Outputs(run.summary, tuple(files), workload(load(files)), operations)
     return advise(outputs, load_groups(run.folder), str(run.folder), whole=len(files) == len(run.ranks))
+
+
+def of_page(reading: Reading) -> AdviceReport | None:
+    """Return advice for the ranks of a run that are replayed for its page; None where none is."""
+    if reading.work is None:
+        return None
+    operations = {rank: reading.parts["operations"][rank] for rank in reading.graphs}
+    outputs = Outputs(reading.summary, tuple(reading.graphs), reading.work, operations)
+    whole = len(reading.graphs) == len(reading.summary.ranks)
+    return advise(outputs, reading.groups, str(reading.folder), whole=whole)
 
 
 def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceReport:

@@ -15,13 +15,11 @@ from msgspec import UNSET
 
 from graphlink.advice.records import Candidate, Kind
 from graphlink.graph.families import PYTHON
-from graphlink.graph_model import EdgeKind
-from graphlink.model import I64
 from graphlink.operations.records import Operations
 from graphlink.patterns import LOADER, UserPattern
 from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
-from graphlink.replay.syncs import SyncWait, sync_waits
+from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
@@ -31,7 +29,6 @@ MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
 _PART: Final = " (cont.)"
-_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 _MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
@@ -139,7 +136,7 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             waited[op] += int(blocked[wait.targets[0]])
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
-            calls[op] |= {name for name in wait.names if _CALL.fullmatch(name)}
+            calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
             causes[op][run.work.name(awaited(run.work, wait))] += 1
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
@@ -158,42 +155,6 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             arguments=("--remove-sync", op),
             supposed="if the host did not wait there",
         )
-
-
-def waiting_lines(operations: Mapping[int, Operations], op: str) -> Counter[str]:
-    """Return for how many ns each Python line waited in an op or call of this name; empty where no stack was
-    recorded.
-    """
-    waited = Counter[str]()
-    for file in operations.values():
-        for one in file.waits:
-            if one.stack and op in (one.call, *one.path[-1:]):
-                waited[one.stack[-1]] += one.ns
-    return waited
-
-
-def awaited(work: Workload, wait: SyncWait) -> int:
-    """Return the node that ended last of those that were waited for."""
-    ended = work.column("start_ns") + work.column("duration_ns")
-    return max(wait.sources, key=lambda one: int(ended[one]))
-
-
-def waiting_ops(wait: SyncWait) -> list[str]:
-    """Return the names of the op that waits; of the call, where that lies outside any op."""
-    return sorted(name for name in wait.names if not _CALL.fullmatch(name)) or sorted(wait.names)
-
-
-def blocked_ns(work: Workload) -> I64:
-    """Return for how long the thread of each host node did nothing before it, as recorded."""
-    edge = np.flatnonzero(work.kind == EdgeKind.HOST)
-    start, ended = (
-        work.column("start_ns"),
-        work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns"),
-    )
-    out = np.zeros(len(work), np.int64)
-    target = work.target[edge]
-    out[target] = np.maximum(start[target] - ended[work.source[edge]], 0)
-    return out
 
 
 def _exposed(run: Outputs) -> Iterator[Candidate]:

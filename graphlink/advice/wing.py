@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphlink.wings import Verb, Wing
+
+if TYPE_CHECKING:
+    from graphlink.page.found import Found, Reading
+    from graphlink.page.parts import Section, Words
 
 
 class _Advice(Wing):
@@ -32,6 +36,22 @@ class _Advice(Wing):
         from graphlink.advice.records import AdviceReport
 
         return {"advice.report": AdviceReport}
+
+    def page_part(self, reading: Reading) -> Any:
+        from graphlink.advice.advise import of_page
+
+        return of_page(reading) if reading.work is not None else None
+
+    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
+        from graphlink.advice.page import gains
+
+        return {20: gains}
+
+    def lead(self, found: Found) -> Mapping[str, Words]:
+        from graphlink.advice.page import gain_words
+
+        words = gain_words(found)
+        return {} if words is None else {"gain": words}
 
 
 WING = _Advice()

@@ -12,13 +12,16 @@ from graphlink.diff.records import Amount, DiffReport, RankChange, Split
 from graphlink.diff.split import BUSY, HOST, IDLE
 from graphlink.figures import column, columns
 from graphlink.page.parts import Bar, Bars, Cell, Part, Section, Segment, Sentence, Table
-from graphlink.page.sections.gpu_time import BUSY as BUSY_KEYS
 from graphlink.page.words import entries, table
 from graphlink.records import counted, signed, time
 
 MOST_RANKS: Final = 8  # as bars
 MOST_ROWS: Final = 300
-KEYS: Final = {**dict(zip(BUSY, BUSY_KEYS, strict=True)), **dict(zip(IDLE, CAUSES, strict=True)), HOST: "host"}
+KEYS: Final = {
+    **dict(zip(BUSY, ("compute", "exposed_communication", "exposed_copy"), strict=True)),
+    **dict(zip(IDLE, CAUSES, strict=True)),
+    HOST: "host",
+}
 
 
 def split(report: DiffReport) -> Section:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Final
 
 from msgspec import UNSET
 
 from graphlink.gpu.records import DeviceTime
 from graphlink.records import ms, percent, shortened
+from graphlink.wings import Telling
 
 _FEW: Final = 3  # causes on a line
 _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
@@ -78,3 +79,20 @@ def far_from_usual(ranks: Sequence[Any]) -> tuple[float, list[Any]]:
     far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
     return usual, [one for one in order if abs(idle[one.rank] - usual) > far > 0]
+
+
+def telling(ranks: Sequence[Any]) -> Telling:
+    """Choose the most idle rank, the median one and the one with most exposed communication, and those that are far
+    from the usual.
+    """
+    idle = {rank.rank: idle_percent(rank) for rank in ranks}
+    first = dict[int, str]()
+    if any(rank.gpu for rank in ranks):
+        first[max(ranks, key=lambda rank: (idle[rank.rank], -rank.rank)).rank] = "most idle"
+        usual = median_low(idle.values())
+        first.setdefault(next(rank for rank, share in idle.items() if share == usual), "median idle time")
+        exposed = {rank.rank: exposed_percent(rank) for rank in ranks}
+        most = max(exposed, key=lambda rank: (exposed[rank], -rank))
+        if exposed[most] > idle[most]:
+            first.setdefault(most, "most exposed communication")
+    return Telling(first, {rank.rank: "far from the usual idle time" for rank in far_from_usual(ranks)[1]})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Field, RankPart, RowTable, Verb, Wing
+from graphlink.wings import Field, RankPart, RowTable, Telling, Verb, Wing
 
 if TYPE_CHECKING:
+    from graphlink.page.found import Found, Reading
+    from graphlink.page.parts import Part, Section, Words
     from graphlink.run.records import RankWork
 
 log: Final = logging.getLogger("graphlink")
@@ -110,6 +112,36 @@ class _GpuTime(Wing):
         from graphlink.gpu.table import IdleReport
 
         return {"idle": IdleFile, "idle.report": IdleReport}
+
+    def page_part(self, reading: Reading) -> Any:
+        from graphlink.gpu.file import load
+
+        return {rank: reading.of_rank(rank, reading.folder / output_names.idle(rank), load) for rank in reading.told}
+
+    def worth_telling(self, ranks: Sequence[Any]) -> Telling:
+        from graphlink.gpu.summary import telling
+
+        return telling(ranks)
+
+    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
+        from graphlink.gpu.page import gpu_time
+
+        return {10: gpu_time}
+
+    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
+        from graphlink.gpu.page import hidden_communication
+
+        return hidden_communication(found) if section == "communication" else ()
+
+    def lead(self, found: Found) -> Mapping[str, Words]:
+        from graphlink.gpu.page import idle_words
+
+        return {"idle": idle_words(found)}
+
+    def meanings(self) -> Mapping[str, tuple[str, str]]:
+        from graphlink.causes import MEANING
+
+        return {cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in MEANING.items()}
 
 
 WING = _GpuTime()

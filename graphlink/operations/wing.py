@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from graphlink.wings import Grouped, RankPart, RowTable, Verb, Wing
 if TYPE_CHECKING:
     from graphlink.graph_model import Graph
     from graphlink.model import Linked
+    from graphlink.page.found import Found, Reading
+    from graphlink.page.parts import Section
     from graphlink.run.records import RankWork
 
 
@@ -67,6 +69,17 @@ class _Operations(Wing):
         from graphlink.operations.table import OperationsReport
 
         return {"ops": Operations, "ops.report": OperationsReport}
+
+    def page_part(self, reading: Reading) -> Any:
+        from graphlink.operations.file import load
+
+        ranks = sorted({*reading.told, *reading.graphs})
+        return {rank: reading.of_rank(rank, reading.folder / output_names.operations(rank), load) for rank in ranks}
+
+    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
+        from graphlink.operations.page import operations
+
+        return {40: operations}
 
 
 WING = _Operations()

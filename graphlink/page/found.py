@@ -7,38 +7,63 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from graphlink import output_names
-from graphlink.advice.advise import advise
-from graphlink.advice.kinds import Outputs
-from graphlink.advice.records import AdviceReport
 from graphlink.errors import InputError
-from graphlink.gpu import file as idle_file
-from graphlink.gpu.summary import exposed_percent, far_from_usual, idle_percent
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
-from graphlink.graph_model import Metadata
-from graphlink.operations import file as operations_file
-from graphlink.operations.records import Operations
-from graphlink.pipeline import file as bubbles_file
+from graphlink.graph_model import Graph, Metadata
+from graphlink.page.parts import Cell
 from graphlink.ranks.records import Line
+from graphlink.records import time
 from graphlink.replay.across import CriticalAcross, share_gains
 from graphlink.replay.across import load as load_across
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.workload import Workload, workload
 from graphlink.report.summary import MOST_BLOCKS, Rank, Summary
 from graphlink.report.timeline import NAME as TIMELINE
+from graphlink.wings import Parts, each
 
 MOST_NODES: Final = (
     300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
 )
 _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
 _ACROSS: Final = "critical_path.ranks.json"
-_File = TypeVar("_File", idle_file.IdleFile, Operations, path_file.PathFile)
+_File = TypeVar("_File")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What wings read their part of a page from. ``told``: the ranks that are told in detail; ``graphs``: those that
+    are replayed, together in ``work``; ``parts``: of the wings before.
+    """
+
+    folder: Path
+    summary: Summary
+    told: Mapping[int, str]
+    graphs: Mapping[int, Graph]
+    work: Workload | None
+    groups: Mapping[int, Sequence[int]]
+    parts: Parts
+
+    def of_rank(self, rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:
+        """Read a file of a rank.
+
+        Raises:
+            InputError: it cannot be read, or is of another rank.
+        """
+        file: Any = load_file(path)
+        if file.rank != rank:
+            raise InputError(
+                f"is of rank {file.rank}, not of the rank in its name",
+                path=path,
+                todo="run graphlink again with --force",
+            )
+        read: _File = file
+        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +71,18 @@ class Found:
     """The outputs of a run. ``told``: the ranks that are told in detail, and why each; ``at``: where each rank stands
     in the summary.
 
-    ``idle`` to ``metadata`` are of those ranks, ``operations`` of all whose graphs are in ``work``: those that
-    ``advice`` is for.
+    ``paths`` and ``metadata`` are of those ranks, ``work`` of those that are replayed, ``parts`` what wings read.
     """
 
     folder: str
     summary: Summary
     told: Mapping[int, str]
     at: Mapping[int, int]
-    idle: Mapping[int, idle_file.IdleFile]
     paths: Mapping[int, path_file.PathFile]
     metadata: Mapping[int, Metadata]
-    operations: Mapping[int, Operations]
     work: Workload | None
-    advice: AdviceReport | None
     across: CriticalAcross | None
-    bubbles: bubbles_file.Bubbles | None
+    parts: Parts
 
     @property
     def ranks(self) -> list[Rank]:
@@ -69,7 +90,7 @@ class Found:
 
     @property
     def has_gpus(self) -> bool:
-        return any(rank.gpu for rank in self.ranks)
+        return any(getattr(rank, "gpu", ()) for rank in self.ranks)
 
     def rank(self, number: int) -> Rank:
         return self.ranks[self.at[number]]
@@ -85,6 +106,10 @@ class Found:
         clock = Line(known.clock_offset_ns, known.clock_drift_ppb / 1e9, known.epoch_ns)
         return clock.at(known.epoch_ns + start_ns - lead_ns)
 
+    def place_cell(self, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:
+        """Return the cell of a time of a rank, with its place in the timeline where there is one."""
+        return Cell(time(start_ns), start_ns, place=self.place(rank, start_ns, lead_ns))
+
 
 def find(folder: Path, summary: Summary) -> Found:
     """Read the outputs of the run in ``folder``.
@@ -95,17 +120,13 @@ def find(folder: Path, summary: Summary) -> Found:
     ranks = summary.ranks
     told, at = told_ranks(ranks, summary), {rank.rank: k for k, rank in enumerate(ranks)}
     replayed = _replayed(ranks, told)
-    operations = {
-        one: _of_rank(one, folder / output_names.operations(one), operations_file.load)
-        for one in sorted({*told, *replayed})
-    }
-    work = advice = None
     groups = load_groups(folder)
     graphs = load({one: folder / output_names.graph(summary.options.name, one) for one in replayed})
-    if graphs:
-        work = workload(graphs)
-        outputs = Outputs(summary, tuple(graphs), work, {one: operations[one] for one in graphs})
-        advice = advise(outputs, groups, str(folder), whole=len(graphs) == len(ranks))
+    reading = Reading(folder, summary, told, graphs, workload(graphs) if graphs else None, groups, Parts())
+    for name, hooks in each():
+        part = hooks.page_part(reading)
+        if part is not None:
+            reading.parts[name] = part
     across = load_across(folder / _ACROSS) if (folder / _ACROSS).is_file() and len(ranks) > 1 else None
     if across is not None and not across.stuck and len(graphs) == len(ranks):
         across = replace(across, gain_ns=share_gains(graphs, groups))
@@ -114,24 +135,12 @@ def find(folder: Path, summary: Summary) -> Found:
         summary=summary,
         told=told,
         at=at,
-        idle={one: _of_rank(one, folder / output_names.idle(one), idle_file.load) for one in told},
-        paths={one: _of_rank(one, folder / output_names.critical_path(one), path_file.load) for one in told},
+        paths={one: reading.of_rank(one, folder / output_names.critical_path(one), path_file.load) for one in told},
         metadata={one: read_metadata(folder / output_names.graph(summary.options.name, one)) for one in told},
-        operations=operations,
-        work=work,
-        advice=advice,
+        work=reading.work,
         across=across,
-        bubbles=bubbles_file.load(folder / bubbles_file.NAME) if summary.pipeline else None,
+        parts=reading.parts,
     )
-
-
-def _of_rank(rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:
-    file = load_file(path)
-    if file.rank != rank:
-        raise InputError(
-            f"is of rank {file.rank}, not of the rank in its name", path=path, todo="run graphlink again with --force"
-        )
-    return file
 
 
 def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
@@ -140,26 +149,20 @@ def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
     """
     if len(ranks) <= MOST_BLOCKS:
         return {rank.rank: "" for rank in ranks}
-    idle = {rank.rank: idle_percent(rank) for rank in ranks}
-    told = dict[int, str]()
-    if any(rank.gpu for rank in ranks):
-        told[max(ranks, key=lambda one: (idle[one.rank], -one.rank)).rank] = "most idle"
-        usual = median_low(idle.values())
-        told.setdefault(next(rank for rank, share in idle.items() if share == usual), "median idle time")
-        exposed = {rank.rank: exposed_percent(rank) for rank in ranks}
-        most = max(exposed, key=lambda rank: (exposed[rank], -rank))
-        if exposed[most] > idle[most]:
-            told.setdefault(most, "most exposed communication")
-    else:
-        told[max(ranks, key=lambda one: (one.replay.measured_ns, -one.rank)).rank] = "longest recording"
+    first, last = dict[int, str](), dict[int, str]()
+    for _, hooks in each():
+        telling = hooks.worth_telling(ranks)
+        first |= telling.first
+        last |= telling.last
+    told = first or {max(ranks, key=lambda one: (one.replay.measured_ns, -one.rank)).rank: "longest recording"}
     if summary.run and summary.run.straggler:
         told.setdefault(summary.run.straggler.rank, "comes late to others")
     held = _path_rank(summary)
     if held is not None:
         told.setdefault(held, "most of the critical path over ranks")
-    for one in far_from_usual(ranks)[1]:
-        told.setdefault(one.rank, "far from the usual idle time")
-    return {rank: why for rank, why in list(told.items())[:_MOST_TOLD] if rank in idle}
+    told = told | {rank: why for rank, why in last.items() if rank not in told}
+    there = {rank.rank for rank in ranks}
+    return {rank: why for rank, why in list(told.items())[:_MOST_TOLD] if rank in there}
 
 
 def _path_rank(summary: Summary) -> int | None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from graphlink.page.communication import communication
 from graphlink.page.found import find
 from graphlink.page.parts import Page
-from graphlink.page.sections.communication import communication
-from graphlink.page.sections.gains import gains
-from graphlink.page.sections.gpu_time import gpu_time
-from graphlink.page.sections.operations import operations
-from graphlink.page.sections.path import critical_path
-from graphlink.page.sections.pipeline import pipeline
-from graphlink.page.sections.recording import recording
-from graphlink.page.sections.syncs import syncs
-from graphlink.page.sections.verdict import about, verdict
+from graphlink.page.path import critical_path
+from graphlink.page.recording import recording
+from graphlink.page.syncs import syncs
+from graphlink.page.verdict import about, verdict
 from graphlink.page.words import meanings
 from graphlink.report.summary import Summary
+from graphlink.wings import each
 
-_ORDER: Final = (gpu_time, gains, critical_path, operations, syncs, communication, pipeline, recording)
+_OF_CORE: Final = {30: critical_path, 50: syncs, 60: communication, 80: recording}
 _OF_A_GRAPH: Final = ("gpu", "gains", "path", "operations", "syncs", "communication")
 
 
@@ -30,7 +27,8 @@ def run_page(folder: Path, summary: Summary) -> Page:
         InputError: a file cannot be read, or is none of this version.
     """
     found = find(folder, summary)
-    sections = [section for make in _ORDER if (section := make(found)) is not None]
+    makers = dict(_OF_CORE) | {place: make for _, hooks in each() for place, make in hooks.sections().items()}
+    sections = [section for place in sorted(makers) if (section := makers[place](found)) is not None]
     if not found.ranks:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]
     lead = verdict(found)

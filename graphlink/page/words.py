@@ -8,7 +8,6 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from graphlink import figures
-from graphlink.causes import MEANING as CAUSE_MEANING
 from graphlink.figures import REWORDED, UNITS, WORDS
 from graphlink.page.parts import (
     Bar,
@@ -29,6 +28,7 @@ from graphlink.page.parts import (
     flat,
 )
 from graphlink.records import percent, time
+from graphlink.wings import each
 
 _FEW: Final = 6  # numbers that are shown
 _TITLES: Final = {"device": "GPU", "share": "kind"}  # which are others on a terminal
@@ -57,7 +57,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
     "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
     "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
-    **{cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in CAUSE_MEANING.items()},
+    **{key: meaning for _, hooks in each() for key, meaning in hooks.meanings().items()},
     "warmup": ("warmup", "Idle stage of a pipeline: before its first forward of the step."),
     "cooldown": ("cooldown", "Idle stage of a pipeline: after its last backward, until the step ends."),
     "launch_starved": (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
+from graphlink.records import counted
 from graphlink.wings import Blocks, Columns, Field, Made, RowTable, Verb, Wing
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Graph
+    from graphlink.page.found import Found, Reading
+    from graphlink.page.parts import Section, Words
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
 
@@ -207,6 +210,25 @@ class _Pipeline(Wing):
             yield Finding("no-pipeline-ranges", len(guessed) / ranks, figures, ranks=which)
         if part.warnings:
             yield Finding("pipeline-doubts", 0.0, told=part.warnings)
+
+    def page_part(self, reading: Reading) -> Any:
+        from graphlink.pipeline.file import NAME, load
+
+        return load(reading.folder / NAME) if reading.summary.pipeline else None
+
+    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
+        from graphlink.pipeline.page import pipeline
+
+        return {70: pipeline}
+
+    def lead(self, found: Found) -> Mapping[str, Words]:
+        from graphlink.pipeline.page import bubble_words
+
+        pipeline = found.summary.pipeline
+        return {} if pipeline is None else {"bubbles": bubble_words(pipeline)}
+
+    def about(self, summary: Any) -> str:
+        return f"{counted(summary.pipeline.stages, 'stage')} of a pipeline, from logs" if summary.pipeline else ""
 
 
 WING = _Pipeline()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
 
+RUNTIME_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 NUMBER: Final = re.compile(r"\d{1,20}")
 _END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
@@ -100,3 +101,39 @@ def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:
     sync = work.kind == EdgeKind.SYNC
     ends = np.unique(np.append(work.source[sync], work.target[sync])).tolist()
     return tuple(sorted({work.rank(node) for node in ends if work.id(node) == node_id}))
+
+
+def waiting_lines(operations: Mapping[int, Any], op: str) -> Counter[str]:
+    """Return for how many ns each Python line waited in an op or call of this name; empty where no stack was
+    recorded.
+    """
+    waited = Counter[str]()
+    for file in operations.values():
+        for one in file.waits:
+            if one.stack and op in (one.call, *one.path[-1:]):
+                waited[one.stack[-1]] += one.ns
+    return waited
+
+
+def awaited(work: Workload, wait: SyncWait) -> int:
+    """Return the node that ended last of those that were waited for."""
+    ended = work.column("start_ns") + work.column("duration_ns")
+    return max(wait.sources, key=lambda one: int(ended[one]))
+
+
+def waiting_ops(wait: SyncWait) -> list[str]:
+    """Return the names of the op that waits; of the call, where that lies outside any op."""
+    return sorted(name for name in wait.names if not RUNTIME_CALL.fullmatch(name)) or sorted(wait.names)
+
+
+def blocked_ns(work: Workload) -> I64:
+    """Return for how long the thread of each host node did nothing before it, as recorded."""
+    edge = np.flatnonzero(work.kind == EdgeKind.HOST)
+    start, ended = (
+        work.column("start_ns"),
+        work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns"),
+    )
+    out = np.zeros(len(work), np.int64)
+    target = work.target[edge]
+    out[target] = np.maximum(start[target] - ended[work.source[edge]], 0)
+    return out

@@ -12,6 +12,8 @@ from graphlink.wings import Field, RankPart, Wing
 if TYPE_CHECKING:
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
+    from graphlink.page.found import Found
+    from graphlink.page.parts import Part, Words
     from graphlink.run.records import GraphedRank, RankWork
 
 
@@ -49,6 +51,18 @@ class _Standstill(Wing):
         from graphlink.standstill.lacking import standing_lacking
 
         return standing_lacking(built, rank.linked, rank.comm)
+
+    def lead(self, found: Found) -> Mapping[str, Words]:
+        from graphlink.standstill.page import trust
+
+        return {"trust": trust(found)} if found.ranks else {}
+
+    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
+        if section != "recording":
+            return ()
+        from graphlink.standstill.page import largest, standstill
+
+        return [standstill(found), *largest(found)]
 
 
 WING = _Standstill()

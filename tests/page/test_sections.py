@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from graphlink.operations.page import MOST_ROWS
 from graphlink.operations.records import Operations
 from graphlink.page.charts import svg
 from graphlink.page.parts import Bar, Bars, Heat, Page, Part, Segment, Sentence, Table, flat
 from graphlink.page.render import html
 from graphlink.page.run_page import run_page
-from graphlink.page.sections.operations import MOST_ROWS
 from graphlink.report import summary
 from tests.page.conftest import RUNS, Shown
 from tests.page.read_page import read

@@ -19,7 +19,7 @@ LEAST_PCT: Final = 0.05  # as the text
 
 def gains(found: Found) -> Section:
     """Return the section: advice as ``graphlink advice`` prints it."""
-    title, report = "Where most can be gained", found.advice
+    title, report = "Where most can be gained", found.parts.get("advice")
     if report is None:
         return Section(
             "gains", title, [Sentence(["Without a graph nothing can be replayed, so no gain is known."], note=True)]
@@ -84,3 +84,25 @@ def _proposal(k: int, one: Advice) -> Proposal:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
         heading = [Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain"), " (", gain, f") earlier: {one.what}"]
     return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)
+
+
+def gain_words(found: Found) -> Words | None:
+    """Tell what would gain most; None where nothing does."""
+    report = found.parts.get("advice")
+    best = next((one for one in report.advice if one.gain_ns), None) if report else None
+    if report is None or best is None or best.gain_ns is None or best.gain_pct is None:
+        return None
+    some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
+    k = report.advice.index(best)
+    gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
+    share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
+    doubt = (
+        " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
+    )
+    return [
+        f"Where most can be gained{some}: {best.what}. The run would end ",
+        share,
+        " (",
+        gain,
+        f") earlier {best.supposed}.{doubt}",
+    ]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphlink.advice.kinds import awaited, blocked_ns, waiting_lines, waiting_ops
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Row, Section, Sentence, Table
-from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import count_cell, time_cell
 from graphlink.records import counted, shortened, time
-from graphlink.replay.syncs import sync_waits
+from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.workload import Workload
 
 MOST_ROWS: Final = 100
@@ -114,7 +112,7 @@ def _row(found: Found, op: str, call: str, source: str, one: _Waits) -> Row:
         count_cell(one.count),
         time_cell(one.ns),
     ]
-    cells += [time_cell(one.gain_ns), time_cell(one.longest_ns), place_cell(found, rank, at)]
+    cells += [time_cell(one.gain_ns), time_cell(one.longest_ns), found.place_cell(rank, at)]
     cells += [count_cell(len(one.ranks))] if found.work is not None and len(found.work.ranks) > 1 else []
     if _with_lines(found):
         cells.append(_line(found, op))
@@ -122,12 +120,12 @@ def _row(found: Found, op: str, call: str, source: str, one: _Waits) -> Row:
 
 
 def _with_lines(found: Found) -> bool:
-    return any(one.stack for file in found.operations.values() for one in file.waits)
+    return any(one.stack for file in found.parts.get("operations", {}).values() for one in file.waits)
 
 
 def _line(found: Found, op: str) -> Cell:
     """Return the Python lines that waited longest in ops of this name."""
-    lines = waiting_lines(found.operations, op)
+    lines = waiting_lines(found.parts.get("operations", {}), op)
     first = [line for line, _ in lines.most_common(_LINES)]
     more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
     return Cell(", ".join(map(shortened, first)) + more, whole=", ".join(lines))

@@ -7,18 +7,15 @@ from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.figures import column, columns, declared
-from graphlink.logs.table import logs_table
+from graphlink.figures import column, columns
 from graphlink.model import DeviceMemory
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
-from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import count_cell, entries, table, time_cell
 from graphlink.records import Table as TextTable
 from graphlink.records import counted, first_few, shortened
-from graphlink.report.summary import Rank, alike, lost, machine_line
-from graphlink.standstill.standstill import Piece, Stood
-from graphlink.standstill.summary import all_stood, explained
+from graphlink.report.summary import alike, lost, machine_line
+from graphlink.wings import each
 
 MOST_ROWS: Final = 100
 
@@ -27,9 +24,11 @@ def recording(found: Found) -> Section:
     """Return the section."""
     parts: list[Part] = []
     if found.ranks:
-        parts += [_system(found), *_memory(found), _standstill(found), *_largest(found)]
+        parts += [_system(found), *_memory(found)]
+        parts += [part for _, hooks in each() for part in hooks.parts_of("recording", found)]
     parts += _warnings(found)
-    parts += _of_text(logs_table(found.summary.logs), "logs") if found.summary.logs is not UNSET else []
+    for wing, hooks in each():
+        parts += _of_text(hooks.blocks(found.summary).ahead, wing)
     lacks = Proposal(
         ["What the recording lacks, what that costs, and the line that records it"],
         [],
@@ -80,66 +79,6 @@ def _memory(found: Found) -> list[Part]:
     names = ("device", "allocated_bytes", "reserved_bytes", "total_bytes", "reserved")
     shown = columns(DeviceMemory, [memory for *_, memory in some], ranks, *names)
     return [table("memory", "Memory at its fullest", shown, "summary.json#/ranks", rows=some)] if some else []
-
-
-def _standstill(found: Found) -> Table:
-    """Return how much of what stood still the graph explains, the least explained rank first."""
-
-    def row(rank: Rank) -> Row:
-        stood = rank.standstill
-        cells = [Cell(str(rank.rank), rank.rank), Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct)]
-        for one in (stood.calls, stood.threads, stood.streams):
-            cells += [time_cell(one.ns), _explained(one)]
-        return Row([*cells, _explained(all_stood(stood)), time_cell(stood.path.pinned_ns)], f"/{found.at[rank.rank]}")
-
-    rows = sorted(map(row, found.ranks), key=lambda row: row.cells[-2].value or 0)[:MOST_ROWS]
-    columns = [
-        *(Column("rank", "number", field="rank"), Column("replay error", "number", "replay", "replay/error_pct")),
-        *(Column("in calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
-        *(
-            Column("threads stood", "number", "explained", "standstill/threads/ns"),
-            Column("explained", "number", "explained"),
-        ),
-        *(
-            Column("streams stood", "number", "explained", "standstill/streams/ns"),
-            Column("explained", "number", "explained"),
-        ),
-        *(
-            Column("all explained", "number", "explained"),
-            Column("fixed on the path", "number", "fixed", "standstill/path/pinned_ns"),
-        ),
-    ]
-    return Table(
-        "standstill",
-        "How far to trust the graphs: what stood still, and what of it is explained",
-        columns,
-        rows,
-        "summary.json#/ranks",
-    )
-
-
-def _explained(stood: Stood) -> Cell:
-    share = explained(stood)
-    return Cell(f"{share} %" if stood.ns else "", float(share) / 100)
-
-
-def _largest(found: Found) -> list[Part]:
-    pieces = [(rank, k, one) for rank in found.told for k, one in enumerate(found.rank(rank).standstill.largest)]
-    pieces.sort(key=lambda piece: -piece[2].ns)
-    if not pieces:
-        return []
-    some = pieces[:MOST_ROWS]
-    shown = columns(
-        Piece,
-        [piece for *_, piece in some],
-        "ns",
-        column("rank", "number", [rank for rank, *_ in some]),
-        declared(Piece, "start_ns")._replace(values=[place_cell(found, rank, one.start_ns) for rank, _, one in some]),
-        column("what stood still", "text", [Cell(shortened(one.what, 90), whole=one.what) for *_, one in some]),
-        "record",
-    )
-    rows = [(f"/{found.at[rank]}/standstill/largest/{k}",) for rank, k, _ in some]
-    return [table("unexplained", "Longest standstill that nothing explains", shown, "summary.json#/ranks", rows=rows)]
 
 
 def _warnings(found: Found) -> list[Part]:

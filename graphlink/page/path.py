@@ -16,7 +16,6 @@ from graphlink.graph.path_file import PathFile
 from graphlink.model import I64
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Segment, Sentence, Strip, StripCell, Table
-from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import share_cell, table, time_cell
 from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened, time
 from graphlink.replay.across import AcrossFamily, CriticalAcross
@@ -282,7 +281,7 @@ def _name(text: str) -> Cell:
 def _stretches(found: Found, rank: int, file: PathFile) -> Table:
     longest = stretches(file, 20)
     of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
-    places = [place_cell(found, rank, one.start_ns) for one in longest]
+    places = [found.place_cell(rank, one.start_ns) for one in longest]
     recorded = column("recorded at", "place", places)
     shown = columns(Stretch, longest, "ns", of_path, "share", "from_ns", recorded, "count", "most", "most_ns")
     return table(f"path-{rank}-stretches", f"Longest stretches of one kind on rank {rank}", shown)

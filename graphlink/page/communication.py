@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphlink.figures import column, columns
-from graphlink.gpu.records import GroupTime
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Cell, Column, Heat, Part, Row, Section, Segment, Sentence, Table
 from graphlink.page.words import entries, share_figure, table, time_cell, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, matched_lines
 from graphlink.records import counted, shortened, time
+from graphlink.wings import each
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 200
@@ -20,7 +20,7 @@ MOST_ROWS: Final = 200
 def communication(found: Found) -> Section:
     """Return the section; of a rank alone only how much of its communication is hidden."""
     title, run = "Communication", found.summary.run
-    hidden = _hidden(found)
+    hidden = [part for _, hooks in each() for part in hooks.parts_of("communication", found)]
     if run is None:
         return Section("communication", title, [*_alone(found), *hidden])
     parts: list[Part] = []
@@ -39,7 +39,7 @@ def communication(found: Found) -> Section:
 
 
 def _alone(found: Found) -> list[Part]:
-    devices = [one for rank in found.ranks for one in rank.gpu]
+    devices = [one for rank in found.ranks for one in getattr(rank, "gpu", ())]
     comm = sum(one.comm_ns for one in devices)
     parts: list[Part] = []
     if comm:
@@ -109,10 +109,11 @@ def _groups(groups: Sequence[Group]) -> Table:
         "set_apart",
     )
     caption = "Groups of ranks and their operations, most time first"
-    return table("groups", caption, shown, "summary.json#/run/groups", _more(len(every)), some)
+    return table("groups", caption, shown, "summary.json#/run/groups", more_groups(len(every)), some)
 
 
-def _more(count: int) -> str:
+def more_groups(count: int) -> str:
+    """Return how many groups are left out of a table."""
     return f"{counted(count - MOST_ROWS, 'more row')} in summary.json." if count > MOST_ROWS else ""
 
 
@@ -126,19 +127,6 @@ def _ranks(run: Run) -> Table:
     shown = columns(RankWait, [wait for _, wait in order], "rank", "wait_ns", "transfer_ns", "last")
     caption = "Ranks in communication, those that came last most often first"
     return table("waits", caption, shown, "summary.json#/run/waits", rows=order)
-
-
-def _hidden(found: Found) -> list[Part]:
-    """Return the communication of each GPU by group, with how much of it is hidden, the most exposed first."""
-    every = entries(found.ranks, "gpu", "by_group")
-    every.sort(key=lambda entry: -entry[-1].exposed_ns)
-    some = every[:MOST_ROWS]
-    ranks = column("rank", "number", [rank.rank for _, rank, *_ in some])
-    gpus = column("GPU", "number", [gpu.device for *_, gpu, _ in some])
-    names = ("name", "ranks", "comm_ns", "exposed_ns", "hidden")
-    shown = columns(GroupTime, [group for *_, group in some], ranks, gpus, *names)
-    caption = "Communication of each GPU by group, the most exposed first"
-    return [table("hidden", caption, shown, "summary.json#/ranks", _more(len(every)), some)] if some else []
 
 
 def _apart(run: Run) -> Table:

@@ -10,8 +10,9 @@ from msgspec import UNSET, structs
 from graphlink.figures import column, columns, declared
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
-from graphlink.page.parts import Bar, Bars, Cell, Part, Picture, Section, Segment, Sentence, Table
-from graphlink.page.words import entries, table
+from graphlink.page.parts import Bar, Bars, Cell, Part, Picture, Section, Segment, Sentence, Table, Words
+from graphlink.page.words import entries, share_figure, table, time_figure
+from graphlink.page.words import name as named
 from graphlink.pipeline import summary, svg
 from graphlink.pipeline.file import CAUSES, FORMULAS, Bubbles, IdleEntry, StageEntry
 from graphlink.pipeline.records import PartsNs
@@ -24,7 +25,7 @@ MOST_PICTURE: Final = 1_500_000  # bytes
 
 def pipeline(found: Found) -> Section | None:
     """Return the section; None where no pipeline was found."""
-    file = found.bubbles
+    file = found.parts.get("pipeline")
     if file is None:
         return None
     parts: list[Part] = [Sentence([f"{summary.shape(file.pipeline)}."])]
@@ -138,3 +139,12 @@ def _longest(file: Bubbles) -> list[Part]:
     left = len(inside) - len(order)
     more = f"{counted(left, 'shorter bubble')} in bubbles.json." if left else ""
     return [table("bubbles", "Longest bubbles", shown, "bubbles.json#/idle", more, order)]
+
+
+def bubble_words(pipeline: summary.Pipeline) -> Words:
+    """Tell how long stages stood idle, and mostly why."""
+    lost = sum(pipeline.causes_ns.values())
+    most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="unknown")
+    share = share_figure(pipeline.causes_ns.get(most, 0), lost, "bubble")
+    stages = f", summed over {counted(pipeline.stages, 'stage')}, mostly "
+    return ["The pipeline stood idle for ", time_figure(lost, "bubble"), stages, named(most), " (", share, ")."]

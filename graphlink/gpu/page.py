@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.causes import CAUSES
+from graphlink.causes import CAUSES, MEANING
 from graphlink.figures import column, columns, declared
 from graphlink.gpu.file import IdleEntry
 from graphlink.gpu.phases import Phase
-from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
+from graphlink.gpu.summary import exposed_percent, idle_percent
 from graphlink.gpu.table import CauseTime, RankIdle, late_lines, rank_idle, wait_lines
+from graphlink.page.communication import MOST_ROWS as MOST_GROUPS
+from graphlink.page.communication import more_groups
 from graphlink.page.found import Found
 from graphlink.page.look import LOOKS
 from graphlink.page.parts import (
     Bar,
     Bars,
     Cell,
+    Figure,
     Folded,
     Heat,
     Part,
@@ -28,12 +33,13 @@ from graphlink.page.parts import (
     Table,
     Words,
 )
-from graphlink.page.words import entries, share_of_one, table
+from graphlink.page.words import entries, name, share_figure, share_of_one, table, time_figure
 from graphlink.records import counted, shortened, time
-from graphlink.report.summary import Rank
+from graphlink.report.summary import MOST_BLOCKS, Rank
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 100  # of a table of a rank
+_MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
 BUSY: Final = {"compute": "compute_ns", "exposed_communication": "exposed_comm_ns", "exposed_copy": "exposed_copy_ns"}
 
 
@@ -153,7 +159,7 @@ def _devices(found: Found) -> Table:
 
 def _told(found: Found, number: int) -> list[Part]:
     """Return causes, steps and the longest intervals of a rank."""
-    told = rank_idle(found.idle[number], MOST_ROWS, found.summary.run)
+    told = rank_idle(found.parts["gpu"][number], MOST_ROWS, found.summary.run)
     if not told.gpu:
         return []
     why = f" ({found.told[number]})" if found.told[number] else ""
@@ -232,7 +238,7 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     some = steps[:MOST_ROWS]
     gpus = [gpu for *_, gpu in some]
     names = [step.name for _, step, *_ in some]
-    starts = [place_cell(found, rank.rank, step.start_ns) for _, step, *_ in some]
+    starts = [found.place_cell(rank.rank, step.start_ns) for _, step, *_ in some]
     shown = columns(
         DeviceTime,
         gpus,
@@ -255,10 +261,10 @@ def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
 
 
 def _longest(found: Found, told: RankIdle) -> Table:
-    file, rank = found.idle[told.rank], told.rank
+    file, rank = found.parts["gpu"][told.rank], told.rank
     lead = {one.device: sum(one.offset_ns) // 2 for one in found.rank(rank).clock.devices}
     where = {id(entry): k for k, entry in enumerate(file.idle)}
-    starts = [place_cell(found, rank, entry.start_ns, lead.get(entry.device, 0)) for entry in told.longest]
+    starts = [found.place_cell(rank, entry.start_ns, lead.get(entry.device, 0)) for entry in told.longest]
     start = declared(IdleEntry, "start_ns")._replace(values=starts)
     shown = columns(IdleEntry, told.longest, "duration_ns", start, "cause", "evidence", "device", "op")
     left = len(file.idle) - len(told.longest)
@@ -268,6 +274,66 @@ def _longest(found: Found, told: RankIdle) -> Table:
     return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, rows)
 
 
-def place_cell(found: Found, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:
-    """Return the cell of a time of a rank, with its place in the timeline where there is one."""
-    return Cell(time(start_ns), start_ns, place=found.place(rank, start_ns, lead_ns))
+def idle_words(found: Found) -> Words:
+    """Tell how much of its time the most idle GPU is idle, and why; nothing without GPUs."""
+    ranks = [rank for rank in found.ranks if rank.gpu]
+    if not ranks:
+        return []
+    worst = max(ranks, key=lambda one: (idle_percent(one), -one.rank))
+    told = _one(worst, several=len(ranks) > 1)
+    others: Words = []
+    if len(ranks) > MOST_BLOCKS:
+        usual = median(idle_percent(rank) for rank in ranks)
+        others = [f" The median of the {len(ranks)} ranks is ", Figure(f"{usual:.1f} %", usual / 100, "idle"), " idle."]
+    busy = max(ranks, key=lambda one: (exposed_percent(one), -one.rank))
+    exposed, whole = sum(one.exposed_comm_ns for one in busy.gpu), _whole(busy)
+    if exposed > sum(one.idle_ns for one in busy.gpu):
+        share = share_figure(exposed, whole, "exposed_communication")
+        others += [f" Rank {busy.rank} spends ", share, " of its GPU time in communication that nothing hides."]
+    return [" ", *told, *others]
+
+
+def _whole(rank: Rank) -> int:
+    return sum(one.whole_ns for one in rank.gpu) or 1
+
+
+def _one(rank: Rank, *, several: bool) -> Words:
+    """Tell how much of their time the GPUs of a rank, of ``several`` or alone, are idle, and mostly why."""
+    idle, whole = sum(one.idle_ns for one in rank.gpu), _whole(rank)
+    causes: dict[str, int] = {}
+    for one in rank.gpu:
+        for cause, ns in one.idle_by_cause_ns.items():
+            causes[cause] = causes.get(cause, 0) + ns
+    single = len(rank.gpu) == 1
+    gpus = "GPU" if single else "GPUs" if several else f"{len(rank.gpu)} GPUs"
+    of = f" of rank {rank.rank}" if several else ""
+    words: Words = [
+        f"The {gpus}{of} {'is' if single else 'are'} idle for ",
+        share_figure(idle, whole, "idle"),
+        " of ",
+        time_figure(whole, "gpu_time"),
+    ]
+    if not idle:
+        return [*words, "."]
+    most = max(causes, key=causes.__getitem__)
+    return [
+        *words,
+        ", mostly ",
+        name(most),
+        " (",
+        share_figure(causes[most], idle, most),
+        f" of it: {_MEANING.get(most, most)}).",
+    ]
+
+
+def hidden_communication(found: Found) -> list[Part]:
+    """Return the communication of each GPU by group, with how much of it is hidden, the most exposed first."""
+    every = entries(found.ranks, "gpu", "by_group")
+    every.sort(key=lambda entry: -entry[-1].exposed_ns)
+    some = every[:MOST_GROUPS]
+    ranks = column("rank", "number", [rank.rank for _, rank, *_ in some])
+    gpus = column("GPU", "number", [gpu.device for *_, gpu, _ in some])
+    names = ("name", "ranks", "comm_ns", "exposed_ns", "hidden")
+    shown = columns(GroupTime, [group for *_, group in some], ranks, gpus, *names)
+    caption = "Communication of each GPU by group, the most exposed first"
+    return [table("hidden", caption, shown, "summary.json#/ranks", more_groups(len(every)), some)] if some else []

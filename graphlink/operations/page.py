@@ -14,7 +14,6 @@ from graphlink.operations.records import Kernel, Operation, Operations
 from graphlink.operations.table import core_lines, gain_note
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Folded, Part, Section, Sentence
-from graphlink.page.sections.gpu_time import place_cell
 from graphlink.page.words import table
 from graphlink.records import counted, time
 
@@ -29,7 +28,7 @@ def operations(found: Found) -> Section:
         return Section("operations", title, [Sentence(["The recording names no operations."], note=True)])
     parts: list[Part] = []
     for k, (rank, why) in enumerate(found.told.items()):
-        of = _rank(found, found.operations[rank], MOST_ROWS // max(len(found.told) - 1, 1))
+        of = _rank(found, found.parts["operations"][rank], MOST_ROWS // max(len(found.told) - 1, 1))
         reason = f" ({why})" if why else ""
         parts += of if len(found.ranks) == 1 else [Folded(f"Rank {rank}{reason}", of, open=k == 0)]
     return Section("operations", title, parts)
@@ -74,7 +73,7 @@ def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -
         if kernel is not None and op is not None:
             nodes = order[first[kernel] : min(first[kernel + 1], first[kernel] + _LOOKED_AT)].tolist()
             at = next((int(graph.start_ns[node]) for node in nodes if _inside(graph, node, op)), None)
-        cells.append(Cell("") if at is None else place_cell(found, rank, at))
+        cells.append(Cell("") if at is None else found.place_cell(rank, at))
     return cells
 
 
