@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.cli.rank_files import run_folder
 from graphlink.errors import InputError, UsageError
 from graphlink.figures import Column, column, columns, table
+from graphlink.graph import path_file as path
+from graphlink.graph.families import PYTHON, family_of
+from graphlink.graph.gains import FamilyGain, OpGain
+from graphlink.graph.path_file import PathFile
+from graphlink.graph.syncpoints import SyncPointGain
+from graphlink.output_names import SUMMARY
+from graphlink.read.document import refuse_made
 from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
-
-if TYPE_CHECKING:
-    from graphlink.graph.gains import OpGain
-    from graphlink.graph.path_file import PathFile
-    from graphlink.graph.syncpoints import SyncPointGain
-    from graphlink.replay.across import CriticalAcross
+from graphlink.replay.across import AcrossFamily, CriticalAcross, across, share_gains
+from graphlink.replay.folder import graph_files, load, load_groups
+from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
+from graphlink.replay.whatif import told_ranks
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -61,9 +66,6 @@ def critical(arguments: argparse.Namespace) -> int:
             raise UsageError("--across is over all ranks: leave --rank out")
         from msgspec.structs import replace
 
-        from graphlink.replay.across import across, share_gains
-        from graphlink.replay.folder import graph_files, load, load_groups
-
         files, groups = load(graph_files(folder)), load_groups(folder)
         found = across(files, groups)
         if not found.stuck:
@@ -75,9 +77,6 @@ def critical(arguments: argparse.Namespace) -> int:
 
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
-    from graphlink.graph import path_file as path
-    from graphlink.output_names import SUMMARY
-    from graphlink.read.document import refuse_made
 
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:
@@ -112,9 +111,6 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
 
 def report(file: PathFile, top: int) -> list[str | Table]:
     """Return the report of a rank, with ``top`` lines a table."""
-    from graphlink.graph.gains import FamilyGain, OpGain
-    from graphlink.graph.syncpoints import SyncPointGain
-    from graphlink.replay.path_words import family_words, sentences
 
     whole, gains = file.length_ns, file.gains
     head = [
@@ -148,7 +144,6 @@ def report(file: PathFile, top: int) -> list[str | Table]:
 
 
 def _op(gain: OpGain) -> str:
-    from graphlink.graph.families import PYTHON, family_of
 
     about = [
         *([PYTHON] if family_of(gain.name) == PYTHON else []),
@@ -158,7 +153,6 @@ def _op(gain: OpGain) -> str:
 
 
 def _sync(gain: SyncPointGain) -> str:
-    from graphlink.graph.families import family_of
 
     call = f"{gain.call or '(call unknown)'} in {shortened(family_of(gain.name))}"
     return f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
@@ -166,8 +160,6 @@ def _sync(gain: SyncPointGain) -> str:
 
 def _shares(file: PathFile) -> Table:
     import msgspec
-
-    from graphlink.replay.path_words import gap_ns, share_rows
 
     share, gain, whole = (
         msgspec.structs.asdict(file.share_ns),
@@ -191,7 +183,6 @@ def _gains(
 
 def _stretches(file: PathFile) -> list[str | Table]:
     """Return the longest runs of the path of one share."""
-    from graphlink.replay.path_words import stretches
 
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
     rows = []
@@ -209,8 +200,6 @@ def _stretches(file: PathFile) -> list[str | Table]:
 
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
-    from graphlink.replay.across import AcrossFamily
-    from graphlink.replay.path_words import family_words
 
     whole = found.length_ns
     families = found.families[:top]
@@ -250,8 +239,6 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
     from msgspec import UNSET
 
-    from graphlink.replay.path_words import gap_ns, share_rows
-
     nodes, whole = found.nodes, found.length_ns
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
     if found.gain_ns is UNSET:
@@ -267,7 +254,6 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
 
 
 def _ranks(found: CriticalAcross) -> list[str | Table]:
-    from graphlink.replay.whatif import told_ranks
 
     rows = [
         (

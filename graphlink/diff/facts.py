@@ -15,7 +15,11 @@ from graphlink.diff.records import Per, Side
 from graphlink.errors import InputError
 from graphlink.model import F64
 from graphlink.operations import file as operations_file
-from graphlink.operations.records import Operations, Part
+from graphlink.operations.records import OTHER_THREADS as OTHER_THREADS
+from graphlink.operations.records import Operation as Operation
+from graphlink.operations.records import Operations
+from graphlink.operations.records import Part as Part
+from graphlink.operations.records import PartOf as PartOf
 from graphlink.report import summary
 from graphlink.report.summary import Rank, Summary
 

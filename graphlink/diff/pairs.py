@@ -10,10 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts, named_parts
+from graphlink.diff.facts import Basis, Part, PartOf, RankFacts, RankPair, RunFacts, named_parts
 from graphlink.diff.records import Level
 from graphlink.model import F64
-from graphlink.operations.records import Part, PartOf
 from graphlink.patterns import LOADER
 from graphlink.read.commnames import short_name
 from graphlink.records import counted, short_path

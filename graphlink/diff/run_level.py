@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from graphlink.diff.facts import Basis, RankPair, RunFacts
+from graphlink.diff.facts import Basis, Operation, RankPair, RunFacts
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange
-from graphlink.operations.records import Operation
 from graphlink.ranks.summary import Collectives
 from graphlink.records import counted, first_few, ms, short_path, times
 

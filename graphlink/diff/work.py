@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
+from graphlink.diff.facts import OTHER_THREADS
 from graphlink.diff.groups import Group, grouped, uniform
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import OUTSIDE, Pair, loads, summed
 from graphlink.diff.records import Change
 from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
-from graphlink.operations.records import OTHER_THREADS
 from graphlink.patterns import ALLOCATOR
 from graphlink.read.commnames import short_name
 from graphlink.records import counted, ms, shortened, times
