@@ -37,7 +37,6 @@ Bool = NDArray[np.bool_]
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
 
 NOWHERE: Final = -1  # of index columns only
-LATENCY_NS: Final = 20_000  # a launch, a call or the start of an op that takes longer waited for something
 
 
 class Comm(msgspec.Struct, frozen=True):

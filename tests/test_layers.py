@@ -13,6 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "graphlink"
 BASE = (
     "causes",
+    "choices",
     "errors",
     "figures",
     "graph_model",

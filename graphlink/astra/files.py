@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.astra import READERS
 from graphlink.graph.attributes import framed
 from graphlink.version import __version__
 
-READERS: Final = ("head", "legacy")
 HOPS: Final = {"Ring": 1, "Switch": 2, "FullyConnected": 1}  # links between neighbours; each costs the latency once
 ENDPOINT_DELAY_NS: Final = (
     10  # of each step, on top of the latency: what ASTRA-sim has fixed for some; 0 asserts at the start

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.astra import files
+from graphlink.astra import READERS, files
 from graphlink.astra.check_rules import Verdict
 from graphlink.astra.files import Dimension, Plan, Prepared
 from graphlink.astra.network import far, network
@@ -196,7 +196,7 @@ def _told(verdict: Verdict) -> str:
 
 def _expected(work: Workload, world: int, *, replay_only: bool) -> dict[str, int]:
     """Count the nodes that a reader logs as done, the idle rank's too."""
-    return {reader: int(logged(work, reader, replay_only=replay_only).sum()) + (world == 1) for reader in files.READERS}
+    return {reader: int(logged(work, reader, replay_only=replay_only).sum()) + (world == 1) for reader in READERS}
 
 
 def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:

@@ -21,14 +21,16 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.astra.files import MOST_LOGGED, READERS, Dimension, Plan, simulator_options
+from graphlink.astra import READERS
+from graphlink.astra.files import MOST_LOGGED, Dimension, Plan, simulator_options
 from graphlink.astra.plan import Simulatable, logged, write
+from graphlink.choices import RANKS
 from graphlink.errors import InputError
 from graphlink.model import I64, U8, Bool
 from graphlink.process import die_with_parent
 from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
-from graphlink.replay.machines import RANKS, play
+from graphlink.replay.machines import play
 from graphlink.replay.workload import Work, Workload, measured_ns
 from graphlink.version import __version__
 

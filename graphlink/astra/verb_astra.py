@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import Final
 
-from graphlink.cli.numbers import between
+from graphlink.astra import TOPOLOGIES
+from graphlink.cli.numbers import gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-
-TOPOLOGIES: Final = ("ring", "switch", "fully-connected")
 
 
 def astra_options(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +25,13 @@ def astra_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bandwidth",
-        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        type=gigabytes_per_s,
         metavar="GB/S",
         help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)",
     )
     parser.add_argument(
         "--latency",
-        type=between(0, 1e9, "time in ns"),
+        type=latency_ns,
         metavar="NS",
         help="of a step between neighbours, instead of the measured one",
     )

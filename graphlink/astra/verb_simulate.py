@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from graphlink.astra.verb_astra import TOPOLOGIES
-from graphlink.cli.numbers import at_least_one, between
+from graphlink.astra import READERS, TOPOLOGIES
+from graphlink.cli.numbers import at_least_one, between, gigabytes_per_s, latency_ns
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
 from graphlink.records import Table, counted, ms
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 SWEPT: Final = ("topology", "bandwidth", "latency")
 RANKS: Final = "ranks"
-READERS: Final = ("head", "legacy")
 MOST_RANKS: Final = 16
 _NONE: Final = "-"
-_NUMBERS: Final = {"bandwidth": between(1e-6, 1e9, "bandwidth in GB/s"), "latency": between(0, 1e9, "time in ns")}
+_NUMBERS: Final = {"bandwidth": gigabytes_per_s, "latency": latency_ns}
 _EPILOG: Final = """exit status: 0 all simulations went well, 1 one did not, or the input is at fault
 --sweep takes bandwidth=GB/S,..., latency=NS,..., topology=NAME,... and ranks=N,...; of several, each value is combined with each.
 Of other numbers of ranks than recorded graphs are made as graphlink scale does. docs/simulate.md"""  # noqa: E501

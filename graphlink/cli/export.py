@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Final
 
+from graphlink.choices import FORMATS
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
 from graphlink.records import Table, counted
-
-FORMATS: Final = ("parquet", "arrow", "csv")
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:

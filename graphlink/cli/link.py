@@ -11,7 +11,8 @@ import contextlib
 import gc
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import at_least_one, between, count
+from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
+from graphlink.cli.numbers import add_choice, at_least_one, between, count
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
 from graphlink.engine.files import refuse_urls
@@ -202,38 +203,23 @@ def _add_inputs(inputs: _Options) -> None:
 
 
 def _add_graph(graph: _Options) -> None:
-    graph.add_argument(
-        "--sync",
-        choices=("both", "hta", "cuda"),
-        default="both",
-        help="where synchronisation is taken from (default both)",
-    )
+    add_choice(graph, "sync", "where synchronisation is taken from (default both)")
     graph.add_argument(
         "--hta-limit",
         type=count,
-        default=2_000_000,
+        default=HTA_LIMIT,
         metavar="N",
         help="events of a window above which HTA is skipped there (default 2000000)",
     )
     graph.add_argument(
         "--gap-us",
         type=between(0, 1e12, "time in us"),
-        default=20.0,
+        default=LATENCY_NS / 1000,
         metavar="US",
         help="idle time above which a gap or delay is a node (default 20)",
     )
-    graph.add_argument(
-        "--target",
-        choices=("astra-sim", "chakra"),
-        default="astra-sim",
-        help="write what ASTRA-sim can run (default), or as recorded",
-    )
-    graph.add_argument(
-        "--host",
-        choices=("full", "launches"),
-        default="full",
-        help="every host op (default), or only those that launch, wait, hand over or begin a thread",
-    )
+    add_choice(graph, "target", "write what ASTRA-sim can run (default), or as recorded")
+    add_choice(graph, "host", "every host op (default), or only those that launch, wait, hand over or begin a thread")
     for _, hooks in each():
         hooks.graph_options(graph)
 
@@ -251,8 +237,8 @@ def _add_outputs(outputs: _Options) -> None:
     timeline = outputs.add_mutually_exclusive_group()
     timeline.add_argument(
         "--timeline",
-        choices=("recorded", "both"),
-        default="recorded",
+        choices=[words for words in CHOICES["timeline"] if words != "none"],
+        default=CHOICES["timeline"][0],
         help="what timeline.perfetto-trace shows; both: the replay too",
     )
     timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
@@ -266,12 +252,11 @@ def _add_force(parser: _Options) -> None:
 
 
 def _add_joining(parser: _Options) -> None:
-    parser.add_argument(
-        "--comm-time",
-        choices=("recorded", "transfer"),
-        default="recorded",
-        help="duration of communication in the graphs: as recorded (default), or without the time spent waiting for "
-        "other ranks",
+    add_choice(
+        parser,
+        "comm_time",
+        "duration of communication in the graphs: as recorded (default), or without the time spent waiting for other "
+        "ranks",
     )
     parser.add_argument(
         "--keep-unmatched",
@@ -289,12 +274,7 @@ def _add_running(parser: _Options) -> None:
     parser.add_argument(
         "--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)"
     )
-    parser.add_argument(
-        "--engine",
-        choices=("pool", "ray"),
-        default="pool",
-        help="processes of this machine (default), or a Ray cluster",
-    )
+    add_choice(parser, "engine", "processes of this machine (default), or a Ray cluster")
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
     loudness.add_argument(

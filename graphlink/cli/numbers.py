@@ -1,10 +1,13 @@
-"""Numbers on the command line, for ``argparse``."""
+"""Numbers and choices on the command line, for ``argparse``."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
+from typing import Final
+
+from graphlink.choices import CHOICES, MOST_GB_PER_S
 
 
 def count(text: str) -> int:
@@ -35,3 +38,13 @@ def between(least: float, most: float, what: str) -> Callable[[str], float]:
         return value
 
     return number
+
+
+gigabytes_per_s: Final = between(1e-6, MOST_GB_PER_S, "bandwidth in GB/s")
+latency_ns: Final = between(0, 1e9, "time in ns")
+
+
+def add_choice(parser: argparse.ArgumentParser | argparse._ArgumentGroup, name: str, help_text: str) -> None:
+    """Add an option of ``CHOICES``, without which the first of them holds."""
+    words = CHOICES[name]
+    parser.add_argument(f"--{name.replace('_', '-')}", choices=words, default=words[0], help=help_text)

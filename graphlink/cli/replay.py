@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import between, count
+from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
+from graphlink.cli.numbers import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.cli.structural import ABOUT, OPTIONS, structural, structural_options
 from graphlink.errors import UsageError
@@ -20,9 +21,6 @@ from graphlink.records import Table, before_what, counted, joined, ms, percent, 
 if TYPE_CHECKING:
     from graphlink.replay.records import Listed, NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
 
-MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
-SORTS: Final = ("host", "gap", "kernel", "comm", "copy", "delay")
-JOINED: Final = ("ranks", "coupled")  # all ranks at once
 MOST_LANES: Final = 8
 MOST_NAMES: Final = 20
 _ABOUT: Final = {
@@ -89,13 +87,16 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     )
     change.add_argument(
         "--bandwidth",
-        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        type=gigabytes_per_s,
         metavar="GB/S",
         help="communication at this bandwidth",
     )
     change.add_argument("--what-if", metavar="FILE.toml", help="the changes that a file asks for")
     change.add_argument(
-        "--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more"
+        "--launch-cost",
+        type=between(-MOST_US, MOST_US, "time in us"),
+        metavar="US",
+        help="every launch takes this much more",
     )
     structural_options(parser)
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import between, count
+from graphlink.cli.numbers import between, count, gigabytes_per_s
 from graphlink.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def structural_options(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="gradients reduced in buckets of this size",
     )
-    bandwidth = between(1e-6, 1e9, "bandwidth in GB/s")
-    change.add_argument("--bucket-bandwidth", type=bandwidth, metavar="GB/S", help="with --buckets: at this bandwidth")
+    change.add_argument(
+        "--bucket-bandwidth", type=gigabytes_per_s, metavar="GB/S", help="with --buckets: at this bandwidth"
+    )
     change.add_argument(
         "--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
 from graphlink.depend.assemble import assemble
 from graphlink.depend.commevents import stream_waits
 from graphlink.depend.cuda import CudaWaits, cuda_waits
@@ -25,12 +26,11 @@ from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import LATENCY_NS, NOWHERE, Communication, Linked, Sync, Waits
+from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import take
 
-SYNC = ("both", "hta", "cuda")
 NO_ROWS = (
     "the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
@@ -75,13 +75,13 @@ class BuildOptions:
         UsageError: a value is none of these.
     """
 
-    sync: str = "both"
+    sync: str = CHOICES["sync"][0]
     gap_ns: int = LATENCY_NS
-    hta_limit: int = 2_000_000
+    hta_limit: int = HTA_LIMIT
 
     def __post_init__(self) -> None:
-        if self.sync not in SYNC:
-            raise bad_value("sync", self.sync, f"one of {', '.join(SYNC)}")
+        if self.sync not in CHOICES["sync"]:
+            raise bad_value("sync", self.sync, f"one of {', '.join(CHOICES['sync'])}")
         for name, most in (("gap_ns", MAX_SPAN_NS), ("hta_limit", 1 << 62)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:

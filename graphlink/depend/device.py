@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.devicetime import DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.reject import Dependencies
-from graphlink.model import I64, LATENCY_NS, NOWHERE, CommKind, Communication, Linked, Waits
+from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
 from graphlink.tables import concat, spread, take
 
 

@@ -13,10 +13,11 @@ import heapq
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.cuda import waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
 from graphlink.tables import spread, successive
 
 EVENT_NS = 30_000

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
@@ -18,7 +19,7 @@ from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import Role
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, Communication, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, distinct, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it

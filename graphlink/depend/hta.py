@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from graphlink.choices import HTA_LIMIT
 from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
 
@@ -33,7 +34,7 @@ NO_ROWS = (
 
 
 def hta_waits(
-    trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS
+    trace: Trace, device_call: I32, limit_events: int = HTA_LIMIT, window_rows: int = WINDOW_ROWS
 ) -> tuple[Waits, list[str]]:
     """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row; and
     warnings.

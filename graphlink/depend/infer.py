@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.cuda import CudaWaits, waits_of
 from graphlink.depend.devicetime import EVENT_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
@@ -34,7 +35,7 @@ from graphlink.depend.modes import Mode, mode_of
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I64, LATENCY_NS, NOWHERE, FoundBy, Linked, Waits
+from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
 USUAL = Mode(3_000, 12_000)

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, LATENCY_NS, NOWHERE, Bool, DeviceRows
+from graphlink.choices import LATENCY_NS
+from graphlink.model import I64, NOWHERE, Bool, DeviceRows
 
 FEW: Final = 10  # launches on idle streams, below which they do not say what is usual
 DEFAULT_NS: Final = 2_000  # 1 to 3 us on eight of the eleven recordings that show theirs

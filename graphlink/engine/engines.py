@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from graphlink.choices import CHOICES
 from graphlink.engine.memory import workers
 from graphlink.errors import GraphlinkError, InputError
 
@@ -27,7 +28,7 @@ class RunsOn:
     """
 
     jobs: int | None = None
-    engine: str = "pool"
+    engine: str = CHOICES["engine"][0]
 
 
 def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from graphlink import spans
 from graphlink.causes import Cause
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.evidence import HostWork, Texts, awaited_by, blocked
@@ -24,7 +25,7 @@ from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, num
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import launched_before
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import ALLOCATOR, GRAPH_LAUNCH, LOADER, fits
 from graphlink.spans import Spans
 from graphlink.tables import begins, marked, take

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.gpu.file import IdleEntry
-from graphlink.model import LATENCY_NS
 
 _FEWEST: Final = 10
 _TIMES_USUAL: Final = 10  # start delays of a device, beyond which one is late

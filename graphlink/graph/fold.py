@@ -16,12 +16,12 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import marked, spread, sums, take
 
-FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
     "it; "

@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.graph.order import blocks
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, LATENCY_NS, U8, Bool
+from graphlink.model import I32, I64, U8, Bool
 
 FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual
 _NEVER: Final = np.iinfo(np.int64).min // 2

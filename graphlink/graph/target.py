@@ -13,14 +13,11 @@ import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.choices import CHAKRA
 from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
 from graphlink.tables import spread
-
-ASTRA_SIM: Final = "astra-sim"
-CHAKRA: Final = "chakra"
-TARGETS: Final = (ASTRA_SIM, CHAKRA)
 
 # What the analytical network of ASTRA-sim throws on or never finishes, and what stands in for it (CONTRACT.md).
 STAND_IN: Final = {

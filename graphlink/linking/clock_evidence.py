@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, DeviceKind, SyncKind, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import concat, last_before, lookup, successive, take
 

@@ -19,7 +19,8 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, U8, Bool, CommKind
+from graphlink.choices import LATENCY_NS
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.pipeline.peers import PeerExchanges, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Pass, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes

@@ -22,9 +22,10 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
+from graphlink.choices import LATENCY_NS
 from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, LATENCY_NS, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.pairs import numbered_texts
 from graphlink.patterns import ALLOCATOR, LOADER
 from graphlink.pipeline.exchanges import of_rows

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from graphlink.choices import COUPLED
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import SHARES, Share
@@ -25,7 +26,7 @@ from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
-from graphlink.replay.machines import COUPLED, play
+from graphlink.replay.machines import play
 from graphlink.replay.matching import RECEIVE, Matched
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word

@@ -10,11 +10,13 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
 
+from graphlink import choices
+from graphlink.choices import MOST_GB_PER_S, MOST_US, Sort
 from graphlink.errors import InputError, UsageError
 from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.patterns import UserPattern
@@ -22,15 +24,12 @@ from graphlink.read.source import unreadable
 from graphlink.replay.workload import Work
 
 MOST_FACTOR: Final = 1_000_000
-MOST_US: Final = 1e9
-MOST_GB_PER_S: Final = 1e9
 LEAST_MB: Final = 1e-3
 MOST_WORKERS: Final = 4096
 PREFETCH: Final = 2  # batches that each worker is asked for in advance, PyTorch's default
 ALL: Final = "all"
-Sort: TypeAlias = Literal["host", "gap", "kernel", "comm", "copy", "delay"]
-SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in get_args(Sort)}
-SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in get_args(Sort)}
+SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in choices.SORTS}
+SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in choices.SORTS}
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 _ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times

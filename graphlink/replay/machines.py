@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
+from graphlink.choices import ASTRA_SIM, COUPLED, IDEAL, JOINED, RANKS
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.played import Played
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import Workload
-
-IDEAL: Final = "ideal"
-ASTRA_SIM: Final = "astra-sim"
-RANKS: Final = "ranks"
-COUPLED: Final = "coupled"
-MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS, COUPLED)
-JOINED: Final = (RANKS, COUPLED)  # replay all ranks at once
 
 
 def usual_machine(ranks: int) -> str:

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from graphlink.choices import ASTRA_SIM, COUPLED, FOLDED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
-from graphlink.graph.fold import FOLDED, NAMES
+from graphlink.graph.fold import NAMES
 from graphlink.graph_model import Graph, NodeType
 from graphlink.records import shortened
 from graphlink.replay.band import Recorded, band
@@ -21,7 +22,7 @@ from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.machines import ASTRA_SIM, COUPLED, IDEAL, JOINED, play, usual_machine
+from graphlink.replay.machines import play, usual_machine
 from graphlink.replay.names import scalable
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import msgspec
 
+from graphlink.choices import FORMATS
 from graphlink.errors import OutputError, UsageError, bad_value
 from graphlink.output_names import SUMMARY
 from graphlink.publish import HIDDEN, Publication, naming, write_json, writing
@@ -27,7 +28,6 @@ from graphlink.wings import each
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS: Final = ("parquet", "arrow", "csv")
 _OF_RANK: Final[dict[str, Callable[[Run, int], pd.DataFrame]]] = {
     "nodes": Run.nodes,
     "edges": Run.edges,

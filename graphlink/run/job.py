@@ -16,13 +16,14 @@ from typing import Final
 import numpy as np
 
 from graphlink import output_names, publish
+from graphlink.choices import ASTRA_SIM, FOLDED
 from graphlink.depend.build import build
 from graphlink.engine.beside import beside, may_fork
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file, target, write_et
-from graphlink.graph.fold import FOLDED, NAMES, fold
+from graphlink.graph.fold import NAMES, fold
 from graphlink.graph.invariants import Violation, check
 from graphlink.graph_model import Graph
 from graphlink.linking.launch import rounding_ns
@@ -164,7 +165,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     """
     rank = prepared.rank
     plan = prepared.plan
-    if options.target == target.ASTRA_SIM:
+    if options.target == ASTRA_SIM:
         sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
         plan = target.joined(
             plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes

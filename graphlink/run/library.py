@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
+from graphlink.choices import MACHINES
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
@@ -25,7 +26,6 @@ from graphlink.replay.across import across as across_all
 from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of, load_changes
 from graphlink.replay.folder import load, load_groups
-from graphlink.replay.machines import MACHINES
 from graphlink.replay.records import Report
 from graphlink.replay.report import Known, kept, report
 from graphlink.report import summary

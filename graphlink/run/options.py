@@ -9,22 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
 from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.linking.step_cut import parse_steps
-from graphlink.model import LATENCY_NS
 from graphlink.read.nsys.numbering import Numbering
 from graphlink.records import Short
 from graphlink.wings import each
-
-_WORDS: Final = {
-    "target": ("astra-sim", "chakra"),
-    "host": ("full", "launches"),
-    "timeline": ("recorded", "both", "none"),
-    "comm_time": ("recorded", "transfer"),
-}
-
 
 _NAME: Final = re.compile(r"[^./\\\0][^/\\\0]*")
 _BESIDE: Final = {  # by what says where recordings are: what else may be given
@@ -198,15 +190,15 @@ class Options(Short):
     """
 
     step: str = "all"
-    sync: str = "both"
-    hta_limit: int = 2_000_000
-    target: str = "astra-sim"
+    sync: str = CHOICES["sync"][0]
+    hta_limit: int = HTA_LIMIT
+    target: str = CHOICES["target"][0]
     gap_ns: int = LATENCY_NS
     linked: bool = False
-    host: str = "full"
-    timeline: str = "recorded"
+    host: str = CHOICES["host"][0]
+    timeline: str = CHOICES["timeline"][0]
     name: str = "trace"
-    comm_time: str = "recorded"
+    comm_time: str = CHOICES["comm_time"][0]
     keep_unmatched: bool = False
     range_rules: tuple[str, ...] = ()
 
@@ -214,7 +206,10 @@ class Options(Short):
         name, rules = self.name, self.range_rules
         for field_name, fits, allowed in (
             ("step", isinstance(self.step, str), "'all', a number ('3') or a range ('2-5')"),
-            *((field, getattr(self, field) in words, f"one of {', '.join(words)}") for field, words in _WORDS.items()),
+            *(
+                (field, getattr(self, field) in CHOICES[field], f"one of {', '.join(CHOICES[field])}")
+                for field in ("target", "host", "timeline", "comm_time")
+            ),
             *(
                 (field, isinstance(getattr(self, field), bool), "True or False")
                 for field in ("linked", "keep_unmatched")

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.numbers import at_least_one, between, count
+from graphlink.cli.numbers import add_choice, at_least_one, count, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 
@@ -41,25 +41,20 @@ def scale_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--bandwidth",
-        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        type=gigabytes_per_s,
         metavar="GB/S",
         help="of a rank in collectives that grow, instead of the fitted one (1 GB = 1e9 bytes)",
     )
     add(
         "--latency",
-        type=between(0, 1e9, "time in ns"),
+        type=latency_ns,
         metavar="NS",
         help="of a step of a collective that grows, instead of the fitted one",
     )
     add("--seed", type=count, default=0, metavar="N", help="of the times that are drawn for copies (default 0)")
     add("--no-spread", action="store_true", help="copies take exactly the recorded times")
     add("--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)")
-    add(
-        "--engine",
-        choices=("pool", "ray"),
-        default="pool",
-        help="processes of this machine, or a Ray cluster that sees both folders",
-    )
+    add_choice(parser, "engine", "processes of this machine, or a Ray cluster that sees both folders")
     add("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others")
 
 

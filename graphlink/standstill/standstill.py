@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
@@ -20,7 +21,7 @@ from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
-from graphlink.model import I64, LATENCY_NS, NOWHERE, Bool, Linked, SyncKind
+from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from graphlink.choices import MACHINES
 from graphlink.cli import main
 from graphlink.engine import pool
 from tests.fuzz import bases, mutate
@@ -33,7 +34,6 @@ MOST_CPU_S = 20.0
 MOST_BYTES = 1_500 << 20
 MOST_LINES = 5
 _NCCL = sorted(WRITERS)
-_MACHINES = ("ideal", "astra-sim", "ranks", "coupled")
 _WHAT_IFS = (
     [], ["--scale", "kernel=0.5"], ["--scale", "host=1000000"], ["--scale", "kernel:(a|aa)+c?d=2"], ["--bandwidth", "10"],
     ["--launch-cost", "-5"], ["--remove-sync", "all"], ["--remove-sync", "7"],
@@ -295,7 +295,7 @@ def _over_graphs(folder: Path, graph: Path, rng: random.Random) -> Outcome:
         return call("critical-path", folder, "--across")
     if kind == 3:
         return call("astra", folder, "--force", *rng.choice(([], ["--replay-only"], ["--topology", "switch"])))
-    machine, what_if = rng.choice(_MACHINES), rng.choice(_WHAT_IFS)
+    machine, what_if = rng.choice(MACHINES), rng.choice(_WHAT_IFS)
     return call("replay", folder, "--machine", machine, *what_if)
 
 

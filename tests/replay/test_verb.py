@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.cli.replay import MACHINES, SORTS
 from graphlink.graph import target
 from graphlink.graph.write_et import write_et
 from graphlink.ranks.group_ids import assign
-from graphlink.replay import changes, machines
 from graphlink.run.job import Inputs, Options, prepare
 from tests.astra.et_files import coll, node, recv, send, written
 
@@ -32,10 +30,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids = assign({0: prepared.plan.groups})[0]
         write_et(file, target.written(graph.of_rank(0, 1), prepared.comm, prepared.plan, ids))
     return folder
-
-
-def test_machines_and_sorts_are_those_that_there_are() -> None:
-    assert (machines.MACHINES, tuple(changes.SORTS)) == (MACHINES, SORTS)
 
 
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
