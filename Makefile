@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 FUZZ ?= --count 10000
+CASES ?=
 
-.PHONY: demo capture test test-all coverage fuzz bench fixtures schemas pictures docs clean
+.PHONY: demo capture test test-all coverage fuzz golden bench fixtures schemas pictures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -37,6 +38,10 @@ coverage: $(VENV)/.installed-dev
 # FUZZ="--first 10000 --count 50000" for other hostile inputs; a failure is printed with its case and seed
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# where outputs were changed on purpose: rewrites the dumps with which tests compare them. CASES=demo for one of them
+golden: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.golden --write $(CASES)
 
 # SIZES="--events 100000 300000" for less than the four sizes up to 3 M; SIZES=--ten-million for more
 bench: $(VENV)/.installed

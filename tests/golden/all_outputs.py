@@ -69,7 +69,7 @@ MORE: Final = {
 }
 # other ways to link
 WAYS: Final = {
-    "all": "--linked --timeline both --target chakra -v",
+    "all": "--timeline both --target chakra -v",
     "launches": "--host launches --sync cuda --gap-us 5 --no-timeline --comm-time transfer --keep-unmatched",
 }
 PAIRS: Final = {
@@ -92,6 +92,8 @@ QUICK: Final = {
     "shared/rocm/mi250_minitoy",
     "shared/simple-add-a100",
 }
+SMALL: Final = 6_000_000  # bytes: more are run with the first options alone
+PACKED: Final = 12  # times smaller is what is gzipped, about
 SKIPPED: set[tuple[str, str]] = set()  # (case, verb) of what takes far too long
 
 
@@ -110,13 +112,16 @@ class Place:
 
     def __init__(self, case: str) -> None:
         self.case = case
+        self.took: dict[str, float] = {}  # seconds of CPU by command
         Path("texts").mkdir()
 
     def run(self, name: str, command: str, *, data: bool = True) -> Ran:
         """Run a command, with ``--json`` where it takes that, and keep what it prints."""
         if (self.case, name) in SKIPPED:
             return Ran(0, "", "")
+        began = _cpu_seconds()
         ran = call([*command.split(), *(["--json", f"texts/{name}.json"] if data else [])])
+        self.took[name] = _cpu_seconds() - began
         err = "" if " -v" in command else ran.err  # -v says how long each stage took
         Path(f"texts/{name}.txt").write_text(ran._replace(err=err).text(), encoding="utf-8")
         return ran
@@ -124,7 +129,7 @@ class Place:
 
 def linked(place: Place) -> None:
     """Link the recording in each way, and run each verb on it."""
-    small = _small()
+    small = _unpacked_bytes() < SMALL
     ran = place.run("link", f"link {_flags()} -o out --jobs 1")
     place.run("doctor", "doctor in")
     if ran.status == 0:
@@ -132,7 +137,8 @@ def linked(place: Place) -> None:
             place.run(name, command.replace("{}", "out"))
     if small:
         for name, options in WAYS.items():
-            place.run(f"link-{name}", f"link {_flags()} -o out-{name} --jobs 1 {options}")
+            merged = "--linked" if name == "all" and list(Path("in").glob("et_*")) else ""
+            place.run(f"link-{name}", f"link {_flags()} -o out-{name} --jobs 1 {options} {merged}")
             place.run(f"path-{name}", f"critical-path out-{name}")
         place.run("link-job", f"link {_flags()} -o out-joined --jobs 1 --rank-job", data=False)
         place.run("join", "join out-joined --jobs 1")
@@ -167,8 +173,12 @@ def only_doctor(place: Place) -> None:
     place.run("link", "link in -o out --jobs 1")
 
 
-def _small() -> bool:
-    return sum(file.stat().st_size for file in Path("in").rglob("*.*")) < 1_500_000
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _unpacked_bytes() -> int:
+    return sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in Path("in").rglob("*.*"))
 
 
 def _flags() -> str:
@@ -195,7 +205,11 @@ def cases() -> Iterator[Case]:
 def _public() -> Iterator[Case]:
     pairs = {file.parent for file in TRACES.rglob("kineto_*.json.gz")}
     for folder in sorted(pairs):
-        files = [file for file in sorted(folder.glob("*.json.gz")) if file.name.startswith(("et_", "kineto_")) and "reference" not in file.name]
+        files = [
+            file
+            for file in sorted(folder.glob("*.json.gz"))
+            if file.name.startswith(("et_", "kineto_")) and "reference" not in file.name
+        ]
         yield _copied(f"shared/{folder.relative_to(TRACES).as_posix()}", files, linked)
     for file in sorted(TRACES.rglob("*.*")):
         name = f"shared/{file.relative_to(TRACES).as_posix().removesuffix('.gz').partition('.')[0]}"
@@ -213,7 +227,7 @@ def _public() -> Iterator[Case]:
 
 def _copied(name: str, files: Sequence[Path], does: Callable[[Place], None]) -> Case:
     files = [file for file in files if file.is_file()]
-    packed = sum(file.stat().st_size * (12 if file.suffix == ".gz" else 1) for file in files)
+    packed = sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in files)
     return Case(name, packed, _Copies(tuple((file, file.name) for file in files)), does)
 
 
@@ -228,7 +242,14 @@ class _Copies:
 
 
 def _two(a: Path, b: Path) -> _Copies:
-    return _Copies(tuple((file, f"{name}/{file.name}") for name, of in (("a", a), ("b", b)) for file in sorted(of.iterdir()) if file.is_file()))
+    return _Copies(
+        tuple(
+            (file, f"{name}/{file.name}")
+            for name, of in (("a", a), ("b", b))
+            for file in sorted(of.iterdir())
+            if file.is_file()
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -240,16 +261,16 @@ class _unpacked:  # noqa: N801 - a function that processes can be sent
             packed.extractall(folder, filter="data")
 
 
-def outputs(case: Case, keep: Path | None) -> tuple[float, list[str]]:
-    """Run a case in a folder of its own. Return its seconds and a line for each file it made."""
-    began = time.monotonic()
+def outputs(case: Case, keep: Path | None) -> tuple[dict[str, float], list[str]]:
+    """Run a case in a folder of its own. Return the seconds of CPU by command, and a line for each file that was made."""
     with tempfile.TemporaryDirectory(prefix="graphlink-outputs-") as text:
         folder = Path(text).resolve()
         with working_in(folder):
             Path("in").mkdir()
             with redirect_stdout(StringIO()):
                 case.fill(Path("in"))
-            case.does(Place(case.name))
+            place = Place(case.name)
+            case.does(place)
         shutil.rmtree(folder / "in")
         lines = []
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
@@ -259,7 +280,7 @@ def outputs(case: Case, keep: Path | None) -> tuple[float, list[str]]:
             if keep is not None:
                 (keep / case.name / name).parent.mkdir(parents=True, exist_ok=True)
                 (keep / case.name / name).write_bytes(content)
-    return time.monotonic() - began, lines
+    return place.took, lines
 
 
 def _prepare() -> None:
@@ -271,28 +292,50 @@ def _prepare() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT.txt")
-    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="cases in whose name this is, repeatable")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="cases in whose name this is, repeatable"
+    )
     parser.add_argument("--quick", action="store_true", help="a few small cases alone")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the outputs themselves here, to compare those whose hashes differ")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep the outputs themselves here, to compare those whose hashes differ",
+    )
     given = parser.parse_args()
     prefer_pythonpath()
     import graphlink
 
     print(f"graphlink is {Path(graphlink.__file__).parent}", flush=True)
     began = time.monotonic()
-    chosen = [case for case in cases() if (not given.quick or case.name in QUICK) and (not given.only or any(o in case.name for o in given.only))]
+    chosen = [
+        case
+        for case in cases()
+        if (not given.quick or case.name in QUICK) and (not given.only or any(o in case.name for o in given.only))
+    ]
     chosen.sort(key=lambda case: -case.bytes)  # so that the last one to end is a short one
     lines: list[str] = []
+    total = 0.0
     keep = given.keep and given.keep.resolve()
     with ProcessPoolExecutor(given.jobs, initializer=_prepare) as pool:
         running = {pool.submit(outputs, case, keep): case for case in chosen}
         for number, done in enumerate(as_completed(running), 1):
             took, made = done.result()
             lines += made
-            print(f"{number:>3} of {len(chosen)}  {took:6.1f} s  {len(made):>4} files  {running[done].name}", flush=True)
-    given.out.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line.partition("  ")[2])), encoding="utf-8")
-    print(f"{len(lines)} files of {len(chosen)} cases in {time.monotonic() - began:.0f} s: {given.out}")
+            slowest = max(took, key=took.__getitem__, default="")
+            slow = f", {slowest} {took[slowest]:.1f} s" if slowest else ""
+            total += sum(took.values())
+            print(
+                f"{number:>3} of {len(chosen)}  {sum(took.values()):6.1f} s of CPU{slow:<24} {len(made):>4} files  {running[done].name}",
+                flush=True,
+            )
+    given.out.write_text(
+        "".join(f"{line}\n" for line in sorted(lines, key=lambda line: line.partition("  ")[2])), encoding="utf-8"
+    )
+    print(
+        f"{len(lines)} files of {len(chosen)} cases in {time.monotonic() - began:.0f} s, {total:.0f} s of CPU: {given.out}"
+    )
     return 0
 
 

@@ -21,7 +21,9 @@ def _simulator(module: str = "") -> Any:
 def nsys(folder: Path) -> None:
     """Write an export with a process for each of two ranks of three."""
     simulator = _simulator()
-    ranks = [simulator.training_program(1, simulator.Training(steps=2, layers=2, ranks=3, rank=rank)) for rank in (0, 1)]
+    ranks = [
+        simulator.training_program(1, simulator.Training(steps=2, layers=2, ranks=3, rank=rank)) for rank in (0, 1)
+    ]
     simulator.write_nsys(list(map(simulator.run, ranks)), folder / "run.sqlite")
 
 
@@ -36,7 +38,9 @@ def nsys_random(folder: Path) -> None:
 def nccl(folder: Path) -> None:
     """Write four ranks, data and tensor parallel, one of which is late, with what NCCL's profiler plugin dumps."""
     simulator = _simulator()
-    run = simulator.cluster_run(simulator.ClusterTraining(data=2, tensor=2, steps=2), [simulator.LateStart(1, share=0.2)])
+    run = simulator.cluster_run(
+        simulator.ClusterTraining(data=2, tensor=2, steps=2), [simulator.LateStart(1, share=0.2)]
+    )
     run.write(folder)
     profile = _simulator("nccl_records").NcclProfile(kernel_channels=True, proxy_steps=True)
     _simulator("nccl").write_nccl(run, folder, profile)
@@ -50,12 +54,16 @@ def cluster(folder: Path) -> None:
 
 def pipeline(folder: Path) -> None:
     """Write a pipeline whose backward is split, with transfers, jitter and a cause of losses."""
-    _command(f"pipeline {folder} --schedule ZB-H1 --transfer-us 100 --visible --jitter-us 50 --optimizer-us 300 --steps 2 --lose host_sync:item=300")
+    _command(
+        f"pipeline {folder} --schedule ZB-H1 --transfer-us 100 --visible --jitter-us 50 --optimizer-us 300 --steps 2 --lose host_sync:item=300"
+    )
 
 
 def interleaved(folder: Path) -> None:
     """Write a pipeline of two chunks a rank with names as Megatron gives."""
-    _command(f"pipeline {folder} --schedule interleaved --chunks 2 --microbatches 8 --names megatron --steps 2 --transfer-us 50")
+    _command(
+        f"pipeline {folder} --schedule interleaved --chunks 2 --microbatches 8 --names megatron --steps 2 --transfer-us 50"
+    )
 
 
 def paddle(folder: Path) -> None:
