@@ -1,4 +1,4 @@
-"""``python -m tests.golden``: compare the outputs of small recordings with their dumps in git; ``--write`` rewrites the dumps."""
+"""``python -m tests.golden``: compare outputs of small recordings with the dumps in git; ``--write`` rewrites these."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""``python -m tests.golden.all_outputs OUT.txt``: hash whatever graphlink makes of each recording that is there, a line a file.
+"""``python -m tests.golden.all_outputs OUT.txt``: hash whatever graphlink makes of each recording that is there.
 
-The recordings are those of fixtures/, of ../shared/traces where that is there, and some of the simulator. Each is linked, and each verb
-that applies is run, as is, with ``--json`` and with other options: the lines are the hashes of output files, of what was printed, and of
-the data. The package is the one of ``PYTHONPATH``, else the one of this checkout, so that two versions compare by ``diff``:
+The recordings are those of fixtures/, of ../shared/traces where that is there, and some of the simulator. Each is
+linked, and each verb that applies is run, with ``--json``, some with other options. A line is the hash of an output
+file, of what a command printed, or of its data. The package is the one of ``PYTHONPATH``, else the one of this
+checkout, so that two versions compare by ``diff``:
 
     PYTHONPATH=../before python -m tests.golden.all_outputs before.txt --keep before
     python -m tests.golden.all_outputs after.txt --keep after
@@ -214,7 +215,7 @@ def _public() -> Iterator[Case]:
     for file in sorted(TRACES.rglob("*.*")):
         name = f"shared/{file.relative_to(TRACES).as_posix().removesuffix('.gz').partition('.')[0]}"
         if file.name.endswith(".tar.xz"):
-            yield Case(name, file.stat().st_size * 6, _unpacked(file), linked)
+            yield Case(name, file.stat().st_size * 6, _Unpacked(file), linked)
         elif "nccl" in file.name:
             yield _copied(name, [file], only_doctor)
         elif file.name.endswith((".sqlite", ".json.gz")) and file.parent not in pairs:
@@ -253,7 +254,7 @@ def _two(a: Path, b: Path) -> _Copies:
 
 
 @dataclass(frozen=True)
-class _unpacked:  # noqa: N801 - a function that processes can be sent
+class _Unpacked:
     archive: Path
 
     def __call__(self, folder: Path) -> None:
@@ -262,7 +263,7 @@ class _unpacked:  # noqa: N801 - a function that processes can be sent
 
 
 def outputs(case: Case, keep: Path | None) -> tuple[dict[str, float], list[str]]:
-    """Run a case in a folder of its own. Return the seconds of CPU by command, and a line for each file that was made."""
+    """Run a case in a folder of its own. Return the seconds of CPU by command, and a line for each file it made."""
     with tempfile.TemporaryDirectory(prefix="graphlink-outputs-") as text:
         folder = Path(text).resolve()
         with working_in(folder):
@@ -325,17 +326,15 @@ def main() -> int:
             lines += made
             slowest = max(took, key=took.__getitem__, default="")
             slow = f", {slowest} {took[slowest]:.1f} s" if slowest else ""
-            total += sum(took.values())
-            print(
-                f"{number:>3} of {len(chosen)}  {sum(took.values()):6.1f} s of CPU{slow:<24} {len(made):>4} files  {running[done].name}",
-                flush=True,
-            )
+            seconds = sum(took.values())
+            total += seconds
+            at = f"{number:>3} of {len(chosen)}"
+            print(f"{at}  {seconds:6.1f} s of CPU{slow:<24} {len(made):>4} files  {running[done].name}", flush=True)
     given.out.write_text(
         "".join(f"{line}\n" for line in sorted(lines, key=lambda line: line.partition("  ")[2])), encoding="utf-8"
     )
-    print(
-        f"{len(lines)} files of {len(chosen)} cases in {time.monotonic() - began:.0f} s, {total:.0f} s of CPU: {given.out}"
-    )
+    took_s = f"{time.monotonic() - began:.0f} s, {total:.0f} s of CPU"
+    print(f"{len(lines)} files of {len(chosen)} cases in {took_s}: {given.out}")
     return 0
 
 

@@ -63,5 +63,5 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def prefer_pythonpath() -> None:
-    """Put the folders of ``PYTHONPATH`` before the working folder, which ``python -m`` puts first: so it chooses the package."""
+    """Put the folders of ``PYTHONPATH`` before the working folder, which ``python -m`` puts first."""
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]

@@ -26,9 +26,7 @@ def readable(path: Path) -> str:
     if path.suffix == ".json":
         return _json(json.loads(content), 0) + "\n"
     digest = f"sha256 {hashlib.sha256(content).hexdigest()}\n"
-    if path.suffix == ".html":
-        return digest + page(content.decode())
-    if path.suffix == ".svg":
+    if path.suffix in (".html", ".svg"):
         return digest + page(content.decode())
     if path.suffix in (".txt", ".csv", ".yml", ".sh"):
         return content.decode()
@@ -40,7 +38,8 @@ def shortened(text: str) -> str:
     if len(text) <= MOST:
         return text
     head = text[:KEPT]
-    return f"sha256 of these {len(text)} characters: {hashlib.sha256(text.encode()).hexdigest()}\n{head[: head.rindex(chr(10)) + 1]}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"sha256 of these {len(text)} characters: {digest}\n{head[: head.rfind(chr(10)) + 1]}"
 
 
 def graph(file: File) -> str:

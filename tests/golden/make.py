@@ -1,4 +1,4 @@
-"""What the dumps of ``tests/golden/dumps`` are made of: runs of the command line on small recordings, and their outputs as text."""
+"""Makes the dumps of ``tests/golden/dumps``: runs the command line on small recordings, and takes outputs as text."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ RUNS: Final = {
 TEXT_ONLY: Final = {"job"}  # takes no --json
 ONCE: Final = {"job", "join"}  # cannot be repeated
 FORCED: Final = ("in", "link", "other", "astra", "export", "scale")  # write again only so
-VERBS: Final = "link join show replay critical-path idle advice ops diff report bubbles export check doctor astra scale simulate".split()
+VERBS: Final = (
+    *("link", "join", "show", "replay", "critical-path", "idle", "advice", "ops", "diff"),
+    *("report", "bubbles", "export", "check", "doctor", "astra", "scale", "simulate"),
+)
 ERRORS: Final = {
     "nothing": "",
     "no verb": "replya out",

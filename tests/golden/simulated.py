@@ -1,4 +1,4 @@
-"""Recordings by the simulator, made anew for each run: exports of nsys, a cluster with side files of NCCL, pipelines and logs of Paddle."""
+"""Recordings by the simulator, made anew each time: nsys exports, clusters, NCCL files, pipelines, logs of Paddle."""
 
 from __future__ import annotations
 
@@ -48,22 +48,20 @@ def nccl(folder: Path) -> None:
 
 def cluster(folder: Path) -> None:
     """Write eight ranks in three dimensions, with execution traces, of hosts whose clocks differ; one op is missing."""
-    command = f"cluster {folder} --pipeline 2 --clock-offset-us 500 --drift-ppm 10 --ranks-per-host 4 --fault dropped:2:tensor:1 --et --seed 3"
-    _command(command)
+    clocks = "--clock-offset-us 500 --drift-ppm 10 --ranks-per-host 4"
+    _command(f"cluster {folder} --pipeline 2 {clocks} --fault dropped:2:tensor:1 --et --seed 3")
 
 
 def pipeline(folder: Path) -> None:
     """Write a pipeline whose backward is split, with transfers, jitter and a cause of losses."""
-    _command(
-        f"pipeline {folder} --schedule ZB-H1 --transfer-us 100 --visible --jitter-us 50 --optimizer-us 300 --steps 2 --lose host_sync:item=300"
-    )
+    times = "--transfer-us 100 --visible --jitter-us 50 --optimizer-us 300"
+    _command(f"pipeline {folder} --schedule ZB-H1 {times} --steps 2 --lose host_sync:item=300")
 
 
 def interleaved(folder: Path) -> None:
     """Write a pipeline of two chunks a rank with names as Megatron gives."""
-    _command(
-        f"pipeline {folder} --schedule interleaved --chunks 2 --microbatches 8 --names megatron --steps 2 --transfer-us 50"
-    )
+    order = "--schedule interleaved --chunks 2 --microbatches 8"
+    _command(f"pipeline {folder} {order} --names megatron --steps 2 --transfer-us 50")
 
 
 def paddle(folder: Path) -> None:
