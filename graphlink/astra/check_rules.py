@@ -19,6 +19,9 @@ from graphlink.version import __version__
 ERROR, WARNING = "error", "warning"
 
 
+Groups = dict[int, tuple[int, ...]]  # of the groups file, by id: members as listed
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``key`` names it, ``what`` is found, ``head`` and ``legacy`` say what happens then. An ``error`` breaks a run or

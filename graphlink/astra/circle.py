@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.check_rules import Findings
-from graphlink.astra.groups import Groups
+from graphlink.astra.check_rules import Findings, Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
 from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges

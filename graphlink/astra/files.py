@@ -54,6 +54,17 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """What is asked about the network, each None for what the run shows: topology as the option has it, 1 GB = 1e9
+    bytes, ns a step.
+    """
+
+    topology: str | None = None
+    gigabytes_per_s: float | None = None
+    latency_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All that is known before anything is written. ``prefix``: of the graphs, from the folder that a reader
     works in.

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphlink.astra import READERS, files
 from graphlink.astra.check_rules import Verdict
-from graphlink.astra.files import Dimension, Plan, Prepared
+from graphlink.astra.files import Dimension, Network, Plan, Prepared
 from graphlink.astra.network import far, network
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
@@ -91,45 +91,25 @@ def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
     return Simulatable(folder, paths, world, work, groups, measured, verdicts, replay_only)
 
 
-def plan(
-    folder: Path,
-    out: Path,
-    *,
-    topology: str | None,
-    gigabytes_per_s: float | None,
-    latency_ns: float | None,
-    replay_only: bool,
-) -> Plan:
-    """Plan what to write into ``out`` for the graphs in ``folder``, as ``planned`` does.
-
-    Raises:
-        InputError: as ``simulatable``.
-    """
-    run = simulatable(folder, replay_only=replay_only)
-    return planned(run, out, topology=topology, gigabytes_per_s=gigabytes_per_s, latency_ns=latency_ns)
-
-
-def planned(
-    run: Simulatable, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None
-) -> Plan:
-    """Plan what to write into ``out``. ``topology``: by its name as an option; None of each: as the run shows."""
+def planned(run: Simulatable, out: Path, network: Network) -> Plan:
+    """Plan what to write into ``out``."""
     work, groups, world = run.work, run.groups, run.world
-    rings = _given(run.measured, max(world, 2), gigabytes_per_s, latency_ns)
+    rings = _given(run.measured, max(world, 2), network)
     # from where run.sh calls the simulator: OUT/log-head or OUT/log-legacy
     beside = Path(os.path.relpath(run.folder.resolve(), out.resolve() / LOGS[0])).as_posix()
-    named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {
-        NO_GROUP
-    }  # all ranks have no name
-    beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
+    used = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist())
+    named = used - {NO_GROUP}  # all ranks have no name
+    beyond = any(set(groups[group]) != set(range(world)) for group in named if group in groups)
+    wanted = {"head": bool(named), "legacy": beyond} if (run.folder / GROUPS).is_file() else {}
     return Plan(
         folder=run.folder,
         prefix="../trace" if world == 1 else f"{beside}/{run.paths[0].name.removesuffix('.0.et')}",
         ranks=max(world, 2),
-        nodes=_expected(work, world, replay_only=run.replay_only),
-        groups=frozenset(
-            r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (run.folder / GROUPS).is_file()
-        ),
-        network=_laid_out(rings, far(work, groups, [d.npus for d in rings]), topology),
+        nodes={  # the idle rank's too
+            reader: int(logged(work, reader, replay_only=run.replay_only).sum()) + (world == 1) for reader in READERS
+        },
+        groups=frozenset(reader for reader, wants in wanted.items() if wants),
+        network=_laid_out(rings, far(work, groups, [ring.npus for ring in rings]), network.topology),
         replay_only=run.replay_only,
         alone=run.paths[0] if world == 1 else None,
         warnings=tuple(
@@ -173,30 +153,21 @@ def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[Verdi
     """
     (run,) = runs_of(folder)
     ours = {*_OURS, *(_CHUNKS if one_chunk else ())}
-    verdicts = [v for v in judge(run, None).verdicts if v.rule.key not in ours]
-    todo = f"graphlink check {shlex.quote(str(folder))} lists all that was found"
+    verdicts = [verdict for verdict in judge(run, None).verdicts if verdict.rule.key not in ours]
     for verdict in verdicts:
-        if verdict.rule.grade == "error" and _stops(verdict.rule.head, replay_only=replay_only):
+        head, without_network = verdict.rule.head, replay_only and verdict.rule.head.endswith("(network mode)")
+        if verdict.rule.grade == "error" and any(word in head for word in _STOPS) and not without_network:
             raise InputError(
-                f"ASTRA-sim would not run these graphs: {_told(verdict)}: {verdict.rule.head}",
+                f"ASTRA-sim would not run these graphs: {_told(verdict)}: {head}",
                 path=folder,
                 where=verdict.examples[0] if verdict.examples else None,
-                todo=todo,
+                todo=f"graphlink check {shlex.quote(str(folder))} lists all that was found",
             )
     return tuple(verdicts)
 
 
-def _stops(what: str, *, replay_only: bool) -> bool:
-    return any(word in what for word in _STOPS) and not (replay_only and what.endswith("(network mode)"))
-
-
 def _told(verdict: Verdict) -> str:
     return f"{verdict.rule.what}: {verdict.count} ({verdict.rule.key})"
-
-
-def _expected(work: Workload, world: int, *, replay_only: bool) -> dict[str, int]:
-    """Count the nodes that a reader logs as done, the idle rank's too."""
-    return {reader: int(logged(work, reader, replay_only=replay_only).sum()) + (world == 1) for reader in READERS}
 
 
 def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:
@@ -209,26 +180,22 @@ def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:
     return ~skipped
 
 
-def _given(
-    measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None
-) -> tuple[Dimension, ...]:
-    """Put what the command line gives in the place of what was measured."""
-    dimensions = measured
-    if gigabytes_per_s is not None:  # of one link: so there is one kind
-        first = measured[0]
-        step = min(d.step_ns for d in measured)
-        kept = tuple(e for e in first.evidence if e.startswith("latency"))
-        told = f"bandwidth {gigabytes_per_s:g}e9 bytes/s: as given with --bandwidth"
-        dimensions = (
-            replace(first, npus=world, bytes_per_s=gigabytes_per_s * 1e9, step_ns=step, evidence=(told, *kept)),
-        )
-    if latency_ns is not None:
-        told = f"latency {latency_ns:g} ns a step: as given with --latency"
-        dimensions = tuple(
-            replace(d, step_ns=latency_ns, evidence=(*(e for e in d.evidence if not e.startswith("latency")), told))
-            for d in dimensions
-        )
-    return dimensions
+def _given(measured: tuple[Dimension, ...], world: int, network: Network) -> tuple[Dimension, ...]:
+    """Put what is asked about the network in the place of what was measured."""
+    dimensions, rate, latency = measured, network.gigabytes_per_s, network.latency_ns
+    if rate is not None:  # of one link: so there is one kind
+        step_ns = min(ring.step_ns for ring in measured)
+        kept = (line for line in measured[0].evidence if line.startswith("latency"))
+        told = f"bandwidth {rate:g}e9 bytes/s: as given with --bandwidth"
+        one = replace(measured[0], npus=world, bytes_per_s=rate * 1e9, step_ns=step_ns, evidence=(told, *kept))
+        dimensions = (one,)
+    if latency is None:
+        return dimensions
+    told = f"latency {latency:g} ns a step: as given with --latency"
+    return tuple(
+        replace(ring, step_ns=latency, evidence=(*(e for e in ring.evidence if not e.startswith("latency")), told))
+        for ring in dimensions
+    )
 
 
 def _laid_out(rings: tuple[Dimension, ...], far: Sequence[str], given: str | None) -> tuple[Dimension, ...]:

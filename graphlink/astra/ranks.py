@@ -1,37 +1,40 @@
-"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot per rank; and the
-whole judgement.
+"""The rules over several ranks: collectives of all members, messages with two ends, one communication slot per rank;
+and the whole judgement.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.check_rules import Findings, Judgement
+from graphlink.astra.check_rules import Findings, Groups, Judgement
 from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
-from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph
-from graphlink.model import I32, I64
+from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 
 SHOWN_CYCLE: Final = 6
+HIGHEST_KEY: Final = 499  # of a group in the groups file
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """A communication node of a rank. ``peer`` of messages, ``type`` of collectives."""
 
+    rank: int
     id: int
     name: str
     type: int
@@ -40,9 +43,17 @@ class Op:
     peer: int
     tag: int
 
-    def told(self, rank: int) -> str:
+    @property
+    def told(self) -> str:
         """Describe the op: rank, node id, name."""
-        return f'rank {rank} node {self.id} "{self.name[:40]}"'
+        return f'rank {self.rank} node {self.id} "{self.name[:40]}"'
+
+    @property
+    def collective(self) -> str:
+        """Describe a collective, with type and size."""
+        known = self.type in pb.CollectiveCommType.values()
+        kind = pb.CollectiveCommType.Name(self.type) if known else f"type {self.type}"
+        return f"{self.told} {kind} of {self.size} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +110,43 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     else:
         findings.add("alone", 1, [files[0].path.name])
     findings.add("fewer-ranks", world > highest + 1, [f"{world} ranks, files up to {highest}"])
-    judge_members(ops, groups, world, findings)
-    judge_meeting(ops, groups, judge_circles(waits, findings), findings)
+    judge_members(ops, groups or {}, world, findings)
+    judge_collectives(ops, groups or {}, judge_circles(waits, findings), findings)
     judge_messages(ops, findings)
     return findings.judgement(sorted(ops), nodes)
+
+
+def read_groups(path: Path, findings: Findings) -> Groups:
+    """Return the groups of the groups file of ASTRA-sim at ``path``, ``{"1": [0, 1], "2": [2, 3]}``: keys are positive
+    decimals, values global ranks. Keys and lists that ASTRA-sim cannot use are findings and left out.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
+    if "empty" in str(path):
+        findings.add("groups-path", 1, [str(path)])
+    try:
+        document: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        findings.add("groups-file", 1, [f"{path.name}: no JSON: {problem}"])
+        return {}
+    if not isinstance(document, dict):
+        findings.add("groups-file", 1, [f"{path.name}: no object of groups"])
+        return {}
+    groups = {}
+    for key, ranks in document.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0):
+            findings.add("groups-key", 1, [f'"{key[:40]}"'])
+        elif not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
+            findings.add("groups-file", 1, [f'group "{key}": no list of ranks'])
+        else:
+            findings.add("groups-high", int(key) > HIGHEST_KEY, [f'"{key}"'])
+            groups[int(key)] = tuple(ranks)
+    return groups
 
 
 def runs_of(folder: Path) -> list[list[RankFile]]:
@@ -122,25 +166,27 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
 def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
     """Return the communication of one rank. ``ordered``: its graph without cycles; None where it has some."""
 
-    def at(kind: int) -> I64:
+    def of_type(kind: int) -> I64:
         nodes = np.flatnonzero(graph.type == kind)
         return nodes[np.argsort(graph.id[nodes], kind="stable")]
 
-    def of(nodes: I64, peer: I32 | I64) -> tuple[Op, ...]:
-        columns = (graph.id, graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
-        rows = zip(*(c[nodes].tolist() for c in columns), strict=True)
-        return tuple(Op(row[0], graph.name_of(node), *row[1:]) for node, row in zip(nodes.tolist(), rows, strict=True))
+    def ops(nodes: I64, peer: I64) -> tuple[Op, ...]:
+        columns = (graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
+        rows = zip(
+            nodes.tolist(), graph.id[nodes].tolist(), *(column[nodes].tolist() for column in columns), strict=True
+        )
+        return tuple(Op(rank, id_, graph.name_of(node), *row) for node, id_, *row in rows)
 
-    collectives = at(pb.COMM_COLL_NODE)
+    collectives = of_type(pb.COMM_COLL_NODE)
     collectives = collectives[graph.comm_type[collectives] != pb.BROADCAST]
     by_time, sure = np.arange(len(collectives)), np.zeros(len(collectives), np.bool_)
     if ordered is not None and len(np.unique(graph.group[collectives])) > 1:
         sure[:-1] = starts_first(graph, ordered, collectives[:-1], collectives[1:])
         by_time = np.argsort(_start_ns(graph, rank)[collectives], kind="stable")
     return RankOps(
-        of(collectives, graph.comm_src),
-        of(at(pb.COMM_SEND_NODE), graph.comm_dst),
-        of(at(pb.COMM_RECV_NODE), graph.comm_src),
+        ops(collectives, graph.comm_src),
+        ops(of_type(pb.COMM_SEND_NODE), graph.comm_dst),
+        ops(of_type(pb.COMM_RECV_NODE), graph.comm_src),
         tuple(by_time.tolist()),
         tuple(sure.tolist()),
     )
@@ -150,81 +196,66 @@ def _start_ns(graph: Graph, rank: int) -> I64:
     """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be
     played.
     """
-    if len(graph.file.duplicate_ids) or len(graph.file.faults.node):
-        return graph.id.astype(np.int64)
-    try:
-        return play_slots(workload({rank: graph})).start_ns
-    except InputError:  # times that no replay takes: a finding of their own
-        return graph.id.astype(np.int64)
+    if not len(graph.file.duplicate_ids) and not len(graph.file.faults.node):
+        with suppress(InputError):  # times that no replay takes: a finding of their own
+            return play_slots(workload({rank: graph})).start_ns
+    return graph.id.astype(np.int64)
 
 
-def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
+def judge_members(ops: Mapping[int, RankOps], groups: Groups, world: int, findings: Findings) -> None:
     """Check that the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not
     known.
     """
-    known = groups or {}
-    for group in sorted(known.keys() & {op.group for of_rank in ops.values() for op in of_rank.collectives}):
-        beyond = sorted(r for r in known[group] if r >= world > 1)
-        findings.add(
-            "group-beyond", bool(beyond), (f"group {group}: rank {r} of a run of {world} ranks" for r in beyond[:1])
-        )
-        twice = [r for r, count in Counter(known[group]).items() if count > 1]
-        findings.add("group-twice", bool(twice), (f"group {group}: rank {r}" for r in twice[:1]))
+    for group in sorted(groups.keys() & {op.group for of_rank in ops.values() for op in of_rank.collectives}):
+        beyond = sorted(rank for rank in groups[group] if rank >= world > 1)
+        if beyond:
+            findings.add("group-beyond", 1, [f"group {group}: rank {beyond[0]} of a run of {world} ranks"])
+        twice = [rank for rank, count in Counter(groups[group]).items() if count > 1]
+        if twice:
+            findings.add("group-twice", 1, [f"group {group}: rank {twice[0]}"])
 
 
-def judge_meeting(
-    ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings
+def judge_collectives(
+    ops: Mapping[int, RankOps], groups: Groups, never: Set[tuple[int, int]], findings: Findings
 ) -> None:
     """Check that the ranks of each group run the same collectives in one order. Ranks without a file are left out.
 
     ``never``: (rank, id) of what is known to hang; that their slots hang too is not reported.
     """
-    of_group: dict[int, dict[int, list[Op]]] = defaultdict(dict)
+    of_group: dict[int, dict[int, list[Op]]] = defaultdict(lambda: defaultdict(list))
     for rank, of_rank in ops.items():
         for op in of_rank.collectives:
-            of_group[op.group].setdefault(rank, []).append(op)
+            of_group[op.group][rank].append(op)
     for group, by_rank in sorted(of_group.items()):
-        known = (groups or {}).get(group)
-        members = [r for r in (known if known is not None else sorted(ops)) if r in ops]
-        if group < NO_GROUP or (group > NO_GROUP and known is None) or len(members) < 2:
-            continue
-        _compare(group, [(r, by_rank.get(r, [])) for r in members], findings)
-    _slots(ops, never, findings)
-
-
-def _compare(group: int, members: Sequence[tuple[int, list[Op]]], findings: Findings) -> None:
-    where = f"group {group}" if group else "all ranks"
-    first_rank, first = members[0]
-    for rank, ops in members[1:]:
-        differs = [k for k, (a, b) in enumerate(zip(first, ops, strict=False)) if (a.type, a.size) != (b.type, b.size)]
-        if differs:
-            a, b = first[differs[0]], ops[differs[0]]
-            told = f"{where}, collective {differs[0]}: {_what(first_rank, a)}, {_what(rank, b)}"
-            findings.add("order-differs", len(differs), [told])
-    counts = [len(ops) for _, ops in members]
-    if min(counts) != max(counts):
-        few, many = members[counts.index(min(counts))], members[counts.index(max(counts))]
-        told = (
-            f"{where}: rank {few[0]} has {len(few[1])}, rank {many[0]} has {len(many[1])}, there "
-            f"{many[1][len(few[1])].told(many[0])}"
-        )
-        findings.add("misses-one", max(counts) - min(counts), [told])
-
-
-def _what(rank: int, op: Op) -> str:
-    kind = pb.CollectiveCommType.Name(op.type) if op.type in pb.CollectiveCommType.values() else f"type {op.type}"
-    return f"{op.told(rank)} {kind} of {op.size} bytes"
-
-
-def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
-    """Check the slots: a rank starts its collectives one after the other; over all ranks these orders must not run in a
-    circle.
-    """
-    by_id: dict[int, Sequence[int]] = {rank: range(len(of.collectives)) for rank, of in ops.items()}
-    by_time: dict[int, Sequence[int]] = {rank: of.by_time for rank, of in ops.items()}
+        members = [rank for rank in groups.get(group, sorted(ops)) if rank in ops]
+        if len(members) > 1 and (group == NO_GROUP or (group > NO_GROUP and group in groups)):
+            _compare(group, {rank: by_rank[rank] for rank in members}, findings)
+    # the orders of all ranks' collectives must not run in a circle: there is one slot a rank
+    by_id: dict[int, Sequence[int]] = {rank: range(len(of_rank.collectives)) for rank, of_rank in ops.items()}
+    by_time: dict[int, Sequence[int]] = {rank: of_rank.by_time for rank, of_rank in ops.items()}
     for rule, orders in (("slot-deadlock", by_id), ("slot-order", by_id), ("slot-order", by_time)):
         if _slot_circle(rule, ops, orders, never, findings):
             break
+
+
+def _compare(group: int, members: Mapping[int, Sequence[Op]], findings: Findings) -> None:
+    """Compare the collectives of the ranks of a group."""
+    where = _group_name(group)
+    first, *others = members.values()
+    for ops in others:
+        differs = [k for k, (a, b) in enumerate(zip(first, ops, strict=False)) if (a.type, a.size) != (b.type, b.size)]
+        if differs:
+            k = differs[0]
+            told = f"{where}, collective {k}: {first[k].collective}, {ops[k].collective}"
+            findings.add("order-differs", len(differs), [told])
+    few, many = (choose(members, key=lambda rank: len(members[rank])) for choose in (min, max))
+    count, most = len(members[few]), len(members[many])
+    told = f"{where}: rank {few} has {count}, rank {many} has {most}, there "
+    findings.add("misses-one", most - count, (told + op.told for op in members[many][count : count + 1]))
+
+
+def _group_name(group: int) -> str:
+    return f"group {group}" if group else "all ranks"
 
 
 def _slot_circle(
@@ -237,64 +268,52 @@ def _slot_circle(
     """Check whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no
     more than is sure of them."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
-    source: list[int] = []
-    target: list[int] = []
+    edges: list[tuple[int, int]] = []
     for rank, order in orders.items():
         counts: Counter[int] = Counter()
         before: int | None = None
         for k in order:
             op = ops[rank].collectives[k]
-            turn = counts[op.group]
+            key = op.group, counts[op.group]
             counts[op.group] += 1
             if (rank, op.id) not in never:
-                now = number.setdefault((op.group, turn), len(number))
+                now = number.setdefault(key, len(number))
                 if before is not None:
-                    source.append(before)
-                    target.append(now)
+                    edges.append((before, now))
                 before = now
             if rule == "slot-deadlock" and not ops[rank].sure[k]:
                 before = None
-    edges = np.array(source, np.int64), np.array(target, np.int64)
-    order_found = topological(*edges, np.arange(len(number)))
+    source, target = np.array(edges, np.int64).reshape(-1, 2).T
+    order_found = topological(source, target, np.arange(len(number)))
     if len(order_found) == len(number):
         return False
     names = list(number)
-    circle = [names[i] for i in cycle(*edges, order_found, len(number))][::-1]
-    shown = [f"collective {k} of {f'group {group}' if group else 'all ranks'}" for group, k in circle[:SHOWN_CYCLE]]
-    findings.add(
-        rule,
-        len(number) - len(order_found),
-        [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])],
-    )
+    circle = [names[i] for i in cycle(source, target, order_found, len(number))][::-1]
+    shown = [f"collective {k} of {_group_name(group)}" for group, k in circle[:SHOWN_CYCLE]]
+    shown += ["..."] if len(circle) > SHOWN_CYCLE else shown[:1]
+    findings.add(rule, len(number) - len(order_found), [" before ".join(shown)])
     return True
 
 
 def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
     """Check that each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends
     without a file: left out."""
-    sends, receives = _by_key(ops, sending=True), _by_key(ops, sending=False)
-    for key in sorted(sends.keys() | receives.keys()):
-        sent, received = sends.get(key, []), receives.get(key, [])
-        for rule, more, fewer, others in (("no-recv", sent, received, receives), ("no-send", received, sent, sends)):
-            lonely = more[len(fewer) :]
-            told = (
-                f"{op.told(rank)}: {key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes{_near(key, others)}"
-                for rank, op in lonely
-            )
-            findings.add(rule, len(lonely), told)
+    sends: dict[_Key, list[Op]] = defaultdict(list)
+    receives: dict[_Key, list[Op]] = defaultdict(list)
+    for rank, of_rank in ops.items():
+        for op in of_rank.sends:
+            sends[rank, op.peer, op.tag, op.size].append(op)
+        for op in of_rank.receives:
+            receives[op.peer, rank, op.tag, op.size].append(op)
+    sent, received = ({key: own for key, own in ends.items() if ops.keys() >= {*key[:2]}} for ends in (sends, receives))
+    for key in sorted(sent.keys() | received.keys()):
+        for rule, these, others in (("no-recv", sent, received), ("no-send", received, sent)):
+            lonely = these.get(key, [])[len(others.get(key, [])) :]
+            what = f"{key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes"
+            findings.add(rule, len(lonely), (f"{op.told}: {what}{_near(key, others)}" for op in lonely))
 
 
 _Key = tuple[int, int, int, int]  # source, target, tag, size
-
-
-def _by_key(ops: Mapping[int, RankOps], *, sending: bool) -> dict[_Key, list[tuple[int, Op]]]:
-    out: dict[_Key, list[tuple[int, Op]]] = defaultdict(list)
-    for rank, of_rank in ops.items():
-        for op in of_rank.sends if sending else of_rank.receives:
-            if op.peer in ops:
-                source, target = (rank, op.peer) if sending else (op.peer, rank)
-                out[source, target, op.tag, op.size].append((rank, op))
-    return out
 
 
 def _near(key: _Key, others: Mapping[_Key, object]) -> str:

@@ -7,6 +7,7 @@ the node log, which both versions write: the present one loses its own statistic
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -136,6 +137,15 @@ class RankNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulator:
+    """A binary of ASTRA-sim. ``reader``: ``head`` or ``legacy``; ``timeout_s``: after which a run of it is ended."""
+
+    path: Path
+    reader: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Simulation:
     """One run of ASTRA-sim to be made: ``plan`` is written into ``out``, a folder for this run alone. ``reasons``: as
     ``SimulatorRun``.
@@ -143,9 +153,7 @@ class Simulation:
 
     plan: Plan
     out: Path
-    simulator: Path
-    reader: str
-    timeout_s: float
+    simulator: Simulator
     nodes: Mapping[int, RankNodes]
     reasons: tuple[str, ...]
 
@@ -239,52 +247,50 @@ def simulate(task: Simulation) -> SimulatorRun:
         OutputError: the folder cannot be written.
     """
     write(task.plan, task.out, force=False)
-    folder = task.out / f"log-{task.reader}"
+    folder = task.out / f"log-{task.simulator.reader}"
     folder.mkdir()
     try:
-        status = _run(task, folder)
-        said = (folder / "out.txt").read_bytes()
-        _refuse_unstarted(task, status, said)
+        status, said = _run(task, folder)
         counted = max(task.plan.nodes.values()) <= MOST_LOGGED
-        return judged(task, status, said, read_log((folder / "log").glob("log*.log"), task.nodes) if counted else None)
+        log = read_log((folder / "log").glob("log*.log"), task.nodes) if counted else None
+        return judged(task, status, said, log)
     finally:
         shutil.rmtree(task.out, ignore_errors=True)
 
 
-def _run(task: Simulation, folder: Path) -> int | None:
+def _run(task: Simulation, folder: Path) -> tuple[int | None, bytes]:
     """Run the binary in ``folder``, its output into ``out.txt`` there; return its exit status, None where its time was
-    up.
+    up, and the output.
+
+    Raises:
+        InputError: it does not start.
     """
-    command = [str(task.simulator), *simulator_options(task.plan, task.reader)]
+    simulator, out, status = task.simulator, folder / "out.txt", None
+    command = [str(simulator.path), *simulator_options(task.plan, simulator.reader)]
     try:
-        with (folder / "out.txt").open("wb") as out:
-            ran = subprocess.run(
+        with out.open("wb") as file, contextlib.suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(
                 command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=file,
                 stderr=subprocess.STDOUT,
-                timeout=task.timeout_s,
+                timeout=simulator.timeout_s,
                 check=False,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),  # or it would go on for hours
-            )
-    except subprocess.TimeoutExpired:
-        return None
+            ).returncode
     except OSError as problem:
+        why = problem.strerror or problem
+        raise InputError(f"does not start: {why}", path=simulator.path, todo=HOW_TO_GET) from None
+    said = out.read_bytes()
+    if status in _NOT_STARTED or _NOT_LOADED in said[:_SAID]:
         raise InputError(
-            f"does not start: {problem.strerror or problem}", path=task.simulator, todo=HOW_TO_GET
-        ) from None
-    return ran.returncode
-
-
-def _refuse_unstarted(task: Simulation, status: int | None, said: bytes) -> None:
-    if status not in _NOT_STARTED and _NOT_LOADED not in said[:_SAID]:
-        return
-    todo = (
-        "install the library that it names (libprotobuf.so.32 on Debian: apt-get install libprotobuf32), or build "
-        "ASTRA-sim here"
-    )
-    raise InputError(f"does not start: {last_line(said) or f'exit status {status}'}", path=task.simulator, todo=todo)
+            f"does not start: {last_line(said) or f'exit status {status}'}",
+            path=simulator.path,
+            todo="install the library that it names (libprotobuf.so.32 on Debian: apt-get install libprotobuf32), or "
+            "build ASTRA-sim here",
+        )
+    return status, said
 
 
 def last_line(said: bytes) -> str:
@@ -301,38 +307,42 @@ def read_log(files: Iterable[Path], nodes: Mapping[int, RankNodes]) -> dict[int,
         (what, rank): {} for what in (b"issue", b"callback") for rank in nodes
     }
     for file in files:
-        for what, rank, tick, id_ in _LOGGED.findall(file.read_bytes()):
+        for what, rank, tick, node_id in _LOGGED.findall(file.read_bytes()):
             of_rank = times.get((what, int(rank)))
             if of_rank is not None:
-                of_rank.setdefault(int(id_), int(tick))
-    return {rank: _node_log(times[b"issue", rank], times[b"callback", rank], of) for rank, of in nodes.items()}
-
-
-def _node_log(start: Mapping[int, int], end: Mapping[int, int], nodes: RankNodes) -> NodeLog:
-    none = -1
-    ids = nodes.id.tolist()
-    started, ended = (np.array([times.get(id_, none) for id_ in ids], np.int64) for times in (start, end))
-    both = (started != none) & (ended != none)
-    return NodeLog(ended != none, np.where(both, ended - started, 0), int(ended.max(initial=0)))
+                of_rank.setdefault(int(node_id), int(tick))
+    out = {}
+    for rank, of in nodes.items():
+        issued, called_back = times[b"issue", rank], times[b"callback", rank]
+        started = np.array([issued.get(node_id, -1) for node_id in of.id.tolist()], np.int64)
+        ended = np.array([called_back.get(node_id, -1) for node_id in of.id.tolist()], np.int64)
+        both = (started >= 0) & (ended >= 0)
+        out[rank] = NodeLog(ended >= 0, np.where(both, ended - started, 0), int(ended.max(initial=0)))
+    return out
 
 
 def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, NodeLog] | None) -> SimulatorRun:
     """Judge a run by its exit status, its output and its node log (None: not complete)."""
     finished = {int(rank): (int(cycles), int(idle) if idle else None) for rank, cycles, idle in _FINISHED.findall(said)}
     expected = sum(int(of.expected.sum()) for of in task.nodes.values())
-    executed = (
-        None if log is None else sum(int((log[rank].executed & of.expected).sum()) for rank, of in task.nodes.items())
-    )
+    executed = None
     failed = [*_ended_badly(task, status), *_unfinished(task, finished)]
     if log is not None:
+        executed = sum(int((log[rank].executed & of.expected).sum()) for rank, of in task.nodes.items())
         failed += _not_executed(task.nodes, log, expected) + _contradicted(finished, log)
     if failed and status == 0:
         failed.append("its exit status is 0 all the same")
-    elif (
-        len(failed) == 1 and status is not None and executed == expected
-    ):  # seen of the present version with several groups
+    elif len(failed) == 1 and status is not None and executed == expected:
+        # seen of the present version with several groups
         failed.append("though all ranks finished and all nodes were executed: it failed as it ended")
     ok = not failed
+    ranks = []
+    for rank, of in task.nodes.items():
+        simulated_ns, not_computing_ns = finished.get(rank, (None, None))
+        work_ns = _by_word(of.word, log[rank].ns) if log is not None and ok else None
+        ranks.append(
+            SimulatedRank(rank=rank, simulated_ns=simulated_ns, not_computing_ns=not_computing_ns, work_ns=work_ns)
+        )
     return SimulatorRun(
         network=task.plan.network,
         ok=ok,
@@ -344,32 +354,23 @@ def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, 
         failed=failed,
         reasons=[] if ok else list(task.reasons),
         said="" if ok else last_line(said),
-        ranks=[
-            SimulatedRank(
-                rank=rank,
-                simulated_ns=finished[rank][0] if rank in finished else None,
-                not_computing_ns=finished[rank][1] if rank in finished else None,
-                work_ns=_by_word(of.word, log[rank].ns) if log is not None and ok else None,
-            )
-            for rank, of in task.nodes.items()
-        ],
+        ranks=ranks,
     )
 
 
 def _ended_badly(task: Simulation, status: int | None) -> list[str]:
     if status is None:
-        return [f"not done after {task.timeout_s:g} s (--timeout), so it was ended"]
+        return [f"not done after {task.simulator.timeout_s:g} s (--timeout), so it was ended"]
     if status < 0:
         return [f"killed by signal {-status} ({signal.strsignal(-status)})"]
     return [f"exit status {status}"] if status else []
 
 
 def _unfinished(task: Simulation, finished: Mapping[int, object]) -> list[str]:
-    missing = [rank for rank in range(task.plan.ranks) if rank not in finished]
-    if not missing:
-        return []
-    some = f"{first_few(missing, 4)}"
-    return [f"{task.plan.ranks - len(missing)} of {task.plan.ranks} ranks finished (not: {some})"]
+    ranks = task.plan.ranks
+    missing = [rank for rank in range(ranks) if rank not in finished]
+    some = first_few(missing, 4)
+    return [f"{ranks - len(missing)} of {ranks} ranks finished (not: {some})"] if missing else []
 
 
 def _not_executed(nodes: Mapping[int, RankNodes], log: Mapping[int, NodeLog], expected: int) -> list[str]:
@@ -383,13 +384,11 @@ def _not_executed(nodes: Mapping[int, RankNodes], log: Mapping[int, NodeLog], ex
 
 def _contradicted(finished: Mapping[int, tuple[int, int | None]], log: Mapping[int, NodeLog]) -> list[str]:
     """Compare the time of each rank with its log: a node cannot end after its rank."""
-    late = [rank for rank, of in log.items() if rank in finished and of.last_ns > finished[rank][0]]
-    if not late:
-        return []
-    first = late[0]
     return [
-        f"rank {first} says {finished[first][0]:,} cycles, but its log has a node that ended at {log[first].last_ns:,}"
-    ]
+        f"rank {rank} says {finished[rank][0]:,} cycles, but its log has a node that ended at {of.last_ns:,}"
+        for rank, of in log.items()
+        if rank in finished and of.last_ns > finished[rank][0]
+    ][:1]
 
 
 def text_of_network(network: Sequence[Dimension]) -> str:

@@ -57,23 +57,17 @@ def astra(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else folder / "astra-sim"
     if out.exists() and folder.exists() and out.samefile(folder):
         raise UsageError("--out is the folder of the graphs", todo="name another one, or leave it away: DIR/astra-sim")
-    from graphlink.astra.files import network_lines
-    from graphlink.astra.plan import plan, write
+    from graphlink.astra.files import Network, network_lines
+    from graphlink.astra.plan import planned, simulatable, write
 
-    what = plan(
-        folder,
-        out,
-        topology=arguments.topology,
-        gigabytes_per_s=arguments.bandwidth,
-        latency_ns=arguments.latency,
-        replay_only=arguments.replay_only,
-    )
-    made = write(what, out, force=arguments.force)
+    network = Network(arguments.topology, arguments.bandwidth, arguments.latency)
+    plan = planned(simulatable(folder, replay_only=arguments.replay_only), out, network)
+    made = write(plan, out, force=arguments.force)
     lines = [
         f"{out}: {made.ranks} ranks, {made.nodes:,} nodes",
-        *network_lines(what),
-        *(f"warning: {w}" for w in made.warnings),
+        *network_lines(plan),
+        *(f"warning: {warning}" for warning in made.warnings),
+        f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]",
     ]
-    lines.append(f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]")
     tell(arguments.json, made, lambda: lines)
     return 0

@@ -18,8 +18,8 @@ from graphlink.errors import UsageError
 from graphlink.records import Table, counted, ms
 
 if TYPE_CHECKING:
+    from graphlink.astra.files import Network
     from graphlink.astra.simulate import RankTimes, Simulated, SimulatedRank, SimulatorRun
-    from graphlink.astra.sweep import Network
     from graphlink.page.parts import Heat
 
 SWEPT: Final = ("topology", "bandwidth", "latency")
@@ -105,8 +105,8 @@ def simulate(arguments: argparse.Namespace) -> int:
         if not arguments.sweep:
             raise UsageError("--svg draws a sweep", todo="add --sweep bandwidth=25,50,100, say")
         refuse_overwriting(arguments, "svg")
-    from graphlink.astra.simulate import find_simulator, reader_of
-    from graphlink.astra.sweep import Simulator, simulate_run
+    from graphlink.astra.simulate import Simulator, find_simulator, reader_of
+    from graphlink.astra.sweep import simulate_run
     from graphlink.engine.engines import RunsOn
 
     binary = find_simulator(arguments.astra_sim or os.environ.get("ASTRA_SIM"))
@@ -123,7 +123,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 def _networks(arguments: argparse.Namespace) -> tuple[list[Network], Sequence[int]]:
     """Return the networks to simulate, all combinations of what is swept with what is given once, and the numbers of
     ranks. Raises UsageError."""
-    from graphlink.astra.sweep import Network
+    from graphlink.astra.files import Network
 
     values: dict[str, Sequence[Any]] = {RANKS: (None,), **{name: (getattr(arguments, name),) for name in SWEPT}}
     for what, swept in arguments.sweep:

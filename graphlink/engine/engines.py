@@ -91,6 +91,16 @@ def run_all(
     ]
 
 
+def succeeded(outcomes: Sequence[_Result | GraphlinkError]) -> list[_Result]:
+    """Return the results of tasks, or raise the error of the first one that failed."""
+    results: list[_Result] = []
+    for outcome in outcomes:
+        if isinstance(outcome, GraphlinkError):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
 def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:
     name, task = named
     try:

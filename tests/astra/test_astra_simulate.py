@@ -13,6 +13,7 @@ from graphlink.astra.files import Dimension, Plan
 from graphlink.astra.simulate import (
     RankNodes,
     Simulation,
+    Simulator,
     SimulatorRun,
     find_simulator,
     judged,
@@ -67,7 +68,7 @@ def verdict(
     plan = Plan(
         folder, "x", 2, {"head": 6, "legacy": 6}, frozenset(), network, replay_only=False, alone=None, warnings=()
     )
-    task = Simulation(plan, folder, folder, "head", 9.0, {0: of, 1: of}, reasons)
+    task = Simulation(plan, folder, Simulator(folder, "head", 9.0), {0: of, 1: of}, reasons)
     (folder / "log.log").write_bytes(log)
     return judged(task, status, said, read_log([folder / "log.log"], task.nodes))
 
