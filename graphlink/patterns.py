@@ -24,7 +24,8 @@ LOADER: Final = re.compile(  # what gets the next batch, as PyTorch, Megatron an
     r"\A(?:enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*)\Z",
     re.IGNORECASE,
 )
-NEXT_BATCH: Final = "enumerate(DataLoader)#"  # so begins what PyTorch's own loaders are called
+NEXT_BATCH: Final = re.compile(r"enumerate\(DataLoader\)#.*", re.DOTALL)  # PyTorch's own loaders
+AUTOGRAD_ENGINE: Final = re.compile("autograd::engine::evaluate_function.*", re.DOTALL)  # ops that run backward nodes
 ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
     r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
 )

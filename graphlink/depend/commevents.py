@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
-from graphlink.linking.call_roles import Role
+from graphlink.linking.call_roles import Role, call_order
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
 from graphlink.tables import marked, spread, successive
@@ -67,12 +67,6 @@ class StreamWait(msgspec.Struct, frozen=True):
     target: int
     whole: bool
     group: _Group
-
-
-def call_order(linked: Linked) -> I64:
-    """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
-    calls = linked.trace.calls
-    return spread(len(calls.start_ns), np.lexsort((calls.correlation, calls.start_ns)), np.arange(len(calls.start_ns)))
 
 
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
@@ -173,7 +167,7 @@ class _CallReader:
 
     def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
         calls, device = linked.trace.calls, linked.trace.device
-        self.linked, self.rank = linked, call_order(linked)
+        self.linked, self.rank = linked, call_order(linked.trace.calls)
         (_, number), (streams, stream) = (
             np.unique(column, return_inverse=True) for column in (device.device, device.stream)
         )

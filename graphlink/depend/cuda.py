@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from graphlink.depend.commevents import StreamWait, call_order
+from graphlink.depend.commevents import StreamWait
 from graphlink.depend.timeline import Neighbours
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
@@ -334,7 +334,7 @@ class _Walk:
         return rounding_ns(self.trace) + (NOISE_NS if self.trace.clocks else 0)
 
     def result(self) -> CudaWaits:
-        call_rank = call_order(self.linked)
+        call_rank = call_order(self.trace.calls)
         launch_rank = np.append(call_rank, -1)[self.linked.device_call]
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
         return CudaWaits(waits_of(self.found), self.role, call_rank, launch_rank, self.told_call, self.told_op, without)

@@ -12,7 +12,7 @@ from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.reject import Dependencies
 from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
-from graphlink.tables import concat, spread, take
+from graphlink.tables import concat, spread, successive, take
 
 
 class DeviceSide(msgspec.Struct, frozen=True):
@@ -84,10 +84,9 @@ def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
     """
     device = linked.trace.device
     ops = take(comm.ops, ~comm.ops.on_host & (comm.ops.kind == CommKind.COLLECTIVE) & (comm.ops.group != NOWHERE))
-    row, group = ops.row, ops.group
-    order = np.lexsort((row, group))
-    row, group = row[order], group[order]
-    a, b = row[:-1], row[1:]
-    apart = (device.device[a] != device.device[b]) | (device.stream[a] != device.stream[b])
-    real = (group[:-1] == group[1:]) & apart & (device.end_ns[a] <= device.start_ns[b])
-    return a[real].astype(np.int64), b[real].astype(np.int64)
+    before, after = (
+        ops.row[place].astype(np.int64) for place in successive(np.lexsort((ops.row, ops.group)), ops.group)
+    )
+    other_stream = (device.device[before] != device.device[after]) | (device.stream[before] != device.stream[after])
+    real = other_stream & (device.end_ns[before] <= device.start_ns[after])
+    return before[real], after[real]

@@ -4,13 +4,13 @@ cycles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I32, I64, U8
-from graphlink.tables import begins, marked, spread
+from graphlink.tables import begins, concat, marked, spread, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,13 @@ class Edges:
 
     @staticmethod
     def join(parts: list[Edges]) -> Edges:
-        """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is
-        kept.
+        """Join edges into one per pair of nodes, by target, then source: the kind that comes first in ``EdgeKind``
+        stays, the evidence of all is kept.
         """
-        source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
-        kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
-        order = np.lexsort((kind, source, target))
-        source, target, kind, bits = source[order], target[order], kind[order], bits[order]
-        first = np.flatnonzero(begins(source, target))
-        return Edges(source[first], target[first], kind[first], np.bitwise_or.reduceat(bits, first))
+        every = concat(*parts)
+        every = take(every, np.lexsort((every.kind, every.source, every.target)))
+        first = np.flatnonzero(begins(every.source, every.target))
+        return replace(take(every, first), found_by=np.bitwise_or.reduceat(every.found_by, first))
 
 
 class Unordered(Exception):

@@ -32,11 +32,11 @@ from graphlink.depend.modes import mode_of
 from graphlink.depend.threads import Handed
 from graphlink.depend.timeline import Elements, behind_rows, in_loader
 from graphlink.model import I32, I64, Bool, Linked
+from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.tables import distinct, take
 
 ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
-ENGINE = "autograd::engine::evaluate_function"
 LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 
 
@@ -204,10 +204,8 @@ def _threads(
     """
     calls, annotation = linked.trace.calls, linked.trace.host.annotation
     called = np.flatnonzero(np.isin(calls.tid, el.tid) & ~behind_rows(linked))
-    is_op = np.ones(len(el.tid), np.bool_)
-    rows = el.row >= 0
-    is_op[rows] = ~annotation[el.row[rows]]
-    other = ~is_op
+    other = np.append(annotation, False)[el.row]  # a call is no annotation
+    is_op = ~other
     tid = np.concatenate([el.tid[is_op], calls.tid[called], el.tid[other], el.tid[other]])
     start = np.concatenate([el.start_ns[is_op], calls.start_ns[called], el.start_ns[other], el.end_ns[other]])
     end = np.concatenate([el.end_ns[is_op], calls.end_ns[called], el.start_ns[other], el.end_ns[other]])
@@ -218,7 +216,7 @@ def _threads(
     bounds = [*first.tolist(), len(tid)]
     begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
     host = linked.trace.host
-    named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
+    named = fits(AUTOGRAD_ENGINE, linked.trace.strings)
     loading = in_loader(linked)
     forward, backward = autograd
     engine = distinct(np.concatenate([np.flatnonzero(named[host.name]), backward]))

@@ -10,7 +10,8 @@ import numpy as np
 from graphlink.depend.timeline import Elements, Neighbours
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import lookup, spread
+from graphlink.patterns import AUTOGRAD_ENGINE, fits
+from graphlink.tables import last_before, lookup, spread
 
 Handed: TypeAlias = dict[tuple[int, int], tuple[int, int]]
 
@@ -82,17 +83,6 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
     return forward[ok][first], backward[ok][first]
 
 
-def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
-    """Find for each asked (key, time) the last position in columns sorted by (key, time) that is less; -1 if none is.
-
-    By sorting both together, as there are about as many keys as rows.
-    """
-    asked = np.repeat([False, True], [len(key), len(asked_key)])
-    order = np.lexsort((~asked, np.concatenate([time_ns, asked_ns]), np.concatenate([key, asked_key])))
-    out: I64 = spread(len(order), order, np.cumsum(~asked[order]) - 1)[len(key) :]
-    return out
-
-
 def _from_numbers(linked: Linked) -> tuple[I32, I32]:
     """Pair threads by Kineto's "Sequence number" and "Fwd thread id", else by the ET's ``seq_id`` and ``fw_tid``."""
     rows, et = linked.trace.host, linked.et
@@ -100,14 +90,10 @@ def _from_numbers(linked: Linked) -> tuple[I32, I32]:
     if et is not None:
         bare = (seq < 0) & (linked.match.et != NOWHERE)
         seq[bare], fw_tid[bare] = et.seq_id[linked.match.et[bare]], et.fw_tid[linked.match.et[bare]]
-    engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in linked.trace.strings], np.bool_)[
-        rows.name
-    ]
+    engine = fits(AUTOGRAD_ENGINE, linked.trace.strings)[rows.name]
     numbered = (seq >= 0) & ~rows.annotation
     forward = np.flatnonzero(numbered & (fw_tid == 0))
     backward = np.flatnonzero(numbered & (fw_tid > 0) & ~engine)
-    order = forward[np.lexsort((forward, rows.start_ns[forward], seq[forward]))]
-    at = _last_before(seq[order], rows.start_ns[order], seq[backward], rows.start_ns[backward])
-    ok = at >= 0
-    ok[ok] = seq[order[at[ok]]] == seq[backward[ok]]
-    return order[at[ok]].astype(np.int32), backward[ok].astype(np.int32)
+    at = last_before((seq[forward],), rows.start_ns[forward], (seq[backward],), rows.start_ns[backward])
+    known = at != NOWHERE
+    return forward[at[known]].astype(np.int32), backward[known].astype(np.int32)

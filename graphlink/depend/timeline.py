@@ -13,7 +13,7 @@ import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.patterns import NEXT_BATCH
+from graphlink.patterns import NEXT_BATCH, fits
 from graphlink.tables import begins, marked, spread
 
 
@@ -178,10 +178,7 @@ def in_loader(linked: Linked) -> I64:
     """Find the rows of PyTorch's data loaders, in order of their starts: what they wait for is a worker, which is a
     process of its own.
     """
-    named = np.fromiter(
-        (text.startswith(NEXT_BATCH) for text in linked.trace.strings), np.bool_, len(linked.trace.strings)
-    )
-    return np.flatnonzero(named[linked.trace.host.name])
+    return np.flatnonzero(fits(NEXT_BATCH, linked.trace.strings)[linked.trace.host.name])
 
 
 def behind_rows(linked: Linked) -> Bool:

@@ -20,6 +20,7 @@ from graphlink.linking.launch import (
 from graphlink.linking.names import common_names
 from graphlink.linking.provenance import differences
 from graphlink.model import NOWHERE, Communication, HostTrace, Linked, Trace
+from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.devices import UNPLACED
 from graphlink.read.nsys.file import open_export
 from graphlink.read.nsys.numbering import Numbering
@@ -115,7 +116,7 @@ def links_lacking(linked: Linked) -> Iterator[Finding]:
     """Report whether forward and backward ops are linked."""
     trace, et = linked.trace, linked.et
     host = trace.host
-    engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in trace.strings], np.bool_)[host.name]
+    engine = fits(AUTOGRAD_ENGINE, trace.strings)[host.name]
     numbered = bool((host.seq_id >= 0).any()) or (et is not None and bool((et.seq_id >= 0).any()))
     if engine.any() and not numbered and not len(trace.flows.fwd_ns):
         count = int(np.count_nonzero(engine))

@@ -121,7 +121,6 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     source, target = new[into[edges.source]], new[into[edges.target]]
     outside = source != target
     joined = Edges.join([take(Edges(source, target, edges.kind, edges.found_by), outside)])
-    by_target = np.lexsort((joined.source, joined.target))
 
     def summed(column: I64) -> I64:
         return sums(n, into, column)[order]
@@ -148,13 +147,13 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         device=graph.device[order],
         stream=graph.stream[order],
         caller=_callers(graph.caller, new)[order],
-        first=np.searchsorted(joined.target[by_target], np.arange(len(order) + 1)).astype(np.int64),
-        source=joined.source[by_target].astype(np.int32),
-        edge_kind=joined.kind[by_target],
+        first=np.searchsorted(joined.target, np.arange(len(order) + 1)).astype(np.int64),
+        source=joined.source.astype(np.int32),
+        edge_kind=joined.kind,
         rows=NodeRows(
             kind=graph.kind[order],
             row=graph.row[order],
-            found_by=joined.found_by[by_target],
+            found_by=joined.found_by,
             sync_calls=graph.sync_calls.renumbered(new),
             linked=graph.linked,
         ),

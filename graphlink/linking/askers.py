@@ -8,11 +8,15 @@ ids: the range gets its id where the work is made, inside the ``c10d`` op, so th
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from graphlink.model import I32, NOWHERE, Linked
+from graphlink.model import I32, Linked
+from graphlink.patterns import fits
+from graphlink.tables import spread
 
-ASKING = "c10d::"
+ASKING = re.compile("c10d::.*", re.DOTALL)
 
 
 def askers(linked: Linked) -> I32:
@@ -20,16 +24,13 @@ def askers(linked: Linked) -> I32:
     ids. O(n log n).
     """
     rows = linked.trace.host
-    out = np.full(len(rows.tid), NOWHERE, np.int32)
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
-    named = np.fromiter((s.startswith(ASKING) for s in linked.trace.strings), np.bool_, len(linked.trace.strings))
-    asking = np.flatnonzero(named[rows.name] & ~rows.annotation)
+    asking = np.flatnonzero(fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation)
     asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]
     ids = rows.rf_id[asking]
     if not len(ids) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
-        return out
+        run = run[:0]
     at = np.searchsorted(ids, rows.rf_id[run]) - 1
     op = asking[np.maximum(at, 0)]
-    ok = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
-    out[run[ok]] = op[ok]
-    return out
+    known = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
+    return spread(len(rows.tid), run[known], op[known].astype(np.int32))

@@ -9,7 +9,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from graphlink.model import U8, CallRows
+from graphlink.model import I64, U8, CallRows
+from graphlink.tables import spread
 
 
 class Role(IntEnum):
@@ -76,6 +77,11 @@ def role_of(name: str) -> Role:
 def roles(calls: CallRows, strings: tuple[str, ...]) -> U8:
     """Return ``Role`` of every call; shape (len(calls),)."""
     used = np.flatnonzero(np.bincount(calls.name))
-    by_name = np.zeros(len(strings) or 1, np.uint8)
-    by_name[used] = [role_of(strings[i]) for i in used]
-    return by_name[calls.name]
+    of_used = np.array([role_of(strings[i]) for i in used], np.uint8)
+    return spread(len(strings), used, of_used, Role.OTHER)[calls.name]
+
+
+def call_order(calls: CallRows) -> I64:
+    """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
+    count = len(calls.start_ns)
+    return spread(count, np.lexsort((calls.correlation, calls.start_ns)), np.arange(count))

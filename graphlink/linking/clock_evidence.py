@@ -12,7 +12,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
-from graphlink.tables import concat, last_before, lookup, successive, take
+from graphlink.tables import concat, last_before, lookup, marked, spread, successive, take
 
 USUAL_NS: Final = {
     "hip": 4_700,
@@ -76,8 +76,7 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     row = row[(_brief(trace) & ~_behind_waits(trace, call))[call[row]]]
     by = call[row]
     lag_ns = device.start_ns[row] - calls.start_ns[by]
-    worked_ns = np.full(len(call), _NEVER)
-    worked_ns[own[1:]] = np.maximum.accumulate(device.end_ns[own])[:-1]
+    worked_ns = spread(len(call), own[1:], np.maximum.accumulate(device.end_ns[own])[:-1], _NEVER)
     first_ns = int(np.partition(lag_ns, len(lag_ns) // 1000)[len(lag_ns) // 1000]) if len(lag_ns) else 0
     ahead_ns = device.start_ns[row] - calls.end_ns[by] - _usual_ns(trace)[calls.name[by]]
     near = (np.abs(ahead_ns - first_ns) <= NEAR_NS) & (abs(first_ns) <= MOST_NS)
@@ -137,8 +136,7 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
     """
     calls = trace.calls
     order = np.lexsort((calls.start_ns, calls.tid))
-    launches = np.zeros(len(order), np.bool_)
-    launches[call[call != NOWHERE]] = True
+    launches = marked(len(order), call[call != NOWHERE])
     waits = np.cumsum(roles(calls, trace.strings)[order] == Role.STREAM_WAIT)
     at = np.flatnonzero(launches[order])
     tid = calls.tid[order]
@@ -147,17 +145,13 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
         np.append(0, waits[at[:-1]]),
         waits[np.searchsorted(tid, tid[at])],
     )
-    out = np.zeros(len(order), np.bool_)
-    out[order[at]] = waits[at] > before
-    return out
+    return marked(len(order), order[at[waits[at] > before]])
 
 
 def _before(start_ns: I64, *lane: I64) -> I64:
     """Return the row before each of its lane, NOWHERE for the first."""
     before, after = successive(np.lexsort((start_ns, *lane[::-1])), *lane)
-    out = np.full(len(start_ns), NOWHERE, np.int64)
-    out[after] = before
-    return out
+    return spread(len(start_ns), after, before)
 
 
 def waits_of(trace: Trace, call: I32) -> Evidence:

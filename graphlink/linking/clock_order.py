@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.linking.call_roles import call_order
 from graphlink.linking.clock_evidence import MOST_NS, Evidence, last_of, returned
 from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
@@ -44,8 +45,7 @@ def order_of(trace: Trace, call: I32) -> Succession:
     source, at = last_of(trace, call, launched, number, syncs.record_stream[wait], record, np.arange(len(wait)))
     sync_call = lookup(calls.correlation, syncs.correlation)
     sync = np.flatnonzero((syncs.kind == SyncKind.STREAM) & syncs.stream_known & (sync_call != NOWHERE))
-    place = np.empty(len(calls.start_ns), np.int64)
-    place[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(place))
+    place = call_order(calls)
     asked = syncs.device[wait[at]], syncs.stream[wait[at]], place[sync_call[wait[at]]]
     target = _next((device.device[launched], device.stream[launched], place[call[launched]]), asked)
     over = _next((syncs.device[sync], syncs.stream[sync], place[sync_call[sync]]), asked)

@@ -22,7 +22,7 @@ from graphlink.linking.clock_order import Succession, order_of
 from graphlink.linking.clock_windows import Windows, of_devices
 from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, DeviceClock, DeviceClocks, Trace
-from graphlink.tables import concat, take
+from graphlink.tables import concat, spread, sums, take
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
@@ -106,12 +106,10 @@ def _rows(trace: Trace, call: I32, waits: Evidence, order: Succession, devices: 
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
     least_ns = np.full(len(call), _NEVER)
     np.maximum.at(least_ns, waits.op[waits.exact], waits.ahead_ns[waits.exact])
-    most_ns = np.full(len(row), _EVER)
     has = call[row] != NOWHERE
-    most_ns[has] = start_ns[has] - trace.calls.start_ns[call[row[has]]]
+    most_ns = spread(len(row), has, start_ns[has] - trace.calls.start_ns[call[row[has]]], _EVER)
     idle_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
-    place = np.full(len(call), NOWHERE, np.int64)
-    place[row] = np.arange(len(row))
+    place = spread(len(call), row, np.arange(len(row)))
     before, after = place[order.before], place[order.after]
     keep = np.flatnonzero((before != NOWHERE) & (before < after))
     keep = keep[np.argsort(after[keep], kind="stable")]
@@ -176,8 +174,7 @@ def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_
     low, high = between
     before, after, gap_ns = rows.pairs.before[pairs], rows.pairs.after[pairs], rows.pairs.gap_ns[pairs]
     apart_ns = np.maximum(step_ns - gap_ns, 0) - np.maximum(-gap_ns, 0)
-    change_ns = np.zeros(high - low + 2, np.int64)
-    np.add.at(change_ns, np.clip(before + 1 - low, 0, high + 1 - low), apart_ns)
+    change_ns = sums(high - low + 2, np.clip(before + 1 - low, 0, high + 1 - low), apart_ns)
     np.subtract.at(change_ns, np.minimum(after, high) + 1 - low, apart_ns)
     return np.cumsum(change_ns)[:-1]
 

@@ -35,6 +35,7 @@ from graphlink.model import (
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
+from graphlink.tables import marked, spread, sums
 
 HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
@@ -113,9 +114,8 @@ def _recorded_calls(linked: Linked) -> _Calls:
     calls = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
     disagreeing: dict[str, int] = {}
     if et is not None and len(et.comm.row):
-        host_of = np.full(len(et.id), NOWHERE, np.int32)
         matched = np.flatnonzero(linked.match.et != NOWHERE)
-        host_of[linked.match.et[matched]] = matched
+        host_of = spread(len(et.id), linked.match.et[matched], matched)
         for row, comm in zip(host_of[et.comm.row].tolist(), et.comm.comms, strict=True):
             if row == NOWHERE:
                 continue
@@ -312,19 +312,15 @@ def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
     """
     trace, device, host = linked.trace, linked.trace.device, linked.trace.host
     op = _launching_ops(linked)
-    own, in_call = (
-        np.zeros(len(op), np.bool_),
-        np.zeros(len(host.tid) + 1, np.bool_),
-    )  # the last entry stands for NOWHERE
-    own[list(calls.device)] = True
-    in_call[list(calls.host)] = True
+    own = marked(len(op), np.array([*calls.device], np.int64))
+    in_call = marked(len(host.tid) + 1, np.array([*calls.host], np.int64))  # the last entry stands for NOWHERE
     named = meanings(trace.strings, device.name, kernel_meaning)
-    around = np.zeros(len(op), np.uint8)
     launched = np.flatnonzero(op != NOWHERE)
     name, annotation = host.name[op[launched]], host.annotation[op[launched]]
-    around[launched] = np.where(
+    meant = np.where(
         annotation, meanings(trace.strings, name, range_meaning), meanings(trace.strings, name, op_meaning)
     )
+    around = spread(len(op), launched, meant, 0)
     open_ = (named == Meaning.NOTHING) | (named == Meaning.DOUBTFUL)
     kernel = device.kind == DeviceKind.KERNEL
     comm = kernel & (
@@ -341,8 +337,7 @@ def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
     device = trace.device
     found: dict[str, tuple[int, int]] = {}
     codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
-    spent_ns = np.zeros(len(codes), np.int64)
-    np.add.at(spent_ns, which, device.end_ns[rows] - device.start_ns[rows])
+    spent_ns = sums(len(codes), which, device.end_ns[rows] - device.start_ns[rows])
     for code, n, ns in zip(codes.tolist(), ops.tolist(), spent_ns.tolist(), strict=True):
         path = kernel_path(trace.strings[code])
         before = found.get(path, (0, 0))
@@ -352,8 +347,7 @@ def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
 
 def _launching_ops(linked: Linked) -> I32:
     """Find for each device row the host row whose call launched it, or NOWHERE."""
-    call_op = np.append(linked.call_op, np.int32(NOWHERE))
-    return call_op[linked.device_call]
+    return np.append(linked.call_op, np.int32(NOWHERE))[linked.device_call]
 
 
 def _range_names(linked: Linked, rows: I64) -> list[str]:
@@ -381,8 +375,7 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     trace, host = linked.trace, linked.trace.host
     gloo = meanings(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
     rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
-    wanted = np.zeros(len(host.tid), np.bool_)
-    wanted[list(calls.host)] = True
+    wanted = marked(len(host.tid), np.array([*calls.host], np.int64))
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
     around = innermost(host, linked.parent, around, wanted, host.start_ns[rows])
     found = []

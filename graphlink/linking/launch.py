@@ -15,12 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.names import ASYNC_PREFIX
+from graphlink.linking.names import ASYNCHRONOUS
 from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+from graphlink.patterns import fits
 from graphlink.tables import lookup
 
-_LAUNCH: Final = re.compile(r"[Ll]aunch(?!HostFunc)")
+_LAUNCH: Final = re.compile(r".*[Ll]aunch(?!HostFunc).*", re.DOTALL)
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"
@@ -116,9 +117,7 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
     of host functions (``cudaLaunchHostFunc``) never have one.
     """
     calls = trace.calls
-    launch = np.fromiter((_LAUNCH.search(text) is not None for text in trace.strings), np.bool_, len(trace.strings))[
-        calls.name
-    ]
+    launch = fits(_LAUNCH, trace.strings)[calls.name]
     names = calls.name[launch & (calls.correlation > 0) & ~np.isin(calls.correlation, trace.device.correlation)]
     if len(names) <= np.count_nonzero(trace.device.correlation <= 0):
         return {}
@@ -134,8 +133,7 @@ def asynchronous(trace: Trace) -> Bool:
     """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with
     a wait.
     """
-    named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
-    out = named[trace.host.name] & trace.host.annotation
+    out = fits(ASYNCHRONOUS, trace.strings)[trace.host.name] & trace.host.annotation
     return out if trace.host.apart is None else out | trace.host.apart
 
 

@@ -14,7 +14,7 @@ from graphlink.linking.names import HostNames, common_names
 from graphlink.linking.order import match_by_order
 from graphlink.linking.provenance import differences
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
-from graphlink.tables import lookup
+from graphlink.tables import lookup, marked, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -48,9 +48,7 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
         pairs, notes = match_by_order(trace, et, names)
         warnings += notes
     misfits = tuple(warnings)
-    used = np.zeros(len(et.id), np.bool_)
-    used[pairs[pairs != NOWHERE]] = True
-    only_kineto, only_et = pairs == NOWHERE, ~used & (et.rf_id > 0)
+    only_kineto, only_et = pairs == NOWHERE, ~marked(len(et.id), pairs[pairs != NOWHERE]) & (et.rf_id > 0)
     warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0)
     found = differences(trace, et)
     warnings += (
@@ -67,8 +65,7 @@ def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     ids, first = np.unique(trace.host.rf_id, return_index=True)
     if np.count_nonzero(ids > 0) < 2:
         return None
-    out = np.full(len(trace.host.rf_id), NOWHERE, np.int32)
-    out[first] = lookup(et.rf_id, ids)
+    out = spread(len(trace.host.rf_id), first, lookup(et.rf_id, ids).astype(np.int32))
     return out if (out != NOWHERE).any() else None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import msgspec
 import numpy as np
 
 from graphlink.model import I64, Bool, HostTrace, Trace
+from graphlink.tables import marked
 
-ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even where they happen to nest
+# ranges that end when somebody waits for the work, even where they happen to nest
+ASYNCHRONOUS = re.compile("gloo:.*", re.DOTALL)
 
 
 class HostNames(msgspec.Struct, frozen=True):
@@ -25,9 +28,7 @@ class HostNames(msgspec.Struct, frozen=True):
 
     def present(self, codes: I64) -> Bool:
         """Mark the codes of the table that occur in ``codes``."""
-        found = np.zeros(len(self.text), np.bool_)
-        found[codes] = True
-        return found
+        return marked(len(self.text), codes)
 
 
 def common_names(trace: Trace, et: HostTrace | None) -> HostNames:

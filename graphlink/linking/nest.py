@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows
+from graphlink.tables import marked, spread
 
 
 def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
@@ -65,12 +66,10 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
         if not annotation[i]:
             op_fits.append(min(ends, op_fits[-1]) if op_fits else ends)
     _adopt(parent, crossing)
-    parents = np.full(count, NOWHERE, np.int32)
-    inside = np.flatnonzero(np.array(parent, np.int64) != NOWHERE)
-    parents[by_tid[inside]] = by_tid[np.array(parent, np.int64)[inside]]
-    crosses = np.zeros(count, np.bool_)
-    crosses[by_tid] = crossing
-    return parents, crosses
+    enclosing = np.array(parent, np.int64)
+    inside = np.flatnonzero(enclosing != NOWHERE)
+    parents = spread(count, by_tid[inside], by_tid[enclosing[inside]].astype(np.int32))
+    return parents, marked(count, by_tid[np.array(crossing, np.bool_)])
 
 
 def _adopt(parent: list[int], crossing: list[bool]) -> None:

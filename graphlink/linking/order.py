@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.linking.names import ASYNC_PREFIX, HostNames
+from graphlink.linking.names import ASYNCHRONOUS, HostNames
 from graphlink.model import I32, I64, NOWHERE, Bool, HostTrace, Trace
+from graphlink.patterns import fits
 
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
 MIN_AMBIGUOUS = 16  # rows: a shorter sequence must fit in one place only
@@ -70,7 +71,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
 
 def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
     """Return the names of ranges on threads that have nothing but gloo's."""
-    gloo = np.fromiter((text.startswith(ASYNC_PREFIX) for text in names.text), np.bool_, len(names.text))[names.kineto]
+    gloo = fits(ASYNCHRONOUS, names.text)[names.kineto]
     return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
 
 

@@ -65,7 +65,7 @@ def differences(one: Graph, other: Graph, *but: str) -> list[str]:
     """Name the columns that differ. Texts may: nsys names copies and calls in its own words."""
 
     def columns(record: object) -> dict[str, object]:
-        inner = {f.name: getattr(record, f.name) for f in fields(record)}  # type: ignore[arg-type]
+        inner = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "linked"}  # type: ignore[arg-type]
         return {
             k: v
             for name, value in inner.items()
