@@ -108,6 +108,12 @@ def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none:
     return out
 
 
+def values_at(column: NDArray[Any], rows: Positions, none: int = NOWHERE) -> I64:
+    """Return the value of ``column`` at each of ``rows``, ``none`` where that is ``NOWHERE``."""
+    there = rows != NOWHERE
+    return spread(len(rows), there, column[rows[there]].astype(np.int64), none)
+
+
 def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any]) -> I64:
     """Return a column of ``count`` rows that has the sum of the ``values`` at each of ``rows``, 0 without any."""
     out = np.zeros(count, np.int64)

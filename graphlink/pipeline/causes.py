@@ -1,33 +1,35 @@
 """Every idle ns of every rank inside a step, with one cause and its evidence.
 
 By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its
-last phase ``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest: of a
-communication the part before the producer on the peer ended is ``dependency_stall``, what then passed until the last
-side had come ``straggler_wait``, and the transfer ``exposed_communication``. Of communication with a rank that was not
-recorded NCCL's own records tell until when it waited for its peer, where a side file has them. Where nothing recorded
-explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before has
-ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which
-nothing is waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
+last phase ``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest
+(``peers``). Each piece of idle time is cut into up to four, in the order of time:
+
+1. ``dependency_stall``: until the producer on another stage had ended. Where nothing recorded explains a wait right
+   before a range, the schedule does as far as it can: until that producer has ended, and the least lag ever seen behind
+   such a producer (no transfer was faster) has passed.
+2. ``profiler_artefact``: as long as the profiler of the rank that came last kept it.
+3. What the rank's own recording tells; else ``straggler_wait``, until the last side of a communication had come; else
+   ``launch_starved``, for up to 20 us in which nothing is waited for: the device takes them from one kernel to the
+   next. What is left is ``unknown``.
+4. ``exposed_communication``: the transfer. Of communication with a rank that was not recorded NCCL's own records tell
+   until when it waited for its peer, where a side file has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Final
 
 import numpy as np
 
 from graphlink import spans
 from graphlink.choices import LATENCY_NS
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
+from graphlink.model import I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.peers import PeerExchanges, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Pass, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.spans import Spans
-from graphlink.tables import take
-
-_LATEST: Final = np.iinfo(np.int64).max
+from graphlink.tables import MOST, begins, sums, take, values_at
 
 
 def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
@@ -37,29 +39,30 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own.
     """
     runs = pipes.runs
-    steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
-    parts = _IdlePieces()
-    from_ns = {run.rank: run.recorded_from_ns for run in runs}
+    steps = tuple(_step(number, runs) for number in range(len(pipes.steps)))
+    next_starts_ns = [*(step.start_ns for step in steps[1:]), MOST]
+    pieces = _IdlePieces()
+    recorded_from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
-    for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
-        delayed = _Delayed(run, supply, meeting, from_ns, profiled)
-        for step in steps:
-            _of_step(
-                parts, run, step, delayed, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST
-            )
-    idle = parts.idle()
+    for run, needs, peers in zip(runs, producers(pipes), matched(runs), strict=True):
+        idle_rank = _IdleRank(pieces, run, needs, peers, recorded_from_ns, profiled)
+        for step, next_ns in zip(steps, next_starts_ns, strict=True):
+            idle_rank.explain(step, next_ns)
+    idle = pieces.idle()
     _assert_complete(runs, steps, idle)
     return steps, idle
 
 
 def _step(number: int, runs: Sequence[StageRun]) -> StepEntry:
-    mine = [_rows(run, number, optimizer=False) for run in runs]
-    start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
-    end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
-    inside = [_work(run, number) for run in runs]
-    work = tuple(int((s.end_ns - s.start_ns).sum()) for s in inside)
-    own = tuple(int(s.end_ns[-1] - s.start_ns[0]) if len(s.start_ns) else 0 for s in inside)
-    return StepEntry(number=number, start_ns=start, end_ns=end, work_ns=work, own_ns=own)
+    passes = [take(run.ranges, _rows(run, number, optimizer=False)) for run in runs]
+    work = [_work(run, number) for run in runs]
+    return StepEntry(
+        number=number,
+        start_ns=min(int(ranges.start_ns.min()) for ranges in passes),
+        end_ns=max(int(ranges.end_ns.max()) for ranges in passes),
+        work_ns=tuple(int((inside.end_ns - inside.start_ns).sum()) for inside in work),
+        own_ns=tuple(int(inside.end_ns[-1] - inside.start_ns[0]) if len(inside.start_ns) else 0 for inside in work),
+    )
 
 
 def _work(run: StageRun, step: int) -> Spans:
@@ -73,210 +76,203 @@ def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
     return np.asarray(low + np.flatnonzero((run.ranges.phase[low:high] == Pass.OPT) == optimizer))
 
 
-def _of_step(parts: _IdlePieces, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
-    """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of
-    that one.
+class _IdleRank:
+    """One rank, prepared to explain the idle time of its steps.
+
+    ``recorded_from_ns``, ``profiled``: of all ranks, when their recordings begin and when profilers kept them.
     """
-    r = run.ranges
-    mine = _rows(run, step.number, optimizer=False)
-    forward = mine[r.phase[mine] == Pass.F]
-    work = _work(run, step.number)
-    begins = int(
-        max(
-            r.start_ns[forward[0] if len(forward) else mine[0]],
-            work.start_ns[0] if len(work.start_ns) else step.start_ns,
-        )
-    )
-    ends = int(r.end_ns[mine].max())
-    idle = spans.complement(work, step.start_ns, step.end_ns)
-    head, tail = spans.within(idle, step.start_ns, begins), spans.within(idle, max(begins, ends), step.end_ns)
-    parts.add(run, step, head, Cause.WARMUP, lambda _: f"before {delayed.name(int(mine[0]))}")
-    delayed.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
-    parts.add(run, step, tail, Cause.COOLDOWN, lambda _: f"after {delayed.name(int(mine[np.argmax(r.end_ns[mine])]))}")
-    optimizer = _rows(run, step.number, optimizer=True)
-    if len(optimizer):
-        until = max(step.end_ns, int(r.end_ns[optimizer].max()), delayed.last_collective_ns(step))
-        outside = spans.complement(delayed.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
-        parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, lambda _: "around the optimizer")
-
-
-class _Delayed:
-    """The delays of one rank, prepared for its steps."""
 
     def __init__(
         self,
+        pieces: _IdlePieces,
         run: StageRun,
-        supply: Producers,
-        meeting: PeerExchanges,
-        from_ns: dict[int, int],
+        needs: Producers,
+        peers: PeerExchanges,
+        recorded_from_ns: dict[int, int],
         profiled: dict[int, Delays],
     ) -> None:
-        self.run, self.supply, self.meeting = run, supply, meeting
-        self.from_ns, self.profiled = (
-            from_ns,
-            profiled,
-        )  # of all ranks: when recordings begin, and when profilers kept their ranks
-        r = run.ranges
-        order = np.argsort(r.start_ns, kind="stable")
-        self.order = order[r.phase[order] != Pass.OPT]
-        self.starts_ns = r.start_ns[self.order]
-        passes = np.where(r.phase == Pass.OPT, _LATEST, r.start_ns)
-        self.earliest_ns = np.append(
-            np.minimum.accumulate(passes[::-1])[::-1], _LATEST
-        )  # from each range on, in order of steps
+        self.pieces, self.run, self.needs, self.peers = pieces, run, needs, peers
+        self.recorded_from_ns, self.profiled = recorded_from_ns, profiled
         self.stalled = cache(self._stalled)
+        ranges = run.ranges
+        by_start = np.argsort(ranges.start_ns, kind="stable")
+        self.passes = by_start[ranges.phase[by_start] != Pass.OPT]
+        starts_ns = np.where(ranges.phase == Pass.OPT, MOST, ranges.start_ns)
+        # from each range on, in the order of steps
+        self.first_start_ns = np.append(np.minimum.accumulate(starts_ns[::-1])[::-1], MOST)
         self.came_ns = np.full(len(run.exchanges.start_ns), NO_TIME)
         self.words: dict[int, str] = {}
         if run.witness is not None:
             self.came_ns[run.witness.exchange] = run.witness.came_ns
             self.words = dict(zip(run.witness.exchange.tolist(), run.witness.words, strict=True))
-        both = [(s.start_ns, s.end_ns) for s in (run.work, run.optimizer)]
-        self.busy = spans.union(*(np.concatenate(column) for column in zip(*both, strict=True)))
+        self.busy = spans.union(
+            np.append(run.work.start_ns, run.optimizer.start_ns), np.append(run.work.end_ns, run.optimizer.end_ns)
+        )
 
-    def name(self, k: int) -> str:
-        r = self.run.ranges
-        return f"{Pass(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
+    def explain(self, step: StepEntry, next_ns: int) -> None:
+        """Explain the idle time of a step. ``next_ns``: when the next one begins, to which what is idle from then on
+        belongs.
+        """
+        ranges, work = self.run.ranges, _work(self.run, step.number)
+        passes = _rows(self.run, step.number, optimizer=False)
+        last = int(passes[np.argmax(ranges.end_ns[passes])])
+        forward = passes[ranges.phase[passes] == Pass.F]
+        first_forward_ns = ranges.start_ns[forward[0] if len(forward) else passes[0]]
+        first_work_ns = work.start_ns[0] if len(work.start_ns) else step.start_ns
+        begin_ns = int(max(first_forward_ns, first_work_ns))
+        end_ns = max(begin_ns, int(ranges.end_ns[last]))
+        idle = spans.complement(work, step.start_ns, step.end_ns)
+        before, after = spans.within(idle, step.start_ns, begin_ns), spans.within(idle, end_ns, step.end_ns)
+        self._add(step, before, Cause.WARMUP, lambda _: f"before {self._name(int(passes[0]))}")
+        self._explain_inside(step, spans.within(idle, begin_ns, end_ns))
+        self._add(step, after, Cause.COOLDOWN, lambda _: f"after {self._name(last)}")
+        optimizer = _rows(self.run, step.number, optimizer=True)
+        if len(optimizer):
+            until_ns = max(int(ranges.end_ns[optimizer].max()), self._last_collective_ns(step))
+            outside = spans.complement(self.busy, step.end_ns, max(step.end_ns, min(until_ns, next_ns)))
+            self._add(step, outside, Cause.OPTIMIZER_SYNC, lambda _: "around the optimizer")
 
-    def last_collective_ns(self, step: StepEntry) -> int:
+    def _add(self, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
+        self.pieces.add(self.run.rank, step.number, idle, cause, evidence)
+
+    def _last_collective_ns(self, step: StepEntry) -> int:
         """Return when the last collective ended that began after the step and before the rank's next one: parameters
         are gathered there.
         """
-        ex = self.run.exchanges
-        until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
-        low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
-        ends = ex.end_ns[low:high]
-        return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
+        exchanges = self.run.exchanges
+        until_ns = self.first_start_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
+        low = np.searchsorted(exchanges.start_ns, step.end_ns)
+        high = np.searchsorted(exchanges.start_ns, until_ns, side="right")
+        ends_ns = exchanges.end_ns[low:high]
+        in_time = (exchanges.kind[low:high] == CommKind.COLLECTIVE) & (ends_ns <= until_ns)
+        return int(ends_ns[in_time].max(initial=step.end_ns))
 
-    def explain(self, parts: _IdlePieces, step: StepEntry, idle: Spans) -> None:
-        """Cut idle time inside a rank's step by what delayed it, and each piece by what other ranks tell."""
+    def _explain_inside(self, step: StepEntry, idle: Spans) -> None:
+        """Cut idle time inside a rank's step by what delayed the next work, and each piece by what other ranks tell."""
         if not len(idle.start_ns):
             return
         delays = self.run.delays
-        low, high = (
-            np.searchsorted(delays.end_ns, idle.start_ns[0], side="right"),
-            np.searchsorted(delays.start_ns, idle.end_ns[-1]),
-        )
+        low = np.searchsorted(delays.end_ns, idle.start_ns[0], side="right")
+        high = np.searchsorted(delays.start_ns, idle.end_ns[-1])
         pieces = spans.cut(idle, delays.start_ns[low:high], delays.end_ns[low:high])
-        x, y, by = pieces.start_ns, pieces.end_ns, np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
-        exchange, cause = _taken(delays.exchange, by, NOWHERE), _taken(delays.cause, by, Cause.UNKNOWN)
-        following = self._range_at(idle.end_ns[pieces.of])
-        f = np.maximum(following, 0)
-        made = (following != NOWHERE) & (self.supply.end_ns[f] != NO_TIME)
-        produced = np.where(made, self.supply.end_ns[f], x)
-        arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
-        kind = _taken(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
-        some, local = exchange != NOWHERE, cause != Cause.UNKNOWN
-        known = _taken(self.meeting.known, exchange, 0).astype(np.bool_)  # all its sides were recorded
-        late_rank = np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
-        # when the transfer began: else NCCL's own records may tell; of unknown parameters it transfers once there is
-        # something to
-        guess = np.where(~some | local | (kind == CommKind.RECV), y, np.where(kind == CommKind.UNKNOWN, produced, x))
-        by_nccl = _taken(self.came_ns, exchange, NO_TIME)
-        began = np.where(
-            known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(by_nccl != NO_TIME, by_nccl, guess)
-        )
-        middle = np.clip(began, x, y)
-        # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
-        alone = some & (kind == CommKind.RECV) & ~known & ~local
-        stall = np.where(some, np.where(kind == CommKind.COLLECTIVE, x, produced), arrives)
-        stall = np.where(local, x, np.where(alone & ~made, y, stall))
-        stall = np.clip(stall, x, middle)
-        late = self._late_ns(late_rank, stall, middle)
+        start, end = pieces.start_ns, pieces.end_ns
+        delay = np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
+        cause = values_at(delays.cause, delay, Cause.UNKNOWN)
+        evidence = values_at(delays.evidence, delay, 0)
+        exchange = values_at(delays.exchange, delay)
+        own = cause != Cause.UNKNOWN  # the rank's own recording tells
+        waits = (exchange != NOWHERE) & ~own
+        known = values_at(self.peers.known, exchange, 0) > 0  # all sides were recorded
+        late_rank = values_at(self.peers.late_rank, exchange)
+        range_after = self._range_at(idle.end_ns[pieces.of])
+        needs, produced, arrived = self._inputs_ns(step, range_after, start, idle.end_ns[pieces.of])
+
+        transfer = np.clip(self._transfer_ns(start, end, exchange, waits, produced), start, end)
+        kind = values_at(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
+        unrecorded = (kind == CommKind.RECV) & ~known & ~own  # only NCCL's own records tell waiting from transfer
+        no_stall = own | (kind == CommKind.COLLECTIVE)
+        stall = np.select([no_stall, unrecorded & ~needs, exchange == NOWHERE], [start, end, arrived], produced)
+        stall = np.clip(stall, start, transfer)
+        not_recording = known & self._before_recording(exchange, late_rank)
+        profiler = np.select([own, not_recording], [stall, transfer], self._profiled_ns(late_rank, stall, transfer))
+        starved = (exchange == NOWHERE) & ~own & (evidence == 0) & (transfer - profiler <= LATENCY_NS)
+        starved &= self.run.sees_device & self.run.sees_causes
 
         def stalled(i: int) -> str:
-            return self._with_words(self.stalled(int(following[i]), bool(alone[i])), int(exchange[i]))
+            return self._with_words(self.stalled(int(range_after[i]), bool(unrecorded[i])), int(exchange[i]))
 
-        parts.add(self.run, step, Spans(x, stall), Cause.DEPENDENCY_STALL, stalled)
-        evidence = _taken(delays.evidence, by, 0)
-
-        def came(i: int) -> str:
+        def came_last(i: int) -> str:
             return self._came_last(int(late_rank[i]), int(exchange[i]))
 
-        late = np.where(
-            known & ~local & self._before_recording(exchange, kind, late_rank), middle, np.where(local, stall, late)
-        )
-        parts.add(self.run, step, Spans(stall, late), Cause.PROFILER_ARTEFACT, lambda i: f"{came(i)}, in its profiler")
-        waits = some & ~local
-        then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
-        handed = (
-            ~waits
-            & ~local
-            & (evidence == 0)
-            & (middle - late <= LATENCY_NS)
-            & self.run.sees_device
-            & self.run.sees_causes
-        )
-        then = np.where(handed, Cause.LAUNCH_STARVED, then)
+        def delayed(i: int) -> str:
+            if waits[i]:
+                return came_last(i)
+            return "from one kernel to the next" if starved[i] else delays.texts[evidence[i]]
 
-        def held(i: int) -> str:
-            return came(i) if waits[i] else "from one kernel to the next" if handed[i] else delays.texts[evidence[i]]
-
-        parts.add(self.run, step, Spans(late, middle), then, held)
-        parts.add(
-            self.run,
-            step,
-            Spans(middle, y),
-            Cause.EXPOSED_COMMUNICATION,
-            lambda i: self._came_last(NOWHERE, int(exchange[i])),
-        )
-
-    def _before_recording(self, exchange: I64, kind: I64, rank: I64) -> Bool:
-        """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""
-        ex = self.run.exchanges
-        begins = np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
-        first = (kind == CommKind.COLLECTIVE) & (_taken(self.run.ordinal, exchange, NOWHERE) == 0)
-        return np.asarray(first & (begins > _taken(ex.start_ns, exchange, 0)))
-
-    def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
-        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as
-        the profiler's.
-        """
-        out = start.copy()
-        for r in np.unique(rank[rank != NOWHERE]).tolist():
-            at = np.flatnonzero(rank == r)
-            kept = spans.within(self.profiled[r], int(start[at].min()), int(end[at].max()))
-            out[at] += spans.overlap_ns(kept, start[at], end[at])
-        return out
+        delayed_by = np.select([waits, starved], [Cause.STRAGGLER_WAIT, Cause.LAUNCH_STARVED], cause)
+        self._add(step, Spans(start, stall), Cause.DEPENDENCY_STALL, stalled)
+        self._add(step, Spans(stall, profiler), Cause.PROFILER_ARTEFACT, lambda i: f"{came_last(i)}, in its profiler")
+        self._add(step, Spans(profiler, transfer), delayed_by, delayed)
+        transferred = Spans(transfer, end)
+        self._add(step, transferred, Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
 
     def _range_at(self, at_ns: I64) -> I64:
         """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
-        k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
-        return np.asarray(
-            np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
+        ranges = self.run.ranges
+        starts_ns = ranges.start_ns[self.passes]
+        last = self.passes[np.maximum(np.searchsorted(starts_ns, at_ns, side="right") - 1, 0)]
+        inside = (ranges.start_ns[last] <= at_ns) & (at_ns < ranges.end_ns[last])
+        return np.asarray(np.where(inside, last, NOWHERE))
+
+    def _inputs_ns(self, step: StepEntry, needing: I64, start_ns: I64, resumed_ns: I64) -> tuple[Bool, I64, I64]:
+        """Return for pieces of idle time whether the range ``needing`` after each needs another stage, when that one
+        had produced what it needs, and when that had arrived at the earliest; ``start_ns`` where nothing tells.
+
+        A host range may begin and wait, and what it waits for later is none of its inputs.
+        """
+        produced = values_at(self.needs.end_ns, needing, NO_TIME)
+        needs = produced != NO_TIME
+        began_ns = values_at(self.run.ranges.start_ns, needing, 0)
+        begins = spans.overlap_ns(_work(self.run, step.number), began_ns, resumed_ns) == 0
+        arrived = np.where(needs & begins, produced + values_at(self.needs.lag_ns, needing, 0), start_ns)
+        return needs, np.where(needs, produced, start_ns), arrived
+
+    def _transfer_ns(self, start_ns: I64, end_ns: I64, exchange: I64, waits: Bool, produced_ns: I64) -> I64:
+        """Return from when on each piece of idle time is transfer: as all sides tell, else NCCL's own records. Of
+        unknown parameters it transfers once there is something to.
+        """
+        kind = values_at(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
+        by_nccl = values_at(self.came_ns, exchange, NO_TIME)
+        known = values_at(self.peers.known, exchange, 0) > 0
+        return np.select(
+            [known, by_nccl != NO_TIME, ~waits | (kind == CommKind.RECV), kind == CommKind.UNKNOWN],
+            [values_at(self.peers.transfer_from_ns, exchange, 0), by_nccl, end_ns, produced_ns],
+            start_ns,
         )
 
-    def _begins(self, step: StepEntry, k: I64, at_ns: I64) -> Bool:
-        """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait
-        before it works.
-        """
-        begins = self.run.ranges.start_ns[k]
-        work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
-        return np.asarray(spans.overlap_ns(work, begins, at_ns) == 0)
+    def _before_recording(self, exchange: I64, rank: I64) -> Bool:
+        """Return which are the first collective of their group, and began before the recording of ``rank`` does."""
+        exchanges = self.run.exchanges
+        recorded_ns = np.array([self.recorded_from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
+        collective = values_at(exchanges.kind, exchange, CommKind.UNKNOWN) == CommKind.COLLECTIVE
+        first = collective & (values_at(self.run.ordinal, exchange) == 0)
+        return np.asarray(first & (recorded_ns > values_at(exchanges.start_ns, exchange, 0)))
 
-    def _stalled(self, k: int, alone: bool) -> str:
-        if k == NOWHERE:
-            return "a peer that was not recorded" if alone else ""
-        s = self.supply
-        if s.rank[k] == NOWHERE:
-            return f"{self.name(k)} waited for a peer that was not recorded"
-        made = f"{Pass(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
-        return f"{self.name(k)} waited for {made}"
+    def _profiled_ns(self, rank: I64, start_ns: I64, end_ns: I64) -> I64:
+        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as
+        the profiler's.
+        """
+        until_ns = start_ns.copy()
+        for late in np.unique(rank[rank != NOWHERE]).tolist():
+            waiting = np.flatnonzero(rank == late)
+            start, end = start_ns[waiting], end_ns[waiting]
+            kept = spans.within(self.profiled[late], int(start.min()), int(end.max()))
+            until_ns[waiting] += spans.overlap_ns(kept, start, end)
+        return until_ns
+
+    def _name(self, row: int) -> str:
+        ranges = self.run.ranges
+        return f"{Pass(int(ranges.phase[row])).name}{ranges.microbatch[row]} of stage {ranges.stage[row]}"
+
+    def _stalled(self, row: int, unrecorded: bool) -> str:
+        """Say what range ``row`` waited for."""
+        if row == NOWHERE:
+            return "a peer that was not recorded" if unrecorded else ""
+        needs = self.needs
+        if needs.rank[row] == NOWHERE:
+            return f"{self._name(row)} waited for a peer that was not recorded"
+        action = f"{Pass(int(needs.phase[row])).name}{self.run.ranges.microbatch[row]}"
+        return f"{self._name(row)} waited for {action} of stage {needs.stage[row]} on rank {needs.rank[row]}"
 
     def _came_last(self, rank: int, exchange: int) -> str:
-        name = "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
+        """Name an exchange, and the rank that came last."""
+        exchanges = self.run.exchanges
+        name = "" if exchange == NOWHERE else exchanges.names[exchanges.name[exchange]]
         return self._with_words(name if rank == NOWHERE else f"{name}: rank {rank} came last", exchange)
 
     def _with_words(self, text: str, exchange: int) -> str:
         words = self.words.get(exchange, "")
         return f"{text}; {words}" if words else text
-
-
-def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
-    """Return ``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
-    out = np.full(len(at), otherwise, np.int64)
-    some = at != NOWHERE
-    out[some] = column[at[some]]
-    return out
 
 
 class _IdlePieces:
@@ -286,43 +282,33 @@ class _IdlePieces:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.texts: dict[str, int] = {"": 0}
 
-    def add(
-        self, run: StageRun, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]
-    ) -> None:
+    def add(self, rank: int, step: int, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
         """Add the spans that are not empty, each with its cause and evidence."""
         causes = np.broadcast_to(cause, idle.start_ns.shape)
         for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
             text = self.texts.setdefault(evidence(i), len(self.texts))
-            self.rows.append((run.rank, step.number, int(idle.start_ns[i]), int(idle.end_ns[i]), int(causes[i]), text))
+            self.rows.append((rank, step, int(idle.start_ns[i]), int(idle.end_ns[i]), int(causes[i]), text))
 
     def idle(self) -> Idle:
+        """Return all of them, those that touch and say the same as one."""
         table = np.array(self.rows, np.int64).reshape(-1, 6)
-        table = _touching_joined(table[np.lexsort((table[:, 2], table[:, 0]))])
-        rank, step, start, end, cause, evidence = table.T.copy()
-        return Idle(rank, step, start, end, cause.astype(np.uint8), evidence.astype(np.int32), tuple(self.texts))
-
-
-def _touching_joined(table: I64) -> I64:
-    """Return rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put
-    together.
-    """
-    same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
-    first = np.flatnonzero(np.append(True, ~same)[: len(table)])
-    last = np.flatnonzero(np.append(~same, True)[: len(table)])
-    out = table[first].copy()
-    out[:, 3] = table[last, 3]
-    return out
+        rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
+        new = begins(rank, step, cause, evidence)
+        new[1:] |= start[1:] != end[:-1]
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(new))[: len(first)] - 1
+        columns = (rank[first], step[first], start[first], end[last], cause[first].astype(np.uint8))
+        return Idle(*columns, evidence[first].astype(np.int32), tuple(self.texts))
 
 
 def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle: Idle) -> None:
     inside = idle.cause != Cause.OPTIMIZER_SYNC
     place = np.searchsorted([run.rank for run in runs], idle.rank) * len(steps) + idle.step
-    length = np.where(inside, idle.end_ns - idle.start_ns, 0)
-    spent = np.zeros(len(runs) * len(steps), np.int64)
-    np.add.at(spent, place, length)
-    for k, step in enumerate(steps):
-        for i, work in enumerate(step.work_ns):
-            total = work + int(spent[i * len(steps) + k])
-            assert total == step.end_ns - step.start_ns, (
-                f"rank {runs[i].rank}, step {step.number}: {total} ns accounted for"
-            )
+    idle_ns = sums(len(runs) * len(steps), place[inside], (idle.end_ns - idle.start_ns)[inside])
+    work_ns = np.array([step.work_ns for step in steps]).T.ravel()
+    makespan_ns = np.tile([step.end_ns - step.start_ns for step in steps], len(runs))
+    wrong = np.flatnonzero(work_ns + idle_ns != makespan_ns)
+    assert not len(wrong), (
+        f"rank {runs[wrong[0] // len(steps)].rank}, step {steps[wrong[0] % len(steps)].number}: "
+        f"{(work_ns + idle_ns)[wrong[0]]} ns accounted for"
+    )
