@@ -255,7 +255,7 @@ class _IdleRank:
         return f"{Pass(int(ranges.phase[row])).name}{ranges.microbatch[row]} of stage {ranges.stage[row]}"
 
     def _stalled(self, row: int, unrecorded: bool) -> str:
-        """Say what range ``row`` waited for."""
+        """Name what range ``row`` waited for."""
         if row == NOWHERE:
             return "a peer that was not recorded" if unrecorded else ""
         needs = self.needs

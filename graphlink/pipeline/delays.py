@@ -27,126 +27,19 @@ from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.pairs import numbered_texts
-from graphlink.patterns import ALLOCATOR, LOADER
+from graphlink.patterns import ALLOCATOR, LOADER, fits
 from graphlink.pipeline.exchanges import of_rows
 from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Cause, Delays, Pass
 from graphlink.pipeline.work import Worked
 from graphlink.spans import Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import concat, counted_from, take
+from graphlink.tables import begins, concat, counted_from, least, spread, take, values_at
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-_FAR: Final = np.iinfo(np.int64).min
-
-
-@dataclass(frozen=True, slots=True)
-class Segments(Spans):
-    """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
-
-    ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later
-    still, ``NOWHERE`` if the launch was in time. Neither: nothing explains it.
-    """
-
-    op: I32
-    call: I32
-    next: I32
-
-
-def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segments:
-    """Cut ``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
-
-    O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
-    """
-    node_of = np.full(len(linked.trace.device.start_ns), NOWHERE, np.int64)
-    ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
-    node_of[graph.row[ops]] = ops
-    first = node_of[next_op]
-    node = np.union1d(first, _ended_inside(graph, idle))
-    near, out = _near(graph, linked, node), array("q")
-    starts = np.searchsorted(node, first).tolist()
-    for low, until, at, op in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), starts, next_op.tolist(), strict=True):
-        _walk(out, near, low, until, at, op)
-    rows = np.frombuffer(out, np.int64).reshape(-1, 5)
-    start, end, op, call, following = rows[np.argsort(rows[:, 0], kind="stable")].T
-    return Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
-
-
-def _ended_inside(graph: Graph, idle: Spans) -> I64:
-    """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
-    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
-    end_ns = graph.end_ns[node] + graph.epoch_ns
-    before = np.searchsorted(idle.start_ns, end_ns) - 1
-    return np.asarray(node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0])
-
-
-def _near(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:
-    """Return, for device nodes that walks may meet (ascending), when each started, its device row (``NOWHERE`` of a
-    delay), what it started after (a position in ``node``), when that ended, its launch call, when that was called and
-    when it returned.
-
-    Times absolute; ``_FAR`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
-    """
-    calls = linked.trace.calls
-    source, done = _last_device(graph, node)
-    some = source != NOWHERE
-    done[some] += graph.epoch_ns
-    # A source that is none of these nodes ended outside all idle time: its walk ends there.
-    source[some] = np.searchsorted(node, source[some])
-    row = np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE)
-    call = linked.device_call[graph.row[node]]
-    called = call != NOWHERE
-    called_ns, returned_ns = np.full(len(node), _FAR), np.full(len(node), _FAR)
-    called_ns[called], returned_ns[called] = calls.start_ns[call[called]], calls.end_ns[call[called]]
-    columns = (graph.start_ns[node] + graph.epoch_ns, row, source, done, call, called_ns, returned_ns)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _walk(out: array[int], near: list[tuple[int, ...]], low: int, until: int, at: int, next_op: int) -> None:
-    """Append the segments of [low, until), which ends with node ``at`` of ``near``: start, end, op, call, next."""
-    late = NOWHERE
-    while until > low:
-        _, _, source, done, call, called, returned = near[at]
-        if called >= done and low < called < until:
-            begin = max(low, done)
-            reached = min(max(returned + LATENCY_NS, begin), until)
-            _add(out, reached, until, NOWHERE, late, next_op)
-            late = call
-            _add(out, begin, reached, NOWHERE, late, next_op)
-            until = begin
-        elif low < done <= until:
-            at = source
-            started, row, *_ = near[at]
-            ran = until if row != NOWHERE and until - done <= LATENCY_NS else done
-            _add(out, max(low, started), ran, row, late, next_op)
-            _add(out, ran, until, NOWHERE, late, next_op)
-            until = max(low, started)
-        else:
-            _add(out, low, until, NOWHERE, late, next_op)
-            return
-
-
-def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:
-    if start_ns < end_ns:
-        out.extend((start_ns, end_ns, *what))
-
-
-def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:
-    """Return the device dependency of each node that ended last, and when it did (graph time); ``NOWHERE``
-    without any.
-    """
-    first, count = graph.first[node], graph.first[node + 1] - graph.first[node]
-    source, ended = np.full(len(node), NOWHERE), np.full(len(node), _FAR)
-    which = np.repeat(np.arange(len(node)), count)
-    edge = counted_from(first, count)
-    device = np.isin(graph.edge_kind[edge], _DEVICE)
-    which, edge = which[device], edge[device]
-    from_ = graph.source[edge]
-    end_ns = graph.end_ns[from_]
-    order = np.lexsort((from_, end_ns, which))
-    last = order[np.append(which[order][1:] != which[order][:-1], True)] if len(order) else order
-    source[which[last]], ended[which[last]] = from_[last], end_ns[last]
-    return source, ended
+_NEVER: Final = np.iinfo(np.int64).min
+# what blocks a host, in the order in which it counts; waits come after these
+_FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
 
 
 def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
@@ -158,15 +51,17 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
     device, strings = linked.trace.device, linked.trace.strings
     idle = _idle(worked)
     next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
-    cut = segments(graph, linked, idle, next_op)
-    exchange = np.append(of_rows(ops, len(device.start_ns), on_host=False), NOWHERE)[cut.op]
-    late = (exchange == NOWHERE) & (cut.call != NOWHERE)
-    at = np.flatnonzero(late)
-    touching = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
-    first, last = at[np.append(True, ~touching)[: len(at)]], at[np.append(~touching, True)[: len(at)]]
-    launches = [f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist()]
-    by_host = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, reasons)
-    by_device = _by_device(linked, take(cut, ~late), exchange[~late])
+    segments = _segments(graph, linked, idle, next_op)
+    exchange = np.append(of_rows(ops, len(device.start_ns), on_host=False), NOWHERE)[segments.op]
+    launched_late = (exchange == NOWHERE) & (segments.call != NOWHERE)
+    late = take(segments, np.flatnonzero(launched_late))
+    new = begins(late.next)
+    new[1:] |= late.start_ns[1:] != late.end_ns[:-1]
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(new))[: len(first)] - 1
+    launches = [f"{strings[name]} came late" for name in linked.trace.calls.name[late.call[last]].tolist()]
+    by_host = _by_reason(Spans(late.start_ns[first], late.end_ns[last]), launches, reasons)
+    by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late])
     return _with_exchanges(joined(by_host, by_device), ops)
 
 
@@ -177,81 +72,183 @@ def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delay
     outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
-    words = [
-        f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators"
-        for k in pieces.by.tolist()
-    ]
-    return explained(pieces, words, reasons)
+    names = values_at(rows.name[outer], pieces.by).tolist()
+    words = ["host between operators" if name == NOWHERE else f"host: {strings[name]}" for name in names]
+    return _by_reason(pieces, words, reasons)
 
 
 def joined(*tables: Delays) -> Delays:
     """Put tables together, sorted by start; of equal starts those of the first table come first."""
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *(text for table in tables for text in table.texts)]))}
-    numbered = (
-        replace(table, evidence=np.array([texts[text] for text in table.texts], np.int32)[table.evidence])
-        for table in tables
-    )
-    whole = concat(*numbered)
+    places = (np.array([texts[text] for text in table.texts], np.int32)[table.evidence] for table in tables)
+    whole = concat(*(replace(table, evidence=place) for table, place in zip(tables, places, strict=True)))
     return replace(take(whole, np.argsort(whole.start_ns, kind="stable")), texts=tuple(texts))
 
 
 def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
     """Return a table of one cause, one entry per text."""
-    exchange = np.full(len(words), NOWHERE, np.int32) if exchange is None else exchange
     evidence, texts = numbered_texts(["", *words])
-    return Delays(start_ns, end_ns, np.full(len(start_ns), cause, np.uint8), exchange, evidence[1:], texts)
+    if exchange is None:
+        exchange = np.full(len(words), NOWHERE, np.int32)
+    return Delays(start_ns, end_ns, np.full(len(words), cause, np.uint8), exchange, evidence[1:], texts)
 
 
 def _idle(worked: Worked) -> Spans:
-    mine = worked.ranges.phase != Pass.OPT
+    passes = worked.ranges.phase != Pass.OPT
     work = spans.union(worked.work.start_ns, worked.work.end_ns)
-    return spans.complement(work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
+    return spans.complement(work, int(worked.ranges.start_ns[passes].min()), int(worked.ranges.end_ns[passes].max()))
 
 
-def _by_device(linked: Linked, cut: Segments, exchange: I64) -> Delays:
+# the walk over the edges of a device
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments(Spans):
+    """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
+
+    ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later
+    still, ``NOWHERE`` if the launch was in time. Neither: nothing explains it.
+    """
+
+    op: I32
+    call: I32
+    next: I32
+
+
+def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segments:
+    """Cut ``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
+
+    O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
+    """
+    ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    last = spread(len(linked.trace.device.start_ns), graph.row[ops], ops)[next_op]
+    node = np.union1d(last, _ended_inside(graph, idle))
+    starts, out = _started_after(graph, linked, node), array("q")
+    places = np.searchsorted(node, last).tolist()
+    rows = zip(idle.start_ns.tolist(), idle.end_ns.tolist(), places, next_op.tolist(), strict=True)
+    for start_ns, end_ns, place, op in rows:
+        _walk(out, starts, start_ns, end_ns, place, op)
+    table = np.frombuffer(out, np.int64).reshape(-1, 5)
+    start, end, op, call, following = table[np.argsort(table[:, 0], kind="stable")].T
+    return _Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
+
+
+def _ended_inside(graph: Graph, idle: Spans) -> I64:
+    """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
+    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
+    end_ns = graph.end_ns[node] + graph.epoch_ns
+    before = np.searchsorted(idle.start_ns, end_ns) - 1
+    return np.asarray(node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0])
+
+
+def _started_after(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:
+    """Return, for device nodes that walks may meet (ascending), when each started, its device row (``NOWHERE`` of a
+    delay), what it started after (a position in ``node``), when that ended, its launch call, when that was called and
+    when it returned.
+
+    Times absolute; ``_NEVER`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
+    """
+    calls, source = linked.trace.calls, _last_device(graph, node)
+    call = linked.device_call[graph.row[node]].astype(np.int64)
+    columns = (
+        graph.start_ns[node] + graph.epoch_ns,
+        np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE),
+        # a source that is none of these nodes ended outside all idle time: its walk ends there
+        np.where(source == NOWHERE, NOWHERE, np.searchsorted(node, source)),
+        np.where(source == NOWHERE, _NEVER, graph.end_ns[source] + graph.epoch_ns),
+        call,
+        values_at(calls.start_ns, call, _NEVER),
+        values_at(calls.end_ns, call, _NEVER),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _walk(
+    out: array[int], starts: list[tuple[int, ...]], start_ns: int, until_ns: int, place: int, next_op: int
+) -> None:
+    """Append the segments of [start_ns, until_ns), which ends with node ``place`` of ``starts``: start, end, op, call,
+    next.
+    """
+    late = NOWHERE  # the launch call that came later
+
+    def add(start: int, end: int, op: int) -> None:
+        if start < end:
+            out.extend((start, end, op, late, next_op))
+
+    while until_ns > start_ns:
+        _, _, source, done_ns, call, called_ns, returned_ns = starts[place]
+        if called_ns >= done_ns and start_ns < called_ns < until_ns:
+            begin_ns = max(start_ns, done_ns)
+            reached_ns = min(max(returned_ns + LATENCY_NS, begin_ns), until_ns)
+            add(reached_ns, until_ns, NOWHERE)
+            late = call
+            add(begin_ns, reached_ns, NOWHERE)
+            until_ns = begin_ns
+        elif start_ns < done_ns <= until_ns:
+            place = source
+            begin_ns, row, *_ = starts[place]
+            begin_ns = max(start_ns, begin_ns)
+            ran_until_ns = until_ns if row != NOWHERE and until_ns - done_ns <= LATENCY_NS else done_ns
+            add(begin_ns, ran_until_ns, row)
+            add(ran_until_ns, until_ns, NOWHERE)
+            until_ns = begin_ns
+        else:
+            add(start_ns, until_ns, NOWHERE)
+            return
+
+
+def _last_device(graph: Graph, node: I64) -> I64:
+    """Return the device dependency of each node that ended last, ``NOWHERE`` without any."""
+    count = graph.first[node + 1] - graph.first[node]
+    edge = counted_from(graph.first[node], count)
+    device = np.isin(graph.edge_kind[edge], _DEVICE)
+    which, source = np.repeat(np.arange(len(node)), count)[device], graph.source[edge[device]].astype(np.int64)
+    order = np.lexsort((source, graph.end_ns[source], which))
+    return np.asarray(spread(len(node), which[order], source[order]))  # of several the last holds
+
+
+def _by_device(linked: Linked, segments: _Segments, exchange: I64) -> Delays:
     """Name the device ops outside ranges that ran in idle time."""
-    device, strings = linked.trace.device, linked.trace.strings
-    foreign = (cut.op != NOWHERE) & (exchange == NOWHERE)
-    words = [
-        f"{strings[device.name[op]]} outside any range" if is_foreign else ""
-        for op, is_foreign in zip(cut.op.tolist(), foreign.tolist(), strict=True)
-    ]
-    table = _table(cut.start_ns, cut.end_ns, Cause.UNKNOWN, words, exchange.astype(np.int32))
-    table.cause[foreign & _loads(linked, cut.op)] = Cause.DATA_LOADING
+    foreign = (segments.op != NOWHERE) & (exchange == NOWHERE)
+    names = values_at(linked.trace.device.name, np.where(foreign, segments.op, NOWHERE)).tolist()
+    words = ["" if name == NOWHERE else f"{linked.trace.strings[name]} outside any range" for name in names]
+    table = _table(segments.start_ns, segments.end_ns, Cause.UNKNOWN, words, exchange.astype(np.int32))
+    table.cause[foreign & _loads(linked, segments.op)] = Cause.DATA_LOADING
     return table
 
 
-def _loads(linked: Linked, row: I32) -> Bool:
+def _loads(linked: Linked, row: I32 | I64) -> Bool:
     """Return which device rows are copies from the host; none where ``row`` is ``NOWHERE``."""
     device, strings = linked.trace.device, linked.trace.strings
     out = np.zeros(len(row), np.bool_)
-    copies = np.flatnonzero(row != NOWHERE)
-    copies = copies[device.kind[row[copies]] == DeviceKind.MEMCPY]
-    out[copies] = ["HtoD" in strings[k] for k in device.name[row[copies]].tolist()]
+    copies = np.flatnonzero(values_at(device.kind, row) == DeviceKind.MEMCPY)
+    out[copies] = ["HtoD" in strings[name] for name in device.name[row[copies]].tolist()]
     return out
 
 
-def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
+def _with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
     Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since
     no row tells what comes after them; the profiler's own time and work outside ranges stay what they are.
     """
     late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
-    delays = _meanwhile(delays, ex, late, ex.kind == CommKind.COLLECTIVE)
+    delays = _meanwhile(delays, exchanges, late, exchanges.kind == CommKind.COLLECTIVE)
     unexplained = (delays.cause == Cause.UNKNOWN) & (delays.evidence == 0)
-    return _meanwhile(delays, ex, unexplained, ex.kind != CommKind.SEND)
+    return _meanwhile(delays, exchanges, unexplained, exchanges.kind != CommKind.SEND)
 
 
-def _meanwhile(delays: Delays, ex: CommOps, which: Bool, usable: Bool) -> Delays:
+def _meanwhile(delays: Delays, exchanges: CommOps, which: Bool, usable: Bool) -> Delays:
     """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
-    x = np.flatnonzero(usable)
-    pieces = spans.cut(delays, ex.start_ns[x], ex.end_ns[x])
-    of, by = pieces.of, pieces.by
-    free = which[of] & (delays.exchange[of] == NOWHERE) & (by != NOWHERE)
-    exchange = delays.exchange[of].copy()
-    exchange[free] = x[by[free]]
-    return Delays(pieces.start_ns, pieces.end_ns, delays.cause[of], exchange, delays.evidence[of], delays.texts)
+    candidate = np.flatnonzero(usable)
+    pieces = spans.cut(delays, exchanges.start_ns[candidate], exchanges.end_ns[candidate])
+    cut = take(delays, pieces.of)
+    free = which[pieces.of] & (cut.exchange == NOWHERE) & (pieces.by != NOWHERE)
+    cut.exchange[free] = candidate[pieces.by[free]]
+    return replace(cut, start_ns=pieces.start_ns, end_ns=pieces.end_ns)
+
+
+# what blocked the host
 
 
 def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
@@ -264,38 +261,35 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
         (trace.calls, ALLOCATOR, Cause.MEMORY_MANAGEMENT),
         (trace.host, LOADER, Cause.DATA_LOADING),
     ):
-        fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
-        mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
-        words = [strings[k] for k in table.name[mine].tolist()]
-        tables.append(_table(table.start_ns[mine], table.end_ns[mine], cause, words))
+        row = np.flatnonzero(fits(pattern, strings)[table.name] & np.isin(table.tid, threads))
+        words = [strings[name] for name in table.name[row].tolist()]
+        tables.append(_table(table.start_ns[row], table.end_ns[row], cause, words))
     return joined(*tables, _waited(graph, linked, ops, waits, threads))
 
 
 def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
     """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
-    mine = take(waits, np.isin(graph.tid[waits.part], threads))
-    source = last_source(graph, numbered(graph, mine.part), len(mine.part), (EdgeKind.SYNC,))
-    by_host = (source != NOWHERE) & (graph.kind[source] == NodeKind.HOST_COMM)
-    by_device = (source != NOWHERE) & ~by_host
-    row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
-    exchange = np.full(len(row), NOWHERE, np.int32)
-    for of, on_host, count in (
-        (by_host, True, len(linked.trace.host.start_ns)),
-        (by_device, False, len(device.start_ns)),
-    ):
-        exchange[of] = of_rows(ops, count, on_host=on_host)[row[of]]
+    waits = take(waits, np.isin(graph.tid[waits.part], threads))
+    source = last_source(graph, numbered(graph, waits.part), len(waits.part), (EdgeKind.SYNC,))
+    row = values_at(graph.row, source)
+    on_host = values_at(graph.kind, source) == NodeKind.HOST_COMM
+    device_row = np.where(on_host, NOWHERE, row)
+    exchange = np.where(
+        on_host,
+        values_at(of_rows(ops, len(linked.trace.host.start_ns), on_host=True), np.where(on_host, row, NOWHERE)),
+        values_at(of_rows(ops, len(device.start_ns), on_host=False), device_row),
+    )
+    communicates = on_host | (exchange != NOWHERE)
+    called, waited_for = values_at(calls.name, waits.call).tolist(), values_at(device.name, device_row).tolist()
     words = []
-    for call, at, is_exchange in zip(
-        mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True
-    ):
-        by = strings[calls.name[call]] if call != NOWHERE else "wait"
-        words.append(
-            by if is_exchange else f"{by} waited for {strings[device.name[at]] if at != NOWHERE else 'device work'}"
-        )
-    out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, words, exchange)
-    out.cause[_loads(linked, np.where(by_device, row, NOWHERE))] = Cause.DATA_LOADING
-    out.cause[by_host | (exchange != NOWHERE)] = Cause.UNKNOWN
+    for call, name, is_exchange in zip(called, waited_for, communicates.tolist(), strict=True):
+        by = "wait" if call == NOWHERE else strings[call]
+        words.append(by if is_exchange else f"{by} waited for {'device work' if name == NOWHERE else strings[name]}")
+    start, end = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns
+    out = _table(start, end, Cause.HOST_SYNC, words, exchange.astype(np.int32))
+    out.cause[_loads(linked, device_row)] = Cause.DATA_LOADING
+    out.cause[communicates] = Cause.UNKNOWN
     return out
 
 
@@ -312,79 +306,72 @@ def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
     start = rows.start_ns[row].copy()
     for tid in np.unique(rows.tid[row]).tolist():
         nested = (rows.tid == tid) & ~linked.crossing
-        marks = np.sort(np.append(rows.start_ns[nested], rows.end_ns[nested]))
-        mine = rows.tid[row] == tid
-        last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
-        start[mine] = np.maximum(
-            start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine]
-        )
+        moments = np.sort(np.concatenate([rows.start_ns[nested], rows.end_ns[nested], [_NEVER]]))
+        own = rows.tid[row] == tid
+        last = np.searchsorted(moments, rows.end_ns[row[own]], side="left") - 1
+        start[own] = np.maximum(start[own], moments[last])
     exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
     return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), exchange)
 
 
-def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
-    """Cut ``late`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n
+def _by_reason(delayed: Spans, otherwise: list[str], reasons: Delays) -> Delays:
+    """Cut ``delayed`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n
     log n).
     """
-    first = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
-    groups = [np.flatnonzero(reasons.cause == cause) for cause in first]
-    left = Pieces(late.start_ns, late.end_ns, np.arange(len(late.start_ns)), np.full(len(late.start_ns), NOWHERE))
+    groups = [np.flatnonzero(reasons.cause == cause) for cause in _FIRST_REASONS]
+    groups.append(np.flatnonzero(~np.isin(reasons.cause, _FIRST_REASONS)))
+    count = len(delayed.start_ns)
+    left = Pieces(delayed.start_ns, delayed.end_ns, np.arange(count), np.full(count, NOWHERE))
     done: list[Pieces] = []
-    for group in (*groups, np.flatnonzero(~np.isin(reasons.cause, first))):
+    for group in groups:
         pieces = spans.cut(left, reasons.start_ns[group], reasons.end_ns[group])
-        of, hit = left.of[pieces.of], pieces.by != NOWHERE
-        done.append(Pieces(pieces.start_ns[hit], pieces.end_ns[hit], of[hit], group[pieces.by[hit]]))
-        left = Pieces(pieces.start_ns[~hit], pieces.end_ns[~hit], of[~hit], pieces.by[~hit])
+        pieces = replace(pieces, of=left.of[pieces.of], by=values_at(group, pieces.by))
+        done.append(take(pieces, np.flatnonzero(pieces.by != NOWHERE)))
+        left = take(pieces, np.flatnonzero(pieces.by == NOWHERE))
     cut = concat(*done, left)
-    cut = _with_latency(_blocked_before(late, take(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
-    of, by = cut.of.tolist(), cut.by.tolist()
-    words = [otherwise[o] if b == NOWHERE else reasons.texts[reasons.evidence[b]] for o, b in zip(of, by, strict=True)]
-    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, words)
-    known = cut.by != NOWHERE
-    out.cause[known], out.exchange[known] = reasons.cause[cut.by[known]], reasons.exchange[cut.by[known]]
-    return out
+    cut = _with_latency(_blocked_before(delayed, take(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
+    words = [
+        otherwise[span] if reason == NOWHERE else reasons.texts[reasons.evidence[reason]]
+        for span, reason in zip(cut.of.tolist(), cut.by.tolist(), strict=True)
+    ]
+    exchange = values_at(reasons.exchange, cut.by).astype(np.int32)
+    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, words, exchange)
+    return replace(out, cause=values_at(reasons.cause, cut.by, Cause.LAUNCH_STARVED).astype(np.uint8))
 
 
-def _blocked_before(late: Spans, cut: Pieces, reasons: Delays) -> Pieces:
+def _blocked_before(delayed: Spans, cut: Pieces, reasons: Delays) -> Pieces:
     """Give free time to the reason in force when the device ran empty, as much as that had blocked the host before."""
-    count = len(late.start_ns)
-    head = cut.start_ns == late.start_ns[cut.of]
-    in_force = np.full(count, NOWHERE)
-    in_force[cut.of[head]] = cut.by[head]
-    some = in_force != NOWHERE
-    budget = np.zeros(count, np.int64)
-    budget[some] = late.start_ns[some] - reasons.start_ns[in_force[some]]
-    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
-    before = np.cumsum(free) - free
-    first = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(first, cut.of, before)
-    given = np.clip(budget[cut.of] - (before - first[cut.of]), 0, free)
-    return _split(cut, given, in_force[cut.of])
+    count = len(delayed.start_ns)
+    head = cut.start_ns == delayed.start_ns[cut.of]
+    in_force = spread(count, cut.of[head], cut.by[head])
+    blocked_ns = np.where(in_force == NOWHERE, 0, delayed.start_ns - values_at(reasons.start_ns, in_force, 0))
+    free_ns = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    before_ns = np.cumsum(free_ns) - free_ns
+    spent_ns = before_ns - least(count, cut.of, before_ns)[cut.of]
+    return _split(cut, np.clip(blocked_ns[cut.of] - spent_ns, 0, free_ns), in_force[cut.of])
 
 
 def _with_latency(cut: Pieces) -> Pieces:
     """Give what a launch takes right after the host was blocked, or before it is blocked inside, to that reason."""
     before = np.append(NOWHERE, cut.by)[: len(cut.by)]
-    follows = np.append(False, cut.of[1:] == cut.of[:-1])[: len(cut.by)] & (before != NOWHERE)
-    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
-    cut = _split(cut, np.where(follows, np.minimum(free, LATENCY_NS), 0), before)
+    follows = ~begins(cut.of) & (before != NOWHERE)
+    free_ns = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    cut = _split(cut, np.where(follows, np.minimum(free_ns, LATENCY_NS), 0), before)
     short = np.flatnonzero((cut.by[:-1] == NOWHERE) & (cut.end_ns[:-1] - cut.start_ns[:-1] <= LATENCY_NS))
     ahead = short[cut.of[short + 1] == cut.of[short]]
-    by = cut.by.copy()
-    by[ahead] = by[ahead + 1]
-    return Pieces(cut.start_ns, cut.end_ns, cut.of, by)
+    cut.by[ahead] = cut.by[ahead + 1]
+    return cut
 
 
-def _split(cut: Pieces, given_ns: I64, to: I64) -> Pieces:
-    """Give the first ``given_ns`` of each piece to reason ``to``."""
+def _split(cut: Pieces, given_ns: I64, reason: I64) -> Pieces:
+    """Give the first ``given_ns`` of each piece to ``reason``."""
     middle = cut.start_ns + given_ns
     parts = np.flatnonzero((given_ns > 0) & (middle < cut.end_ns))
-    end = cut.end_ns.copy()
-    end[parts] = middle[parts]
-    out = Pieces(
-        np.append(cut.start_ns, middle[parts]),
-        np.append(end, cut.end_ns[parts]),
-        np.append(cut.of, cut.of[parts]),
-        np.append(np.where(given_ns > 0, to, cut.by), np.full(len(parts), NOWHERE)),
+    rest = replace(take(cut, parts), start_ns=middle[parts], by=np.full(len(parts), NOWHERE))
+    given = replace(
+        cut,
+        end_ns=np.where(given_ns > 0, np.minimum(middle, cut.end_ns), cut.end_ns),
+        by=np.where(given_ns > 0, reason, cut.by),
     )
+    out = concat(given, rest)
     return take(out, np.argsort(out.start_ns, kind="stable"))
