@@ -51,11 +51,12 @@ class Copies:
     groups: dict[int, tuple[int, ...]]
     numbers: dict[tuple[int, int], I64]
 
-    def members(self, group: int) -> int:
-        """Return how many members a recorded communicator has in the larger run."""
+    def members(self, group: int, recorded: int) -> int:
+        """Return how many members a communicator that has ``recorded`` ones has in the larger run."""
         if group == NO_GROUP:
             return self.world
-        return next(len(self.groups[int(numbers[0])]) for (of, _), numbers in self.numbers.items() if of == group)
+        copies = (self.groups[int(numbers[0])] for (of, _), numbers in self.numbers.items() if of == group)
+        return len(next(copies, range(recorded)))
 
 
 def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axis: Axis, size: int) -> Copies:
@@ -75,27 +76,20 @@ def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axi
     if world > MOST_RANKS:
         raise UsageError(f"--data-parallel {size:,}: are {world:,} ranks, at most {MOST_RANKS:,}", todo="name fewer")
     _refuse_messages(graphs, axis)
-    ranks = {
-        rank: np.array([axis.moved(rank, place, size) for place in range(axis.of(rank), size, axis.size)], np.int64)
-        for rank in graphs
-    }
+    places = {rank: range(axis.of(rank), size, axis.size) for rank in graphs}
+    ranks = {rank: np.array([axis.moved(rank, place, size) for place in own], np.int64) for rank, own in places.items()}
     instances: dict[tuple[int, int], list[_Instance]] = {}
     for group in sorted({g for graph in graphs.values() for g in np.unique(graph.group).tolist()} - {NO_GROUP}):
         recorded = tuple(groups.get(group, range(len(graphs))))
         part = _part(group, recorded, axis, size)
         for rank in graphs.keys() & set(recorded):
-            places = range(axis.of(rank), size, axis.size)
-            instances[group, rank] = [(group, _members(recorded, axis, size, part, place)) for place in places]
-    every = sorted({one for own in instances.values() for one in own}, key=lambda one: (-len(one[1]), one[1], one[0]))
-    number = {one: k for k, one in enumerate(every, start=1)}
-    return Copies(
-        world,
-        axis,
-        size,
-        ranks,
-        {k: members for (_, members), k in number.items()},
-        {key: np.array([number[one] for one in own], np.int64) for key, own in instances.items()},
-    )
+            instances[group, rank] = [(group, _members(recorded, axis, size, part, place)) for place in places[rank]]
+    every = {instance for own in instances.values() for instance in own}
+    ordered = sorted(every, key=lambda instance: (-len(instance[1]), instance[1], instance[0]))
+    number = {instance: k for k, instance in enumerate(ordered, start=1)}
+    made = {k: members for (_, members), k in number.items()}
+    numbers = {key: np.array([number[instance] for instance in own], np.int64) for key, own in instances.items()}
+    return Copies(world, axis, size, ranks, made, numbers)
 
 
 def _part(group: int, recorded: Sequence[int], axis: Axis, size: int) -> int:

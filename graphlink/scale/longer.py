@@ -18,7 +18,7 @@ from graphlink.model import I64
 from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, simulate
+from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
 from graphlink.pipeline.theory import Measured, measure
 
 MOST_ACTIONS: Final = 10_000_000
@@ -75,11 +75,9 @@ def longer(
         )
     if count * many * 3 > MOST_ACTIONS:
         raise UsageError(f"{count:,} stages with {many:,} microbatches are too many", todo="name fewer")
-    source = (
-        (0, *(1 + k % (recorded - 2) for k in range(count - 2)), recorded - 1)
-        if recorded > 2
-        else tuple(range(recorded))
-    )
+    source = tuple(range(recorded))
+    if recorded > 2:
+        source = (0, *(1 + k % (recorded - 2) for k in range(count - 2)), recorded - 1)
     try:
         made = orders(seen.schedule, count, many)
     except ValueError as problem:
@@ -97,7 +95,7 @@ def longer(
             todo="record with ranges around all passes of each microbatch (docs/bubbles.md)",
         )
     timed = simulate(made, times, [_drawn(order, source[rank], pools, rank, seed) for rank, order in enumerate(made)])
-    recorded_ns, played_ns = _makespan_ns(ranges, measured), _replayed_ns(ranges, measured, waits_inside=waits_inside)
+    recorded_ns, played_ns = _makespans_ns(ranges, measured, waits_inside=waits_inside)
     return Longer(
         seen.schedule,
         count,
@@ -115,62 +113,47 @@ def longer(
 
 def _times(measured: Measured, source: Sequence[int]) -> ActionTimes:
     """Return median times of the stages, and the transfers between them."""
-    count, recorded = len(source), measured.recognised.stages
-    middle = max(recorded - 3, 1)
-    boundary = [
-        0 if k == 0 else recorded - 2 if k == count - 2 else min(1 + (k - 1) % middle, recorded - 2)
-        for k in range(count - 1)
-    ]
-    chosen, places = np.array(source), np.array(boundary, np.int64)
-    return ActionTimes(
-        measured.times.duration_ns[:, chosen], measured.times.forward_ns[places], measured.times.backward_ns[places]
-    )
+    boundaries, last = len(source) - 1, measured.recognised.stages - 2  # the recorded one that is last
+    between = np.arange(boundaries)
+    recorded = np.minimum(1 + (between - 1) % max(last - 1, 1), last)
+    recorded[(between == boundaries - 1)] = last
+    recorded[between == 0] = 0
+    times = measured.times
+    return ActionTimes(times.duration_ns[:, np.array(source)], times.forward_ns[recorded], times.backward_ns[recorded])
 
 
 def _pools(ranges: Sequence[Ranges], measured: Measured, *, waits_inside: bool) -> dict[tuple[int, int], I64]:
     """Return what the actions of each stage and phase were recorded to take, in the order in which they ran."""
     out: dict[tuple[int, int], I64] = {}
-    for stage, one in enumerate(ranges):
+    for stage, own in enumerate(ranges):
         rows = np.concatenate([step.rows[stage] for step in measured.recognised.steps])
-        took = _took_ns(one, waits_inside=waits_inside)[rows]
-        for phase in range(PHASES):
-            mine = one.phase[rows] == phase
-            if mine.any():
-                out[stage, phase] = took[mine]
+        took, phases = _took_ns(own, waits_inside=waits_inside)[rows], own.phase[rows]
+        out |= {(stage, phase): took[phases == phase] for phase in np.unique(phases).tolist()}
     return out
 
 
 def _drawn(order: Order, source: int, pools: dict[tuple[int, int], I64], rank: int, seed: int | None) -> I64:
     out = np.zeros(len(order), np.int64)
     for phase in np.unique(order.phase).tolist():
-        mine, pool = np.flatnonzero(order.phase == phase), pools[source, phase]
-        which = (
-            np.arange(len(mine))
-            if seed is None
-            else np.random.default_rng([seed, rank, phase]).integers(0, len(pool), len(mine))
-        )
-        out[mine] = pool[which % len(pool)]
+        actions, pool = np.flatnonzero(order.phase == phase), pools[source, phase]
+        which = np.arange(len(actions)) % len(pool)
+        if seed is not None:
+            which = np.random.default_rng([seed, rank, phase]).integers(0, len(pool), len(actions))
+        out[actions] = pool[which]
     return out
 
 
-def _took_ns(one: Ranges, *, waits_inside: bool) -> I64:
-    return one.busy_ns if waits_inside else one.end_ns - one.start_ns
+def _took_ns(ranges: Ranges, *, waits_inside: bool) -> I64:
+    return ranges.busy_ns if waits_inside else ranges.end_ns - ranges.start_ns
 
 
-def _replayed_ns(ranges: Sequence[Ranges], measured: Measured, *, waits_inside: bool) -> int:
-    """Return the mean makespan of the recorded steps, played with their own times."""
-    spans = []
+def _makespans_ns(ranges: Sequence[Ranges], measured: Measured, *, waits_inside: bool) -> tuple[int, int]:
+    """Return the mean makespan of the recorded steps, and of the same played with their own times."""
+    recorded, played = [], []
     for step in measured.recognised.steps:
-        each = [_took_ns(one, waits_inside=waits_inside)[rows] for one, rows in zip(ranges, step.rows, strict=True)]
-        spans.append(simulate(step.orders, measured.times, each).makespan_ns)
-    return round(sum(spans) / len(spans))
-
-
-def _makespan_ns(ranges: Sequence[Ranges], measured: Measured) -> int:
-    """Return the mean recorded makespan of a step."""
-    spans = []
-    for step in measured.recognised.steps:
-        first = min(int(one.start_ns[rows].min()) for one, rows in zip(ranges, step.rows, strict=True))
-        last = max(int(one.end_ns[rows].max()) for one, rows in zip(ranges, step.rows, strict=True))
-        spans.append(last - first)
-    return round(sum(spans) / len(spans))
+        rows = list(zip(ranges, step.rows, strict=True))
+        first = min(int(own.start_ns[of_step].min()) for own, of_step in rows)
+        recorded.append(max(int(own.end_ns[of_step].max()) for own, of_step in rows) - first)
+        took = [_took_ns(own, waits_inside=waits_inside)[of_step] for own, of_step in rows]
+        played.append(simulate(step.orders, measured.times, took).makespan_ns)
+    return round(sum(recorded) / len(recorded)), round(sum(played) / len(played))

@@ -9,17 +9,22 @@ one transfer had more than another stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
+from graphlink.graph_model import NO_GROUP
 from graphlink.linking.commtypes import CollectiveType, wire_share
-from graphlink.model import F64, I64
-from graphlink.replay.network import Transfers
-from graphlink.tables import take
+from graphlink.model import F64, I64, NOWHERE
+from graphlink.replay.matching import COLLECTIVE, Matched, Messages, messages, shortest_ns
+from graphlink.replay.network import Transfers, transfers
+from graphlink.replay.workload import Workload
+from graphlink.scale.copies import Copies
+from graphlink.tables import spread, take
 
+Size = TypeVar("Size", int, I64)
 TREE: Final = "tree"
 _RING: Final = "ring"
 _STEPS: Final = ("one step, whatever the ranks", TREE, _RING)
@@ -74,10 +79,10 @@ def fit(found: Transfers, gigabytes_per_s: float | None, latency_ns: float | Non
 
 
 def grown_bytes(
-    kinds: Mapping[int, frozenset[int]], group: int, kind: int, size_bytes: int, before: int, after: int
-) -> int:
-    """Return the size of a collective in a larger communicator. ``kinds``: the types of collectives of each
-    communicator.
+    kinds: Mapping[int, frozenset[int]], group: int, kind: int, size_bytes: Size, before: int, after: int
+) -> Size:
+    """Return the size of a collective, or of several, in a larger communicator. ``kinds``: the types of collectives of
+    each communicator.
 
     Sums stay: gradients are as many. What is gathered is a shard of parameters where their gradients are scattered in
     the same communicator, and of ``1 / ranks``; else it is each rank's own, and stays. An exchange of tokens keeps a
@@ -88,16 +93,15 @@ def grown_bytes(
 
 
 def _terms(steps: str, wire: str, kind: I64, members: F64, size_bytes: F64) -> tuple[F64, F64]:
-    twice = np.where((kind == CollectiveType.ALL_REDUCE) & (steps in _NAMES), 2.0, 1.0)
-    share = wire_share(kind, members) if wire == _WIRES[0] else np.ones(len(kind))
-    return twice * _steps(steps, members), size_bytes * share
-
-
-def _steps(steps: str, members: F64) -> F64:
+    """Return the steps of transfers and their bytes on the wire."""
+    count = np.ones(len(kind))
     if steps == TREE:
-        out: F64 = np.ceil(np.log2(np.maximum(members, 2)))
-        return out
-    return np.maximum(members - 1, 1.0) if steps == _RING else np.ones(len(members))
+        count = np.ceil(np.log2(np.maximum(members, 2)))
+    elif steps == _RING:
+        count = np.maximum(members - 1, 1.0)
+    if steps in _NAMES:
+        count = np.where(kind == CollectiveType.ALL_REDUCE, 2 * count, count)
+    return count, size_bytes * wire_share(kind, members) if wire == _WIRES[0] else size_bytes
 
 
 def _fitted(found: Transfers, steps: str, wire: str) -> tuple[float, float, float]:
@@ -137,6 +141,58 @@ def _given(rule: Rule, gigabytes_per_s: float | None, latency_ns: float | None) 
     return rule
 
 
-def of_growing(found: Transfers, growing: set[int]) -> Transfers:
-    """Return the collectives of communicators that grow."""
-    return take(found, np.isin(found.group, list(growing)))
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """What becomes of communication in the larger run, by ``rule``. Of each node: ``size_bytes``, and what it takes
+    once nobody is waited for, ``NOWHERE`` where it does not communicate (``took_ns``). Of each collective (matched over
+    ranks): its ``first`` node, and its time as ``recorded_ns`` and ``now_ns``. ``members``: how many ranks
+    communicators had and have.
+    """
+
+    rule: Rule
+    size_bytes: I64
+    took_ns: I64
+    messages: Messages
+    first: I64
+    recorded_ns: I64
+    now_ns: I64
+    members: tuple[dict[int, int], dict[int, int]]
+
+
+def communication(
+    work: Workload,
+    match: Matched,
+    groups: Mapping[int, Sequence[int]],
+    made: Copies,
+    asked: tuple[float | None, float | None],
+) -> Communication:
+    """Tell what becomes of the communication of ``work`` in the run of the copies ``made``. ``asked``: bandwidth in
+    GB/s and latency in ns that hold instead of what is fitted."""
+    kind, group, size = work.column("comm_type"), work.column("group"), work.column("comm_size")
+    used = np.unique(group).tolist()
+    recorded = {g: len(groups[g]) if g in groups and g != NO_GROUP else len(work.ranks) for g in used}
+    now = {g: made.members(g, recorded[g]) for g in used}
+    growing = [g for g in used if now[g] != recorded[g]]
+    kinds = {g: frozenset(np.unique(kind[group == g]).tolist()) for g in used}
+    found = transfers(work, groups)
+    rule = fit(take(found, np.isin(found.group, growing)), *asked)
+    size_bytes, member = size.copy(), np.flatnonzero(match.code == COLLECTIVE)
+    for g in growing:
+        for t in kinds[g]:
+            node = member[(group[member] == g) & (kind[member] == t)]
+            size_bytes[node] = grown_bytes(kinds, g, t, size[node], recorded[g], now[g])
+    first = spread(len(match.expected), match.partner[member], member, 0)
+    own = work.cost_ns - work.fixed_ns
+    recorded_ns = shortest_ns(match, own)
+    ranks = [np.array([count[g] for g in match.group.tolist()], np.float64) for count in (recorded, now)]
+    sizes = [column[first].astype(np.float64) for column in (size, size_bytes)]
+    now_ns = rule.grown(recorded_ns, kind[first], (ranks[0], ranks[1]), (sizes[0], sizes[1]))
+    took_ns = np.full(len(work), NOWHERE)
+    took_ns[member] = now_ns[match.partner[member]]
+    pairs = messages(work, match)
+    sent, received = own[pairs.send], own[pairs.receive]
+    transfer_ns = np.clip(pairs.received_ns - pairs.both_ns, 0, received)
+    free = sent == 0  # gloo, see ``replay.coupled``
+    took_ns[pairs.send] = np.where(free, 0, np.minimum(sent, received))
+    took_ns[pairs.receive] = np.where(free, transfer_ns, took_ns[pairs.send])
+    return Communication(rule, size_bytes, took_ns, pairs, first, recorded_ns, now_ns, (recorded, now))
