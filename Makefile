@@ -8,7 +8,7 @@ SIZES ?=
 FUZZ ?= --count 10000
 CASES ?=
 
-.PHONY: demo capture test test-all coverage fuzz golden bench fixtures schemas pictures docs clean
+.PHONY: demo capture test test-all coverage fuzz golden bench fixtures generated pictures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -51,8 +51,10 @@ bench: $(VENV)/.installed
 fixtures: $(VENV)/.installed-dev
 	sed -n 's/^python -m/-m/p' fixtures/README.md | while read -r line; do echo "$$line"; $(BIN)/python $$line || exit 1; done
 
-schemas: $(VENV)/.installed
+# what is drawn from the records: schemas/, and the tables of figures in docs/
+generated: $(VENV)/.installed
 	$(BIN)/python -m graphlink.run.schemas schemas
+	$(BIN)/python docs/tables.py docs
 
 # the pictures that README and docs/ show
 pictures: $(VENV)/.installed

@@ -77,8 +77,9 @@ class Column(NamedTuple):
     values in the rows of a table.
 
     ``title``: what it is called on a page; ``head``: on a terminal; ``text``: in a sentence. ``unit``: a key of
-    ``UNITS``. ``means``: key of what it means on a page. ``spare``: the column with the least, from 1, is the first for
-    which a terminal may be too narrow; 0: never. ``type``: as annotated.
+    ``UNITS``. ``means``: key of what it means on a page, which is its text where ``page.words`` has none. ``spare``:
+    the column with the least, from 1, is the first for which a terminal may be too narrow; 0: never. ``everywhere``: it
+    is in all tables of its record, behind what they name. ``type``: as annotated.
     """
 
     title: str
@@ -89,6 +90,7 @@ class Column(NamedTuple):
     head: str = ""
     text: str = ""
     name: str = ""
+    everywhere: bool = False
     type: Any = None
 
 
@@ -129,11 +131,22 @@ def column(title: str, unit: str, values: Iterable[Any] = (), **others: Any) -> 
     return Column(title, unit, [*values], **{"head": head, **others})
 
 
+@cache
+def _everywhere(record: type) -> tuple[str, ...]:
+    names = [*get_type_hints(record), *(name for name, kept in vars(record).items() if isinstance(kept, property))]
+    return tuple(name for name in names if declared(record, name).everywhere)
+
+
+def all_names(record: type, names: Sequence[str | Column]) -> list[str | Column]:
+    """Return the columns of a table of records, with those that are everywhere."""
+    return [*names, *(name for name in _everywhere(record) if name not in names)]
+
+
 def columns(record: type, rows: Sequence[Any], *names: str | Column) -> list[Column]:
     """Return the columns of these figures of rows that are all a ``record``, with other columns in their place."""
     return [
         declared(record, name)._replace(values=[*map(attrgetter(name), rows)]) if isinstance(name, str) else name
-        for name in names
+        for name in all_names(record, names)
     ]
 
 

@@ -9,8 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.figures import Column, column, columns, declared, figure, table, text
 from graphlink.page import words
-from graphlink.page.parts import Cell
+from graphlink.page.parts import Cell, Meaning, Section
 from graphlink.records import Table
+from graphlink.run.tables import of_rows
+from graphlink.wings import RowTable
 
 
 class Inner(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,16 @@ ROWS = [
         inner=Inner(lag_ns=7_000),
     )
 ]
+
+
+class Grown(Row, frozen=True, kw_only=True):
+    """The record with a figure more, which no list of columns names."""
+
+    @property
+    def per_call_ns(
+        self,
+    ) -> Annotated[int, figure("per call", "Busy time of a call.", means="per_call", everywhere=True)]:
+        return self.busy_ns // self.calls
 
 
 def test_names_and_types_say_the_unit() -> None:
@@ -121,6 +133,20 @@ def test_no_rows_have_the_columns_all_the_same() -> None:
     assert [shown.values for shown in empty] == [[], []]
     assert table(empty).head == ["times", "busy"]
     assert words.table("t", "T", empty, "file#/rows").rows == []
+
+
+def test_a_figure_that_is_everywhere_needs_no_other_place() -> None:
+    rows = [Grown(**msgspec.structs.asdict(ROWS[0]))]
+    assert table(columns(Grown, rows, "calls")) == Table(
+        [("2,000", "0.001")], ["times", "per call ms"], ">>", 2, ["times"]
+    )
+    shown = words.table("t", "T", columns(Grown, rows, "calls"), "file#/rows")
+    assert [cell.text for cell in shown.rows[0].cells] == ["2,000", "750 ns"]
+    assert words.meanings([], [Section("s", "S", [shown])])[-1] == Meaning(
+        "per_call", "per call", "Busy time of a call."
+    )
+    frame = of_rows(RowTable(Grown, ("rank", "calls"), lambda *_: rows), rows)
+    assert frame.to_dict("records") == [{"rank": 1_000, "calls": 2_000, "per_call_ns": 750}]
 
 
 def test_what_a_row_does_not_have_is_empty() -> None:

@@ -26,7 +26,7 @@ FORMAT: Final = 1
 class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An interval of one cause, since the start of the graph, on the device's own clock.
 
-    ``op`` and ``stream``: what began at the end of the idle time; absent where nothing more did.
+    ``op`` and ``stream`` are absent where nothing more began.
     """
 
     device: int
@@ -34,8 +34,8 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
     cause: CauseName
     evidence: Annotated[str, figure(means="evidence")]
-    op: Annotated[str | UnsetType, figure("until this began", head="until", spare=2)] = UNSET
-    stream: Annotated[int | UnsetType, figure(spare=1)] = UNSET
+    op: Annotated[str | UnsetType, figure("until this began", "the op that ended it", head="until", spare=2)] = UNSET
+    stream: Annotated[int | UnsetType, figure(text="of the op that ended it", spare=1)] = UNSET
 
     @property
     def duration_ns(self) -> Annotated[int, figure(means="idle")]:

@@ -18,8 +18,7 @@ class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Communication of one group on a device: the union of its ops, and of it ``exposed_ns``, beside which no compute
     ran.
 
-    ``name`` as recorded, ``ranks`` its members; both empty for ops whose group is not known. Ops of two groups may run
-    at once, so groups may add up to more than the device's.
+    ``name`` as recorded, ``ranks`` its members; both empty for ops whose group is not known.
     """
 
     name: Annotated[str, figure("group")]
@@ -52,10 +51,8 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     communication outside it; ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions,
     hidden or not. ``idle_by_cause_ns`` adds up to ``idle_ns`` exactly. Times are since the start of the graph.
 
-    Shares are of 1, and absent where there is nothing to divide by. ``utilisation``: busy of all time.
-    ``est_sm_efficiency``: of the time of kernels that tell their grid, weighted by min(blocks / SMs, 1). Of
-    communication ``hidden_share`` is 1 - exposed / all, and ``hta_overlap_share`` what kernels ran beside, without
-    memsets (docs/idle.md). ``by_group``, ``by_stream``: only of a device in all.
+    Shares are of 1, and absent where there is nothing to divide by (docs/idle.md). ``by_group``, ``by_stream``: only of
+    a device in all.
     """
 
     device: Annotated[int, figure(spare=1)]
@@ -68,12 +65,41 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
-    utilisation: float | UnsetType = UNSET
-    est_sm_efficiency: Annotated[float | UnsetType, figure("SM efficiency")] = UNSET
-    hidden_share: Annotated[float | UnsetType, figure("hidden comm", unit="of one", means="hidden")] = UNSET
-    hta_overlap_share: float | UnsetType = UNSET
-    by_group: list[GroupTime] | UnsetType = UNSET
-    by_stream: list[StreamTime] | UnsetType = UNSET
+    utilisation: Annotated[float | UnsetType, figure(text="busy time (all but idle) / all time")] = UNSET
+    est_sm_efficiency: Annotated[
+        float | UnsetType,
+        figure(
+            "SM efficiency",
+            "estimated: sum(min(blocks / SMs, 1) x time) / sum(time) of the kernels that tell their grid",
+        ),
+    ] = UNSET
+    hidden_share: Annotated[
+        float | UnsetType,
+        figure(
+            "hidden comm",
+            "the share of communication that is hidden: 1 - exposed / all communication",
+            unit="of one",
+            means="hidden",
+        ),
+    ] = UNSET
+    hta_overlap_share: Annotated[
+        float | UnsetType,
+        figure(text="HTA's overlap: communication beside which a kernel ran / all communication", unit="of one"),
+    ] = UNSET
+    by_group: Annotated[
+        list[GroupTime] | UnsetType,
+        figure(
+            text="communication of each group, and what of it is exposed. Ops of two groups may run at once, so groups "
+            "may add up to more than the device's"
+        ),
+    ] = UNSET
+    by_stream: Annotated[
+        list[StreamTime] | UnsetType,
+        figure(
+            text="busy and idle time of each stream. Streams work side by side, so they add up to more than the "
+            "device's"
+        ),
+    ] = UNSET
 
     @property
     def whole_ns(self) -> Annotated[int, figure(means="gpu_time")]:

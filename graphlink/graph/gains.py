@@ -43,17 +43,19 @@ class OpGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes of one family: of a name, with the parts of ops; ``count`` of them cost anything.
+    """All nodes of one family: of a name, with the parts of ops.
 
     ``before``: of device delays, the op and the device op before which most of their time lies.
     """
 
-    gain_ns: int
-    on_path_ns: Annotated[int, figure("on the path", head="on path ms", means="on_path")]
-    work_ns: int
+    gain_ns: Annotated[int, figure(text="how much earlier the rank would end")]
+    on_path_ns: Annotated[
+        int, figure("on the path", "their time on the critical path", head="on path ms", means="on_path")
+    ]
+    work_ns: Annotated[int, figure(text="all their time")]
     share: str
     name: str
-    count: Annotated[int, figure("nodes")]
+    count: Annotated[int, figure("nodes", "nodes with work")]
     before: list[str] = []
 
 

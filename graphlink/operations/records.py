@@ -22,19 +22,18 @@ class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Device time of kernels that compute, by whether their names tell that they use tensor cores.
 
     ``kernels_ns`` = ``used_ns`` + ``not_used_ns`` + ``unknown_ns``. Of it ``eligible_ns`` ran for ops that libraries
-    can run on tensor cores (by the op that launched), of that again ``eligible_used_ns``, ``eligible_unknown_ns``, and
-    ``other_type_ns``: with inputs of a type that the tensor cores of this device do not take. ``without_op_ns``: of
-    kernels whose op is not recorded.
+    can run on tensor cores (by the op that launched), of that again ``eligible_used_ns``, ``eligible_unknown_ns`` and
+    ``other_type_ns``. ``without_op_ns``: of kernels whose op is not recorded.
     """
 
     kernels_ns: int
-    used_ns: int
-    not_used_ns: int
-    unknown_ns: int
-    eligible_ns: int
+    used_ns: Annotated[int, figure(text="of kernels that use them")]
+    not_used_ns: Annotated[int, figure(text="of kernels that do not")]
+    unknown_ns: Annotated[int, figure(text="of kernels whose names do not tell")]
+    eligible_ns: Annotated[int, figure(text="device time of ops that could use tensor cores")]
     eligible_used_ns: int
     eligible_unknown_ns: int
-    other_type_ns: int
+    other_type_ns: Annotated[int, figure(text="of inputs of a type that this GPU's tensor cores do not take")]
     without_op_ns: int
 
     @property
@@ -71,38 +70,45 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A forward op with its backward, a range, or what was launched outside any op; all calls that come from one
     ``path``.
 
-    ``path``: modules, ranges and ops, outermost first. ``stack``: Python frames outside of PyTorch around the launch of
-    its longest device op, or of one without any around its longest call, the innermost last. Device time is the sum
-    over device ops, host time what its rows took without those inside them; of both the backward's part is
-    ``backward_...``. ``delay_ns``: for how long its device ops came late and nothing explains it. ``gain_ns``: how much
-    earlier the rank would end if it took no time; None where it is none of the largest. ``shapes``: most frequent
-    first, the other ones only counted.
+    ``stack``: Python frames outside of PyTorch around the launch of its longest device op, or of one without any around
+    its longest call, the innermost last. ``shapes``: most frequent first, the other ones only counted.
     """
 
-    path: Annotated[list[str], figure("operation")]
+    path: Annotated[list[str], figure("operation", "modules, ranges and ops, outermost first")]
     kind: Kind
-    calls: int
+    calls: Annotated[int, figure(text="forward calls; of what no op launched, device ops and calls")]
     backward_calls: int
     device_ops: int
-    device_ns: Annotated[int, figure(means="device_time")]
-    backward_device_ns: int
-    host_ns: Annotated[int, figure(means="host_time", spare=2)]
-    backward_host_ns: int
-    delay_ns: int
-    gain_ns: int | None
+    device_ns: Annotated[int, figure(text="sum over its device ops", means="device_time")]
+    backward_device_ns: Annotated[int, figure(text="the backward's part of it")]
+    host_ns: Annotated[
+        int,
+        figure(text="what its rows took without the rows inside them and without waiting", means="host_time", spare=2),
+    ]
+    backward_host_ns: Annotated[int, figure(text="the backward's part of it")]
+    delay_ns: Annotated[int, figure(text="how late its device ops began, for no recorded reason")]
+    gain_ns: Annotated[
+        int | None,
+        figure(
+            text="how much earlier the rank would end if it took no time; missing where it is none of the 100 largest"
+        ),
+    ]
     tensor_cores: TensorCores
-    dtypes: Annotated[list[str], figure("type", unit="list", means="types", spare=4)]
+    dtypes: Annotated[
+        list[str],
+        figure("type", "types of its inputs, the one with most device time first", unit="list", means="types", spare=4),
+    ]
     shapes: list[str]
     other_shapes: int
     kernels: list[Kernel]
     stack: Annotated[list[str], figure("line", head="from")]
 
     @property
-    def backward(self) -> Annotated[tuple[int, int] | None, figure(spare=1)]:
+    def backward(self) -> Annotated[tuple[int, int] | None, figure(text="the backward's part of it", spare=1)]:
         return (self.backward_device_ns, self.device_ns) if self.backward_device_ns else None
 
     @property
-    def longest_kernel(self) -> Annotated[Kernel | None, figure(spare=3)]:
+    def longest_kernel(self) -> Annotated[Kernel | None, figure(text="the kernel with most time", spare=3)]:
         return self.kernels[0] if self.kernels else None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.records import Short
 from graphlink.version import __version__
@@ -54,13 +55,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 class Column(msgspec.Struct, frozen=True):
     """A column. ``field``: of the entry that ``Table.at`` and ``Row.at`` point to, "" where its cells are none of a
-    file.
+    file. ``text``: what it means, where that is not among the words of all pages.
     """
 
     name: str
     sort: Sort = "text"
     means: str = ""
     field: str = ""
+    text: str | UnsetType = UNSET
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -274,12 +274,19 @@ def cell(unit: str, value: Any) -> Cell:
     return Cell(text, (value[0] / value[1] if value[1] else 0.0) if isinstance(value, tuple) else value)
 
 
-def _means(shown: figures.Column) -> str:
-    """Return the meaning that a figure shares its name or title with; that of places."""
+def _head(shown: figures.Column, at: str) -> Column:
+    """Return the head of a column. It means what its figure declares, else what has its name or title."""
     keys = (
         ("place",) if shown.unit == "place" else (shown.name.removesuffix("_ns"), shown.title.lower().replace(" ", "_"))
     )
-    return next((key for key in keys if key in MEANINGS and key not in _NOT_BY_NAME), "")
+    means = shown.means or next((key for key in keys if key in MEANINGS and key not in _NOT_BY_NAME), "")
+    return Column(
+        _TITLES.get(shown.name, shown.title),
+        _SORTS.get(shown.unit, "number"),
+        means,
+        shown.name if at and shown.unit not in REWORDED else "",
+        shown.text if means and means not in MEANINGS else UNSET,
+    )
 
 
 def entries(records: Iterable[Any], *fields: str) -> list[tuple[Any, ...]]:
@@ -303,15 +310,7 @@ def table(
     rows: Sequence[tuple[Any, ...]] = (),
 ) -> Table:
     """Return a table of figures. ``rows``: as ``entries`` has them; left out, they are those of the list ``at``."""
-    heads = [
-        Column(
-            _TITLES.get(shown.name, shown.title),
-            _SORTS.get(shown.unit, "number"),
-            shown.means or _means(shown),
-            shown.name if at and shown.unit not in REWORDED else "",
-        )
-        for shown in columns
-    ]
+    heads = [_head(shown, at) for shown in columns]
     cells = [[cell(shown.unit, value) for value in shown.values] for shown in columns]
     places = [row[0] for row in rows] if rows else [f"/{k}" if at else "" for k in range(len(cells[0]))]
     return Table(name, caption, heads, [Row(row, place) for *row, place in zip(*cells, places, strict=True)], at, more)
@@ -321,7 +320,14 @@ def meanings(lead: list[Sentence], sections: list[Section]) -> list[Meaning]:
     """Return what the figures, headings, causes and colours of a page mean, of those that it has."""
     parts = flat([*lead, *(part for section in sections for part in section.parts)])
     used = {key for part in parts for key in (*_figures(part), *_colours(part))}
-    return [Meaning(key, title, text) for key, (title, text) in MEANINGS.items() if key in used]
+    own = {
+        head.means: (head.name, head.text)
+        for part in parts
+        if isinstance(part, Table)
+        for head in part.columns
+        if head.text
+    }
+    return [Meaning(key, title, text) for key, (title, text) in {**MEANINGS, **own}.items() if key in used]
 
 
 def _figures(part: Part) -> Iterator[str]:

@@ -135,11 +135,11 @@ class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
     phase: PhaseName
     microbatch: Number | UnsetType = UNSET
     step: Number | UnsetType = UNSET
-    start_ns: Ns
-    end_ns: Ns
-    busy_ns: Ns
+    start_ns: Annotated[Ns, figure(text="first start of its device work")]
+    end_ns: Annotated[Ns, figure(text="last end of its device work")]
+    busy_ns: Annotated[Ns, figure(text="of it at work")]
     device_ops: Number | UnsetType = UNSET
-    rule: str
+    rule: Annotated[str, figure(text="what named it")]
 
     @property
     def duration_ns(self) -> int:

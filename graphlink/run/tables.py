@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink.errors import bad_value
-from graphlink.figures import Column, columns, text, types
+from graphlink.figures import Column, all_names, columns, text, types
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
@@ -38,8 +38,9 @@ _DELAYS: Final = ("start_delay_ns", "launch_latency_ns", "overlap_ns")
 _KINDS: Final = np.array([*KINDS, *(["unknown"] * (256 - len(KINDS)))], object)
 _WORKS: Final = np.array([w.name.lower() for w in Work], object)
 GAINS: Final = ("families", "ops", "sync_points", "shares")
+FAMILIES: Final = ("name", "share", "count", "gain_ns", "on_path_ns", "work_ns")
 _GAINS: Final[dict[str, tuple[type, tuple[str, ...]]]] = {
-    "families": (FamilyGain, ("name", "share", "count", "gain_ns", "on_path_ns", "work_ns")),
+    "families": (FamilyGain, FAMILIES),
     "ops": (OpGain, ("id", "name", "share", "gain_ns", "on_path_ns", "work_ns")),
     "sync_points": (SyncPointGain, ("id", "name", "call", "waited_for", "waited_for_name", "gain_ns")),
 }
@@ -230,7 +231,8 @@ def of_rows(table: RowTable, rows: Sequence[Any]) -> pd.DataFrame:
 
 def _of_figures(record: type, names: Sequence[str], rows: Sequence[Any]) -> pd.DataFrame:
     made = columns(record, rows, *names)
-    return frame({column_name(name): _array(shown) for name, shown in zip(names, made, strict=True)})
+    named = zip(all_names(record, names), made, strict=True)
+    return frame({column_name(str(name)): _array(shown) for name, shown in named})
 
 
 def column_name(name: str) -> str:

@@ -1,0 +1,89 @@
+"""The tables of figures in docs/: ``make generated`` writes them anew, from what fields of records declare.
+
+A table stands between two comments. ``<!-- exported: NAME -->`` begins the columns of a table of ``graphlink export``,
+``<!-- figures: MODULE:RECORD NAME ... -->`` figures of a record, as fields (``figures``) or as a terminal has them
+(``columns``); ``<!-- end -->`` ends each.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from msgspec import UnsetType
+
+from graphlink.figures import Column, all_names, declared, types
+from graphlink.graph.gains import FamilyGain
+from graphlink.run.tables import FAMILIES, column_name
+from graphlink.wings import RowTable, provided
+
+MARKED: Final = re.compile(r"(<!-- (exported|figures|columns): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BETWEEN: Final = {"path": ", with `/` between them", "list": ", with `, ` between them"}  # of texts that are one cell
+MOST_WORDS: Final = 5  # of a field that has one of some words
+
+
+def exported(name: str) -> Iterator[str]:
+    """Yield the rows of a table of ``graphlink export``."""
+    table: RowTable = RowTable(FamilyGain, FAMILIES, lambda *_: ()) if name == "gains" else provided("tables", name)
+    yield "| column | type | |"
+    yield "| --- | --- | --- |"
+    if not table.of_run:
+        yield "| `rank` | int64 | |"
+    for figure in all_names(table.record, table.figures):
+        shown = declared(table.record, str(figure))
+        text = f"{shown.text or words(shown)}{BETWEEN.get(shown.unit, '')}"
+        yield f"| `{column_name(str(figure))}` | {column_type(shown)} | {text} |".replace("|  |", "| |")
+
+
+def column_type(shown: Column) -> str:
+    """Return the type of a column; with ``?`` where a row may have none."""
+    kind, *others = types(shown.type)
+    name = {int: "int64", float: "double"}.get(kind, "string")
+    return f"{name}{'?' * bool({NoneType, UnsetType} & {*others})}"
+
+
+def words(shown: Column) -> str:
+    """Return the words of which a field has one, where they are few."""
+    kind = types(shown.type)[0]
+    every = [f"`{word}`" for word in get_args(kind)] if get_origin(kind) is Literal else []
+    return f"{', '.join(every[:-1])} or {every[-1]}" if 1 < len(every) <= MOST_WORDS else ""
+
+
+def figures(where: str, head: str) -> Iterator[str]:
+    """Yield the rows of a table of figures: ``where`` is MODULE:RECORD and their names."""
+    place, *names = where.split()
+    module, _, record = place.partition(":")
+    kind: Any = getattr(import_module(module), record)
+    yield f"| {head.removesuffix('s')} | what it is |"
+    yield "| --- | --- |"
+    for name in names:
+        shown = declared(kind, name)
+        yield f"| {shown.head if head == 'columns' else f'`{name}`'} | {shown.text} |"
+
+
+def made(page: str) -> str:
+    """Return a page with its tables of figures made anew."""
+
+    def anew(found: re.Match[str]) -> str:
+        begin, sort, which, end = found.groups()
+        rows = exported(which) if sort == "exported" else figures(which, sort)
+        return begin + "".join(f"{row}\n" for row in rows) + end
+
+    return MARKED.sub(anew, page)
+
+
+def main(folder: Path) -> None:
+    """Write the tables of all pages of ``folder``."""
+    for path in sorted(folder.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if (new := made(page)) != page:
+            path.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
