@@ -18,7 +18,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
-from graphlink.read import read_nsys
+from graphlink.read.nsys.report import read_nsys
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank
 from graphlink.steps import Steps, steps_of

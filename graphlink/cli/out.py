@@ -194,7 +194,7 @@ def refuse_overwriting(arguments: argparse.Namespace, option: str = "json") -> N
     """
     from graphlink.output_names import is_own
     from graphlink.publish import HIDDEN
-    from graphlink.read.looks import looks_like
+    from graphlink.read.heads import looks_like
     from graphlink.wings import any_of
 
     given = getattr(arguments, option)

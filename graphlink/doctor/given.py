@@ -12,7 +12,7 @@ from typing import Final
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError
 from graphlink.read import kinds
-from graphlink.read.looks import looks_like
+from graphlink.read.heads import looks_like
 from graphlink.read.source import unreadable
 from graphlink.report import summary
 from graphlink.run.discover.find import ranks_of

@@ -12,8 +12,7 @@ from graphlink.errors import InputError
 from graphlink.nccl.read.read import read_dump_head
 from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read import kinds
-from graphlink.read.heads import Head, at_once, read_heads
-from graphlink.read.looks import looks_like
+from graphlink.read.heads import Head, at_once, looks_like, read_heads
 from graphlink.read.nccl_kinds import read_kind
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import told_rank

@@ -16,14 +16,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, Bool, DeviceKind, Gpu, SyncKind
+from graphlink.model import I64, Bool, DeviceKind, Gpu, SyncKind, System
 from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, to_int_or_none
 from graphlink.read.ranges import around_others
+from graphlink.tables import marked
 
 _Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
 # ends the reason in ``left_out`` of rows that no warning-free graph has
 UNPLACED: Final = ", of a device, without its stream or device"
+VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
+_VERSION: Final = re.compile(r"[0-9.]{1,20}")
 _CALLS: Final = re.compile(r".*_(?:runtime|driver)")
 _DEVICE: Final = re.compile(r"(?i).*\b(?:gpu|xpu|npu|hpu|mlu|tpu|dcu|mtia|gaudi|ascend|accelerator|device)\b.*")
 _SYNC: Final = re.compile(r"(?i).*(?<!a)sync.*")
@@ -53,6 +56,18 @@ def hip_version(number: object) -> str:
     found = to_int_or_none(number)
     return (
         f"{found // 10**7}.{found // 10**5 % 100}.{found % 10**5}" if found is not None and 0 < found < 10**10 else ""
+    )
+
+
+def system_of(around: dict[str, Any], nccl: object) -> System:
+    """Return the versions that Kineto's keys around the events record, and that of NCCL."""
+    cuda, cuda_driver, hip, hip_driver = (around.get(name) for name in VERSIONS)
+    return System(
+        cuda=cuda_version(cuda),
+        cuda_driver=cuda_version(cuda_driver),
+        hip=hip_version(hip),
+        hip_driver=hip_version(hip_driver),
+        nccl=nccl if isinstance(nccl, str) and _VERSION.fullmatch(nccl) else "",
     )
 
 
@@ -146,8 +161,7 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
     launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (
         rows["correlation"] > 0
     )
-    around = np.zeros(len(rows["start_ns"]), np.bool_)
-    around[calls] = around_others(start, end, tid)[:count]
+    around = marked(len(calls), np.flatnonzero(calls)[around_others(start, end, tid)[:count]])
     return np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
 
 

@@ -1,4 +1,5 @@
-"""The header of a recording: kind, rank, world, process and time, from a bounded part of the file.
+"""The header of a recording: kind, rank, world, process and time, from a bounded part of the file; and what any file
+looks like.
 
 Which file belongs to which rank has to be known before any is read whole. What the header does not record is None.
 """
@@ -16,18 +17,20 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from graphlink.errors import InputError
+from graphlink.read import nccl_kinds
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.host_comms import RecordedOp, collective
-from graphlink.read.kinds import ET, KINETO, is_jax
+from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
-from graphlink.read.stream import ArrayReader
+from graphlink.read.stream import ArrayReader, open_array
 
 HEAD_BYTES: Final = 1 << 22  # of the unpacked text, in which the list of events or nodes has to begin
 ROW_BYTES: Final = 1 << 16  # of the list, from which process and time are taken
 DEEP_BYTES: Final = 1 << 20  # of an ET, in which ``deep_rank`` looks for a collective
 _CHUNK: Final = 1 << 16
+_LOOKED_AT_BYTES: Final = 1 << 20  # at a time, by ``looks_like``
 _LIST: Final = re.compile(rb'"(?:traceEvents|nodes)"')
 _LONGEST_MARK: Final = len(b'"traceEvents"')
 _KINETO: Final = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"schemaVersion"')
@@ -213,3 +216,30 @@ def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[
         return list(pool.map(work, given))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def looks_like(path: str | Path) -> str | None:
+    """Identify a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of
+    ``kinds``; else None.
+
+    Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
+    """
+    with open_source(path) as source:
+        head = source.read(nccl_kinds.HEAD_BYTES)
+    if nccl_kinds.kind_of(head) is not None:
+        return NCCL.name
+    kind = binary_kind(head[:512]) or kind_by_name(Path(path).name)
+    if kind is not None:
+        return kind.name
+    try:
+        with open_array(path, ("traceEvents", "nodes"), _LOOKED_AT_BYTES) as array:
+            if array.key is not None:
+                if array.key == "traceEvents" and is_jax(head):
+                    return JAX.name
+                return {"traceEvents": KINETO, "nodes": ET}[array.key].name
+            first = next(array.blocks(dict), None)
+            return (
+                KINETO.name if first is not None and any(isinstance(row.get("ph"), str) for row in first.rows) else None
+            )
+    except InputError:
+        return None

@@ -27,6 +27,7 @@ from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loo
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups
 from graphlink.read.host_comms import RecordedOp, collective, peer
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
+from graphlink.tables import marked
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})
@@ -254,9 +255,7 @@ class _EtNodes:
         if len(first) == len(ids):
             return order
         self.left_out["duplicate id"] += len(ids) - len(first)
-        is_first = np.zeros(len(ids), np.bool_)
-        is_first[first] = True
-        return order[is_first[order]]
+        return order[marked(len(ids), first)[order]]
 
     def _with_group_name(self, comm: Comm) -> Comm:
         pointer = to_int(comm.pg_name, 0)

@@ -28,7 +28,6 @@ from graphlink.model import (
     OverheadRows,
     SyncKind,
     SyncRows,
-    System,
     Trace,
 )
 from graphlink.process import gc_paused
@@ -46,7 +45,7 @@ from graphlink.read.columns import (
     to_int_or_none,
 )
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.devices import cuda_version, device_processes, gpus_of, hip_version, is_call, place
+from graphlink.read.devices import VERSIONS, device_processes, gpus_of, is_call, place, system_of
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -71,8 +70,7 @@ from graphlink.read.kineto_rows import (
     peer_of,
     sync_kind,
 )
-from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_rows, refuse_span
-from graphlink.read.memory import MemoryRows
+from graphlink.read.kineto_tables import MemoryRows, add_base, by_start, flow_rows, host_rows, refuse_span
 from graphlink.read.sms import Extents, fill_in, recorded
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
@@ -80,15 +78,11 @@ from graphlink.tables import distinct
 _OWN = frozenset(
     {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 )  # keys that Kineto alone writes
-_VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
-_AROUND = frozenset(
-    {"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *_VERSIONS}
-)
+_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *VERSIONS})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _INSTANT = ("cpu_instant_event", None)  # the latter in 2021
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
-_VERSION = re.compile(r"[0-9.]{1,20}")
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
@@ -359,12 +353,8 @@ class _KinetoRows:
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
             sm_share=recorded([a.blocks_per_sm for a in args]),
-            blocks=np.fromiter(
-                (self.extents[bytes(a.grid)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)
-            ),
-            threads=np.fromiter(
-                (self.extents[bytes(a.block)] if a.blocks_per_sm is None else 0 for a in args), np.int64, len(args)
-            ),
+            blocks=self.extents.column([a.grid if a.blocks_per_sm is None else b"" for a in args]),
+            threads=self.extents.column([a.block if a.blocks_per_sm is None else b"" for a in args]),
         )
 
     def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
@@ -484,7 +474,7 @@ class _KinetoRows:
             warnings=tuple(warnings),
             frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
             gpus=gpus,
-            system=_system(around, info.get("nccl_version")),
+            system=system_of(around, info.get("nccl_version")),
             host_name=_host_name(around, pid),
             job=job_of(around),
             memory=self.memory.found(around.get("deviceProperties")),
@@ -502,17 +492,6 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
         return recorded
     named = _WORKER.fullmatch(file) if isinstance(file, str) else None
     return named["host"] if named and int(named["pid"]) == pid else ""
-
-
-def _system(around: dict[str, Any], nccl: object) -> System:
-    cuda, cuda_driver, hip, hip_driver = (around.get(name) for name in _VERSIONS)
-    return System(
-        cuda=cuda_version(cuda),
-        cuda_driver=cuda_version(cuda_driver),
-        hip=hip_version(hip),
-        hip_driver=hip_version(hip_driver),
-        nccl=nccl if isinstance(nccl, str) and _VERSION.fullmatch(nccl) else "",
-    )
 
 
 def _words(value: object) -> object:

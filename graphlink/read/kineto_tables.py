@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.model import CallRows, DeviceRows, FlowRows, HostRows, SyncRows
+from graphlink.model import CallRows, DeviceMemory, DeviceRows, FlowRows, HostRows, SyncRows
 from graphlink.patterns import fits
-from graphlink.read.columns import MAX_NS, Parts
+from graphlink.read.columns import MAX_NS, MISSING, Parts, ints, to_int_or_none
+from graphlink.read.kineto_rows import Event
 from graphlink.read.ranges import RANGE, around_others, unnamed_ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 _TIMES = ("start_ns", "end_ns", "ns")
+MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
+_CPU: Final = 0  # a device type of c10
 
 
 def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
@@ -87,3 +91,48 @@ def flow_rows(parts: Parts, left_out: Counter[str]) -> FlowRows:
     left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
     forward, backward = starts[start_of], ends[end_of]
     return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])
+
+
+class MemoryRows:
+    """Take how much memory PyTorch's allocator held on each device: the largest of what its instant rows say."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self.allocated: dict[int, int] = {}
+        self.reserved: dict[int, int] = {}
+
+    def add(self, rows: Sequence[Event]) -> None:
+        """Count rows of devices that say how much is allocated and reserved. Linear."""
+        args = [
+            row.args for row in rows if row.name == MEMORY and row.args is not None and row.args.allocated is not None
+        ]
+        if not args:
+            return
+        columns = np.stack(
+            [ints([getattr(a, name) for a in args]) for name in ("device_id", "device_type", "allocated", "reserved")]
+        )
+        device, _, allocated, reserved = columns[
+            :, (columns[0] >= 0) & (columns[1] != _CPU) & (columns[2:] >= 0).all(axis=0)
+        ]
+        for number in np.unique(device).tolist():
+            mine = device == number
+            self.rows[number] = self.rows.get(number, 0) + int(np.count_nonzero(mine))
+            for most, column in ((self.allocated, allocated), (self.reserved, reserved)):
+                most[number] = max(most.get(number, 0), int(column[mine].max(initial=MISSING)))
+
+    def found(self, devices: object) -> tuple[DeviceMemory, ...]:
+        """Return what was counted, by device; ``devices``: ``deviceProperties`` of Kineto, which has the total."""
+        described = [entry for entry in devices if isinstance(entry, dict)] if isinstance(devices, list) else []
+        total: dict[Any, int | None] = {
+            to_int_or_none(entry.get("id")): to_int_or_none(entry.get("totalGlobalMem")) for entry in described
+        }
+        return tuple(
+            DeviceMemory(
+                device=number,
+                rows=rows,
+                allocated_bytes=self.allocated[number],
+                reserved_bytes=self.reserved[number],
+                total_bytes=has if (has := total.get(number)) and has > 0 else None,
+            )
+            for number, rows in sorted(self.rows.items())
+        )

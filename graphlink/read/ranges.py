@@ -17,6 +17,7 @@ import numpy as np
 
 from graphlink.model import I32, I64, Bool
 from graphlink.patterns import fits
+from graphlink.tables import marked, successive
 
 # Ranges in any recording:
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py,
@@ -44,10 +45,5 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
 
 def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
     """Return whether the next row of a row's thread, by start and then the longest first, lies inside it."""
-    order = np.lexsort((-end_ns, start_ns, tid))
-    before, after = order[:-1], order[1:]
-    out = np.zeros(len(order), np.bool_)
-    out[before] = (
-        (tid[before] == tid[after]) & (start_ns[after] >= start_ns[before]) & (end_ns[after] <= end_ns[before])
-    )
-    return out
+    before, after = successive(np.lexsort((-end_ns, start_ns, tid)), tid)
+    return marked(len(tid), before[end_ns[after] <= end_ns[before]])

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from graphlink.model import F64, I64, Bool, Gpu
@@ -33,6 +34,10 @@ class Extents(dict[bytes, int]):
         number = math.prod(sizes) if whole and len(sizes) <= 3 else 0
         self[text] = number = number if number < _MOST else 0
         return number
+
+    def column(self, texts: Sequence[msgspec.Raw | bytes]) -> I64:
+        """Return the number of each text."""
+        return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int64, len(texts))
 
 
 def recorded(blocks_per_sm: Sequence[Any]) -> F64:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import graphlink.capture.module
+import graphlink.capture
 from graphlink.capture import recording, session
 
 Train = Callable[[], None]
@@ -15,7 +15,7 @@ def nothing_left_over() -> Iterator[None]:
     """Each test begins and ends without a recording, a profiler or folders that were used."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
     session._windows.clear()
-    graphlink.capture.module._captures.clear()
+    graphlink.capture._captures.clear()
     yield
     assert not recording._running
     assert not torch.autograd._profiler_enabled()

@@ -13,7 +13,7 @@ import pytest
 
 from graphlink.cli.verbs import VERBS
 from graphlink.pipeline import file as bubbles
-from graphlink.read.looks import looks_like
+from graphlink.read.heads import looks_like
 from graphlink.run.schemas import FILES
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import simple

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from graphlink.read import read_nsys
 from graphlink.read.nsys import report as reader
+from graphlink.read.nsys.report import read_nsys
 from tests.cli.conftest import Ran
 from tests.cli.test_errors import is_said
 from tests.e2e.graph_rules import broken, read

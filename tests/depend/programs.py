@@ -20,7 +20,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 from tests.simulator import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
 
 Pairs = set[tuple[int, int]]

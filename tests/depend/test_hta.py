@@ -23,7 +23,7 @@ import graphlink.depend.hta as adapter
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.hta_feed import windows
 from graphlink.model import NOWHERE, FoundBy, SyncKind, Trace, Waits
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 from tests.build import Call, Device, Event, Sync, build_trace
 from tests.depend.hta_rows import device_calls, edges, plain_hta, programs, repeated
 

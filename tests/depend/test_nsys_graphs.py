@@ -19,7 +19,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
-from graphlink.read import read_kineto, read_nsys
+from graphlink.read.kineto import read_kineto
+from graphlink.read.nsys.report import read_nsys
 from graphlink.replay.ideal import replay
 from tests.simulator import (
     DeviceClock,

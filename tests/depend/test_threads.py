@@ -20,8 +20,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
-from graphlink.read import read_kineto
 from graphlink.read.host import read_host
+from graphlink.read.kineto import read_kineto
 from graphlink.standstill.standstill import LATE
 from tests.build import Host, Node, build_et, build_trace
 from tests.simulator import Execution, Program, run, write_et, write_kineto

@@ -13,7 +13,7 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import SyncKind
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built
 from tests.depend.test_host import graph_of

@@ -152,7 +152,8 @@ def _read(path: Path, kind: str) -> Outcome:
     from graphlink.graph.read_et import read_et
     from graphlink.nccl.read.read import read_dump
     from graphlink.pipeline.paddle.logs import read_job_lines
-    from graphlink.read import read_host, read_kineto
+    from graphlink.read.host import read_host
+    from graphlink.read.kineto import read_kineto
     from graphlink.read.nsys.report import read_report
 
     readers: dict[str, Callable[[Path], object]] = {

@@ -16,7 +16,8 @@ from graphlink.model import Linked, Trace
 from graphlink.operations.graphs import graph_replays
 from graphlink.operations.records import GraphReplays
 from graphlink.operations.table import _graph
-from graphlink.read import read_kineto, read_nsys
+from graphlink.read.kineto import read_kineto
+from graphlink.read.nsys.report import read_nsys
 from graphlink.records import Table
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import shape

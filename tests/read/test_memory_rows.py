@@ -10,7 +10,7 @@ import pytest
 
 import graphlink
 from graphlink.model import DeviceMemory
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 from graphlink.report.summary import table
 from tests.simulator import Shape, random_program, run, write_kineto
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from graphlink.model import DeviceKind, SyncKind, Trace
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 
 
 def row(cat, name, ts, dur, *, pid=10, tid=11, **args):

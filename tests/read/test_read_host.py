@@ -10,7 +10,8 @@ import pytest
 
 from graphlink.errors import InputError
 from graphlink.model import HostTrace
-from graphlink.read import looks_like, read_host
+from graphlink.read.heads import looks_like
+from graphlink.read.host import read_host
 
 TENSOR = [256, 386, 0, 6144, 4, "cuda:0"]
 

@@ -10,7 +10,8 @@ import pytest
 
 from graphlink.errors import InputError
 from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
-from graphlink.read import looks_like, read_kineto
+from graphlink.read.heads import looks_like
+from graphlink.read.kineto import read_kineto
 
 
 def row(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.read import read_host, read_kineto
+from graphlink.read.host import read_host
+from graphlink.read.kineto import read_kineto
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 VALUE = re.compile(rb'-?\d+\.?\d*|"[^"]*"|\[\]')

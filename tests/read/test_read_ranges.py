@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 
 SHARED = Path(__file__).parents[3] / "shared/traces"
 MODERN = ("megatron-tp2-v100/kineto_0", "resnet-ddp2-a100/kineto_0", "dlrm8-v100/kineto_0", "deepseek/dualpipe_train")

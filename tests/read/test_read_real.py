@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.read import looks_like, read_host, read_kineto
+from graphlink.read.heads import looks_like
+from graphlink.read.host import read_host
+from graphlink.read.kineto import read_kineto
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/traces is not there")

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
-from graphlink.read import scan, source, stream
-from graphlink.read.scan import guess_cut, separator_at
-from graphlink.read.stream import open_array
+from graphlink.read import source, stream
+from graphlink.read.stream import guess_cut, open_array, separator_at
 
 NASTY = st.sampled_from(
     ["},{", "traceEvents", '"traceEvents": [', "}, {", "\\", '"', "]}", "[{", '\\"},{', "\n", "é", "{}", ","]
@@ -79,11 +78,11 @@ def test_bare_list(tmp_path_factory, elements, comma, block_bytes):
 @given(elements=st.lists(st.dictionaries(TEXT, VALUE, max_size=4), min_size=1, max_size=8))
 def test_scan_finds_the_end_over_any_slice(elements):
     text = json.dumps(elements, ensure_ascii=False).encode()
-    before, scan._SLICE = scan._SLICE, 7
+    before, stream._SLICE = stream._SLICE, 7
     try:
-        cut, end = scan.scan(text + b', "x": [{}, {}]}')
+        cut, end = stream.scan(text + b', "x": [{}, {}]}')
     finally:
-        scan._SLICE = before
+        stream._SLICE = before
     assert end == len(text) - 1
     if len(elements) > 1:
         assert json.loads(text[:cut] + b"]") == elements[:-1]
@@ -91,7 +90,7 @@ def test_scan_finds_the_end_over_any_slice(elements):
 
 def test_separator_is_learned_where_elements_hold_lists_of_objects():
     buffer = b'[{"id":1,"attrs":[{"name":1},{"name":2}]},{"id":2,"attrs":[{"name":1},{"name":2}]'
-    cut = scan.scan(buffer)[0]
+    cut = stream.scan(buffer)[0]
     assert guess_cut(buffer) != cut
     assert guess_cut(buffer, separator_at(buffer, cut)) == cut
 

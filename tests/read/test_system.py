@@ -10,8 +10,9 @@ import pytest
 
 import graphlink
 from graphlink.model import NO_SYSTEM, System
-from graphlink.read import read_kineto, read_nsys
 from graphlink.read.devices import cuda_version, hip_version
+from graphlink.read.kineto import read_kineto
+from graphlink.read.nsys.report import read_nsys
 from tests.simulator import Shape, random_program, run, write_kineto
 from tests.simulator.nsys import write_nsys
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphlink.read import read_kineto
+from graphlink.read.kineto import read_kineto
 from tests.simulator import (
     Training,
     changes,

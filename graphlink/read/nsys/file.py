@@ -24,8 +24,8 @@ from graphlink.model import I64
 from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
+from graphlink.read.heads import looks_like
 from graphlink.read.kineto_tables import MAX_SPAN_NS
-from graphlink.read.looks import looks_like
 from graphlink.read.source import open_source
 
 PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid

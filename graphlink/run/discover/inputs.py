@@ -15,8 +15,7 @@ import msgspec
 
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
-from graphlink.read.heads import Head, read_head, read_heads
-from graphlink.read.looks import looks_like
+from graphlink.read.heads import Head, looks_like, read_head, read_heads
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files

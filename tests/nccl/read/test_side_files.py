@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from graphlink.errors import InputError
 from graphlink.nccl.read.read import read_dump, read_dump_head
 from graphlink.nccl.read.records import Dump, DumpHead
-from graphlink.read.looks import looks_like
+from graphlink.read.heads import looks_like
 from graphlink.read.nccl_kinds import DumpKind
 from tests.nccl.read.test_flight_recorder import WHOLE
 from tests.nccl.read.test_inspector_log import LINES

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.model import Comm, Trace
-from graphlink.read import read_nsys
 from graphlink.read.nsys.nccl import Member, comm_of, kernel_comms, members, operation
 from graphlink.read.nsys.places import Contents, Place, number
+from graphlink.read.nsys.report import read_nsys
 from tests.simulator import CommArgs, Execution, Group, Program, ThreadBuilder, Training, run, training_program
 from tests.simulator.nsys import NsysVariation, write_nsys
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
 from graphlink.pairs import dense
-from graphlink.read import looks_like, read_nsys
+from graphlink.read.heads import looks_like
 from graphlink.read.nsys.file import open_export
+from graphlink.read.nsys.report import read_nsys
 from graphlink.read.nsys.text import call_name, range_name, split_name
 from tests.simulator import EPOCH_NS, Execution, RowIds, Shape, Training, random_program, run, training_program
 from tests.simulator.nsys import REPORT_NS, NsysVariation, write_nsys

@@ -17,7 +17,7 @@ from graphlink.errors import InputError
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
-from graphlink.read import read_nsys
+from graphlink.read.nsys.report import read_nsys
 from tests.simulator import Training, run, training_program
 from tests.simulator.nsys import NsysVariation, write_nsys
 
@@ -279,7 +279,7 @@ def many_ranges(path: Path, rows: int, shape: str) -> None:
 
 MEASURED = """
 import sys, time
-from graphlink.read import read_nsys
+from graphlink.read.nsys.report import read_nsys
 begun = time.process_time()
 (trace,) = read_nsys(sys.argv[1])
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # ru_maxrss would begin with that of the tests

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from graphlink.model import SyncKind
-from graphlink.read import looks_like, read_nsys
+from graphlink.read.heads import looks_like
+from graphlink.read.nsys.report import read_nsys
 
 FOLDER = Path(__file__).parents[4] / "shared" / "traces" / "nsys"
 H100, BARE = FOLDER / "h100_2gpu_1s.sqlite", FOLDER / "no_nvtx_table.sqlite"
