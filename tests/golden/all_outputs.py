@@ -123,6 +123,8 @@ class Place:
         began = _cpu_seconds()
         ran = call([*command.split(), *(["--json", f"texts/{name}.json"] if data else [])])
         self.took[name] = _cpu_seconds() - began
+        if ran.status in (130, 143):  # interrupted or terminated: no result to compare
+            raise KeyboardInterrupt
         err = "" if " -v" in command else ran.err  # -v says how long each stage took
         Path(f"texts/{name}.txt").write_text(ran._replace(err=err).text(), encoding="utf-8")
         return ran
