@@ -8,7 +8,7 @@ SIZES ?=
 FUZZ ?= --count 10000
 CASES ?=
 
-.PHONY: demo capture test test-all coverage fuzz golden bench fixtures generated pictures docs clean
+.PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -29,6 +29,13 @@ test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CHOICE)
+
+# in under a minute: the order of modules, the words of docstrings, and reading, linking, dependencies and graphs of small recordings
+quick: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not long" tests/test_layers.py tests/test_words.py tests/test_architecture.py \
+		tests/linking tests/graph tests/depend/test_cuda.py tests/depend/test_host.py tests/depend/test_infer.py tests/depend/test_neighbours.py
 
 # which lines of the package make test runs, those in child processes too; in the test left out the data of coverage has no room either
 coverage: $(VENV)/.installed-dev

@@ -1,15 +1,17 @@
-"""The tables of figures in docs/: ``make generated`` writes them anew, from what fields of records declare.
+"""The tables of docs/ that are made: ``make generated`` writes them anew, from what fields of records and modules say.
 
 A table stands between two comments. ``<!-- exported: NAME -->`` begins the columns of a table of ``graphlink export``,
 ``<!-- figures: MODULE:RECORD NAME ... -->`` figures of a record, as fields (``figures``) or as a terminal has them
-(``columns``); ``<!-- end -->`` ends each.
+(``columns``), ``<!-- modules: FOLDER -->`` what each module below that folder is for; ``<!-- end -->`` ends each.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
@@ -22,7 +24,7 @@ from graphlink.graph.gains import FamilyGain
 from graphlink.run.tables import FAMILIES, column_name
 from graphlink.wings import RowTable, provided
 
-MARKED: Final = re.compile(r"(<!-- (exported|figures|columns): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED: Final = re.compile(r"(<!-- (exported|figures|columns|modules): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 BETWEEN: Final = {"path": ", with `/` between them", "list": ", with `, ` between them"}  # of texts that are one cell
 MOST_WORDS: Final = 5  # of a field that has one of some words
 
@@ -66,12 +68,24 @@ def figures(where: str, head: str) -> Iterator[str]:
         yield f"| {shown.head if head == 'columns' else f'`{name}`'} | {shown.text} |"
 
 
+def modules(folder: str) -> Iterator[str]:
+    """Yield the modules below a folder, each with the first sentence of its docstring."""
+    yield "| module | what it is for |"
+    yield "| --- | --- |"
+    root = Path(__file__).parents[1]
+    for path in sorted((root / folder).rglob("*.py")):
+        text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split())
+        if text and path.name not in ("__init__.py", "__main__.py"):
+            first = re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].rstrip(".").replace("``", "`").replace("|", "\\|")
+            yield f"| `{path.relative_to(root / folder)}` | {first} |"
+
+
 def made(page: str) -> str:
     """Return a page with its tables of figures made anew."""
 
     def anew(found: re.Match[str]) -> str:
         begin, sort, which, end = found.groups()
-        rows = exported(which) if sort == "exported" else figures(which, sort)
+        rows = {"exported": exported, "modules": modules}.get(sort, partial(figures, head=sort))(which)
         return begin + "".join(f"{row}\n" for row in rows) + end
 
     return MARKED.sub(anew, page)

@@ -1,4 +1,4 @@
-"""What ``make generated`` writes into docs/ is there: the tables of figures are those that fields of records declare."""
+"""What ``make generated`` writes into docs/ is there: the tables are those that fields of records and modules say."""
 
 from __future__ import annotations
 
