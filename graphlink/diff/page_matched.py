@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from graphlink.diff.records import Amount, DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
+from graphlink.diff.table import both, compared
 from graphlink.figures import Column, column, columns
 from graphlink.page import parts
 from graphlink.page.look import LOOKS
@@ -57,21 +57,6 @@ def _in(one: OperationChange) -> str:
 
 def _often(before: float, after: float) -> str:
     return "" if before == after else "more often" if after > before else "less often"
-
-
-def both(rows: Sequence[Any], name: str, title: str = "", *, unit: str = "ns", means: str = "") -> list[Column]:
-    """Return a figure of A and of B; ``name``: of its fields, with ``{}`` for ``before`` and ``after``."""
-    heads = {f"{title}, A".removeprefix(", "): name.format("before"), "B": name.format("after")}
-    return [column(head, unit, map(attrgetter(field), rows), means=means, name=field) for head, field in heads.items()]
-
-
-def compared(rows: Sequence[Any], name: str, title: str = "", *, means: str = "") -> list[Column]:
-    """Return a time of A and of B, its change and by how many times it is longer."""
-    sides = both(rows, name, title, means=means)
-    pairs = [*zip(*(side.values for side in sides), strict=True)]
-    changes = column("change", "signed", [after - before for before, after in pairs])
-    factors = [after / before if before > 0 and after > 0 else None for before, after in pairs]
-    return [*sides, changes, column("factor", "factor", factors)]
 
 
 def _whose(values: Sequence[str]) -> list[Column]:

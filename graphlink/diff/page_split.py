@@ -7,9 +7,9 @@ from typing import Final
 
 from graphlink.causes import CAUSES
 from graphlink.diff.changes import WORDS
-from graphlink.diff.page_matched import both, compared
-from graphlink.diff.records import Amount, DiffReport, RankChange, Split
+from graphlink.diff.records import DiffReport, RankChange, Split
 from graphlink.diff.split import BUSY, HOST, IDLE
+from graphlink.diff.table import both, compared
 from graphlink.figures import column, columns
 from graphlink.page.parts import Bar, Bars, Cell, Part, Section, Segment, Sentence, Table
 from graphlink.page.words import entries, table
@@ -76,9 +76,7 @@ def _differences(of: Split) -> list[Part]:
 
 
 def _table(of: Split) -> Table:
-    whole = Amount(what="sum", before_ns=of.before_ns, after_ns=of.after_ns, change_ns=of.change_ns)
-    rows = [*of.parts, whole]
-    before, after, change, factor = compared(rows, "{}_ns", means="of_a_step")
+    before, after, change, factor = compared(of.with_sum, "{}_ns", means="of_a_step")
     shown = [
         column("part", "word", [*(Cell(part.what, key=KEYS.get(part.what, "other")) for part in of.parts), "sum"]),
         before,

@@ -106,6 +106,11 @@ class Split(Short, msgspec.Struct, frozen=True, kw_only=True):
     change_ns: int
     parts: list[Amount]
 
+    @property
+    def with_sum(self) -> list[Amount]:
+        whole = Amount(what="sum", before_ns=self.before_ns, after_ns=self.after_ns, change_ns=self.change_ns)
+        return [*self.parts, whole]
+
 
 class Change(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is other in B, the cause before what follows from it.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from graphlink.diff.changes import WORDS
-from graphlink.diff.records import Change, DiffReport, Side, Split, Verdict
-from graphlink.records import Table, counted, ms, percent, share_word, short_path, shortened
+from graphlink.diff.records import Change, DiffReport, OperationChange, RankChange, Side, Split, Verdict
+from graphlink.figures import Column, column, columns, table
+from graphlink.records import Table, counted, ms, percent, share_word, shortened
 
 PER: Final = {
     "step": "mean of the steps without the first",
@@ -128,9 +130,27 @@ def _size(one: Change) -> str:
 
 
 def _split(split: Split) -> list[str | Table]:
-    rows = [(one.what, ms(one.before_ns), ms(one.after_ns), f"{one.change_ns / 1e6:+,.3f}") for one in split.parts]
-    rows.append(("sum", ms(split.before_ns), ms(split.after_ns), f"{split.change_ns / 1e6:+,.3f}"))
-    return ["where the time goes", Table(rows, ("", "A ms", "B ms", "change"), "<>>>")]
+    rows = split.with_sum
+    return [
+        "where the time goes",
+        table([column("", "word", [row.what for row in rows]), *compared(rows, "{}_ns")[:3]]),
+    ]
+
+
+def both(rows: Sequence[Any], name: str, title: str = "", *, unit: str = "ns", means: str = "") -> list[Column]:
+    """Return a figure of A and of B; ``name``: of its fields, with ``{}`` for ``before`` and ``after``."""
+    heads = {f"{title}, A".removeprefix(", "): name.format("before"), "B": name.format("after")}
+    sides = [column(head, unit, map(attrgetter(field), rows), means=means, name=field) for head, field in heads.items()]
+    return [side._replace(head=side.head.replace(",", "")) for side in sides]
+
+
+def compared(rows: Sequence[Any], name: str, title: str = "", *, means: str = "") -> list[Column]:
+    """Return a time of A and of B, its change and by how many times it is longer."""
+    sides = both(rows, name, title, means=means)
+    pairs = [*zip(*(side.values for side in sides), strict=True)]
+    changes = column("change", "signed", [after - before for before, after in pairs])
+    factors = [after / before if before > 0 and after > 0 else None for before, after in pairs]
+    return [*sides, changes, column("factor", "factor", factors)]
 
 
 def _ranks(report: DiffReport, top: int) -> list[str | Table]:
@@ -139,25 +159,21 @@ def _ranks(report: DiffReport, top: int) -> list[str | Table]:
         if split.rank is not None:
             busy.setdefault(split.rank, split)
     order = sorted(report.ranks, key=lambda one: -abs(one.after_ns - one.before_ns))
-    rows = []
-    for one in order[: max(top, 8)]:
-        parts = sorted(busy[one.rank].parts, key=lambda part: -abs(part.change_ns))[:_FEW] if one.rank in busy else []
-        most = ", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in parts if part.change_ns)
-        waits = f"{ms(one.wait_before_ns)} -> {ms(one.wait_after_ns)}"
-        rows.append(
-            (
-                str(one.rank),
-                ms(one.before_ns),
-                ms(one.after_ns),
-                f"{(one.after_ns - one.before_ns) / 1e6:+,.3f}",
-                waits,
-                most,
-            )
-        )
-    out: list[str | Table] = [
-        "ranks",
-        Table(rows, ("rank", "A ms", "B ms", "change", "waits for late ranks", "most by"), ">>>>><"),
-    ]
+    rows = order[: max(top, 8)]
+    most = []
+    for rank in rows:
+        parts = sorted(busy[rank.rank].parts, key=lambda part: -abs(part.change_ns)) if rank.rank in busy else []
+        most.append(", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in parts[:_FEW] if part.change_ns))
+    waits = [f"{ms(rank.wait_before_ns)} -> {ms(rank.wait_after_ns)}" for rank in rows]
+    shown = columns(
+        RankChange,
+        rows,
+        "rank",
+        *compared(rows, "{}_ns")[:3],
+        column("waits for late ranks", "number", waits),
+        column("most by", "word", most),
+    )
+    out: list[str | Table] = ["ranks", table(shown)]
     for name, evidence in (("A", report.straggler_before), ("B", report.straggler_after)):
         if evidence:
             out.append(f"  straggler in {name}: {evidence}")
@@ -173,26 +189,12 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     if not changed:
         return []
     device = any(one.device_before_ns or one.device_after_ns for one in report.operations)
-    rows: list[tuple[str, ...]] = [
-        (
-            *(
-                _times(one.device_before_ns, one.device_after_ns)
-                if device
-                else _times(one.host_before_ns, one.host_after_ns)
-            ),
-            f"{(one.host_after_ns - one.host_before_ns) / 1e6:+,.3f}",
-            _calls(one.calls_before, one.calls_after),
-            short_path(one.path),
-        )
-        for one in changed[:top]
-    ]
-    rows = rows if device else [(*row[:3], *row[4:]) for row in rows]
-    what, host = ("device", ("host change",)) if device else ("host", ())
-    head = (f"{what} A ms", "B ms", "change", *host, "calls", "operation")
-    out: list[str | Table] = [
-        f"operations, largest change of {what} time first",
-        Table(rows, head, ">" * (len(head) - 1) + "<"),
-    ]
+    rows, what = changed[:top], "device" if device else "host"
+    host = column("host change", "signed", [row.host_after_ns - row.host_before_ns for row in rows])
+    calls = column("calls", "number", [_calls(row.calls_before, row.calls_after) for row in rows])
+    sides = compared(rows, f"{what}_{{}}_ns", what)[:3]
+    shown = columns(OperationChange, rows, *sides, *([host] if device else []), calls, "path")
+    out: list[str | Table] = [f"operations, largest change of {what} time first", table(shown)]
     gone = [
         one
         for one in report.operations
@@ -205,10 +207,6 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
             time = f"{ms(sum(getattr(one, field) for one in alone))} ms of device time"
             out.append(f"  in {name} alone: {time} in {counted(len(alone), 'operation')}: {named}")
     return out
-
-
-def _times(before_ns: int, after_ns: int) -> tuple[str, str, str]:
-    return ms(before_ns), ms(after_ns), f"{(after_ns - before_ns) / 1e6:+,.3f}"
 
 
 def _calls(before: float, after: float) -> str:
