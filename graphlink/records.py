@@ -136,11 +136,11 @@ def unexplained_parts(gap_share: float, delay_share: float) -> str:
     return f"{IDLE_GPU} {percent(delay_share, 1)}, {IDLE_HOST} {percent(gap_share, 1)}"
 
 
-def shortened(text: str, most: int = 60) -> str:
+def shortened(text: str, most: int = 60, end: int = 17) -> str:
     """Return the two ends of a name of more than ``most`` characters: names of kernels run over hundreds, and differ at
     both ends.
     """
-    return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
+    return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
 
 
 def short_path(path: Sequence[str]) -> str:
@@ -164,9 +164,9 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
-def first_few(values: Sequence[object], most: int) -> str:
+def first_few(values: Sequence[object], most: int, between: str = ", ") -> str:
     """Return ``1, 2, 3``; of more than ``most`` values the first ones: ``1, 2, 3, ...``."""
-    return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
+    return between.join([*map(str, values[:most]), *["..."] * (len(values) > most)])
 
 
 def visible(text: str) -> str:

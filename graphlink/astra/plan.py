@@ -23,7 +23,7 @@ from graphlink.model import NOWHERE, Bool
 from graphlink.output_names import GROUPS
 from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
-from graphlink.records import Short
+from graphlink.records import Short, first_few
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.network import transfers
 from graphlink.replay.workload import Workload, workload
@@ -128,8 +128,8 @@ def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
     world = max(max(graphs) + 1, *(f.metadata.world_size or 0 for f in graphs.values()))
     missing = world - len(graphs)
     if missing:
-        first = islice((rank for rank in range(world) if rank not in graphs), 8)  # a graph may say any number
-        some = ", ".join(map(str, first)) + (", ..." if missing > 8 else "")
+        first = islice((rank for rank in range(world) if rank not in graphs), 9)  # a graph may say any number
+        some = first_few([*first], 8)
         raise InputError(
             f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from "
             "0",

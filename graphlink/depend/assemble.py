@@ -25,6 +25,7 @@ from graphlink.graph_model import (
     SyncCalls,
 )
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked, Trace
+from graphlink.records import first_few
 from graphlink.tables import marked, spread, take
 from graphlink.version import __version__
 
@@ -132,7 +133,7 @@ def _circle(x: _Parts, columns: dict[str, I64], edges: Edges, nodes: list[int]) 
     return InputError(
         f"the dependencies of {len(nodes)} nodes go round in a circle",
         path=trace.path,
-        where=" ".join(steps[:6]) + (" ..." if len(steps) > 6 else ""),
+        where=first_few(steps, 6, " "),
         todo="the recorded times contradict each other there: record again, or cut the place out with --step",
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
 from graphlink.ranks.times import Apart
+from graphlink.records import first_few
 from graphlink.run.join import JoinedRanks, join
 from graphlink.run.records import RankRows
 from graphlink.wings import wing
@@ -21,8 +22,7 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     """Report what the ranks lack. ``rows``: of each rank what joining reads. O(n log n) in communication ops."""
     there, world = {r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0)
     missing = world - sum(rank < world for rank in there)
-    absent = islice((rank for rank in range(world) if rank not in there), _LISTED)
-    listed = ", ".join(map(str, absent)) + (", ..." if missing > _LISTED else "")
+    listed = first_few([*islice((rank for rank in range(world) if rank not in there), _LISTED + 1)], _LISTED)
     yield from if_any("missing-ranks", {"missing": missing, "world": world}, world, told=(f"rank {listed}",))
     run = join(rows, keep_unmatched=True)
     if len(rows) > 1:

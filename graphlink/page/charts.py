@@ -14,7 +14,7 @@ from typing import Final
 from graphlink.hatches import xml
 from graphlink.page import look
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
-from graphlink.records import percent, time
+from graphlink.records import percent, shortened, time
 
 WIDE: Final = 960
 _LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
@@ -105,7 +105,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 16]}...{text[-13:]}"
+    return shortened(text, _MOST_LABEL, 13)
 
 
 def _bars(chart: Bars, top: float) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from graphlink.cli.numbers import between, count
 from graphlink.cli.out import tell
 from graphlink.cli.rank_files import run_folder
 from graphlink.errors import UsageError
-from graphlink.records import Table, joined, ms, plain
+from graphlink.records import Table, first_few, joined, ms, plain, shortened
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
@@ -211,7 +211,7 @@ def _head(file: Bubbles) -> list[str]:
         shape(pipeline),
         *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else []),
     ]
-    spans = ", ".join(ms(s.end_ns - s.start_ns) for s in file.steps[:8]) + (", ..." if len(steps) > 8 else "")
+    spans = first_few([ms(step.end_ns - step.start_ns) for step in file.steps], 8)
     numbered = (
         f"step {steps[0]}"
         if len(steps) == 1
@@ -335,8 +335,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _short(text: str) -> str:
-    text = plain(text)
-    return text if len(text) <= _TEXT else f"{text[: _TEXT - 40]}...{text[-37:]}"
+    return shortened(plain(text), _TEXT, 37)
 
 
 def _per(ns: float, count: int) -> str:

@@ -16,6 +16,7 @@ from graphlink.model import F64, I64, Bool
 from graphlink.ranks.clock_ties import FEW, TO_SIGMA, Affine, Pairs, Ties, Tree, medians, middles, summed
 from graphlink.ranks.columns import added
 from graphlink.ranks.records import RankComms
+from graphlink.records import first_few
 
 _HUBER: Final = 1.345  # of sigma: 95 % efficient on normal errors, as is Tukey's
 _TUKEY: Final = 4.685
@@ -286,4 +287,4 @@ def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments)
 
 def named(numbers: Sequence[int], most: int = 8) -> str:
     """Format rank numbers, shortened: ``0, 1, 2, ...``."""
-    return ", ".join(map(str, numbers[:most])) + (f", ... ({len(numbers)} in all)" if len(numbers) > most else "")
+    return first_few(numbers, most) + f" ({len(numbers)} in all)" * (len(numbers) > most)

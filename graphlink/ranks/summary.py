@@ -354,7 +354,7 @@ def _path(replay: RunReplay) -> str:
     late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
     parts = ", ".join(f"{share_word(name)} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
     most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
-    on = ", ".join(f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most[:SHOWN]) + ", ..." * (len(most) > SHOWN)
+    on = first_few([f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most], SHOWN)
     return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"
 
 

@@ -21,6 +21,7 @@ from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
 from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
+from graphlink.records import first_few
 from graphlink.tables import codes, take
 
 log: Final = logging.getLogger("graphlink")
@@ -83,7 +84,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
         warnings += [text for log in idle for text in log.warnings]
     pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
     if len(pipelines) > 1:
-        named = "; ".join(map(listed, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
+        named = first_few([*map(listed, pipelines)], _MOST_NAMED, "; ")
         warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
     previous = {
         here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)
