@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.tables import distinct
+from graphlink.tables import distinct, numbered_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     cannot overflow.
     """
     points = distinct(np.append(start_ns, end_ns))
-    keys, which = np.unique(key, return_inverse=True)
-    shift = which.reshape(-1) * len(points)
+    keys, which = numbered_values(key)
+    shift = which * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
     count = max(len(points), 1)
     return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])

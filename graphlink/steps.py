@@ -14,7 +14,7 @@ import numpy as np
 from graphlink.model import I32, I64, Bool, HostRows, Linked, Trace
 from graphlink.patterns import fits
 from graphlink.records import Short
-from graphlink.tables import begins
+from graphlink.tables import begins, codes, numbered_values
 
 PROFILER_STEP: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")  # the mark that PyTorch's profiler makes
 STEP_MARK: Final = re.compile(  # that, and the marks of frameworks
@@ -103,9 +103,8 @@ def _named(linked: Linked, pattern: re.Pattern[str], which: Bool | None) -> I64:
 
 def commonest(rows: I64, values: I64 | I32) -> I64:
     """Return the rows that have the value which most have, of several the lowest."""
-    found, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    out: I64 = rows[which == np.argmax(counts)] if len(found) else rows
-    return out
+    code = codes(values)
+    return rows[code == np.bincount(code).argmax()] if len(code) else rows
 
 
 def outermost(host: HostRows, rows: I64) -> I64:
@@ -176,11 +175,11 @@ def _repeated(linked: Linked) -> Steps:
 
 def _without_numbers(name: I32, strings: Sequence[str]) -> I32:
     """Return names of which those that differ in nothing but a number at their end are one, the first of them."""
-    used, which = np.unique(name, return_inverse=True)
+    used, which = numbered_values(name)
     first: dict[str, int] = {}
     texts = [_NUMBER.sub("", strings[code]) or strings[code] for code in used.tolist()]
     same = [first.setdefault(text, code) for text, code in zip(texts, used.tolist(), strict=True)]
-    return np.array(same, np.int32)[which.reshape(-1)]
+    return np.array(same, np.int32)[which]
 
 
 def _trains_ns(linked: Linked) -> I64:

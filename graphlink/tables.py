@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
 MOST: Final = np.iinfo(np.int64).max
+_Key = TypeVar("_Key", bound=Hashable)
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 
 
@@ -164,11 +166,11 @@ def codes(*columns: NDArray[Any]) -> I64:
     out = np.zeros(len(columns[0]), np.int64)
     for column in columns if len(out) else ():
         low, high = int(column.min()), int(column.max())
-        if low < high:
-            place = (
-                column.astype(np.int64) - low if high - low < len(out) else np.unique(column, return_inverse=True)[1]
-            )
-            out = _close(out * (int(place.max()) + 1) + place)
+        if high - low < len(out):
+            place = _close(column.astype(np.int64) - low)
+        else:
+            place = np.unique(column, return_inverse=True)[1]
+        out = _close(out * (int(place.max()) + 1) + place) if out.any() else place
     return out
 
 
@@ -178,6 +180,36 @@ def _close(numbers: I64) -> I64:
     if count > 4 * len(numbers):
         return np.unique(numbers, return_inverse=True)[1]
     return (np.cumsum(marked(count, numbers)) - 1)[numbers]
+
+
+def numbered_values(column: NDArray[Any]) -> tuple[NDArray[Any], I64]:
+    """Return the numbers that there are, ascending, each once, and for each row which of them it has, as ``codes``
+    does.
+    """
+    code = codes(column)
+    values = np.zeros(int(code.max(initial=-1)) + 1, column.dtype)
+    values[code] = column
+    return values, code
+
+
+def numbered_rows(*columns: NDArray[Any]) -> tuple[I64, I64]:
+    """Return the different rows of the columns, in their order, of shape (rows, columns), and for each row which of
+    them it is, as ``codes`` does.
+    """
+    code = codes(*columns)
+    rows = np.zeros((int(code.max(initial=-1)) + 1, len(columns)), np.int64)
+    for k, column in enumerate(columns):
+        rows[code, k] = column
+    return rows, code
+
+
+def numbered_texts(texts: Iterable[_Key]) -> tuple[I32, tuple[_Key, ...]]:
+    """Return of each text, or other key, its position among the different ones, and those in the order in which they
+    first come. Linear.
+    """
+    number: dict[_Key, int] = {}
+    code = [number.setdefault(text, len(number)) for text in texts]
+    return np.array(code, np.int32), tuple(number)
 
 
 def turns(*columns: NDArray[Any]) -> I64:

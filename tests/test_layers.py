@@ -20,7 +20,6 @@ BASE = (
     "hatches",
     "model",
     "output_names",
-    "pairs",
     "patterns",
     "process",
     "publish",

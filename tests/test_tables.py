@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
-from graphlink.tables import begins, codes, counted_from, distinct, marked, spread, turns
+from graphlink.tables import (
+    begins,
+    codes,
+    counted_from,
+    distinct,
+    marked,
+    numbered_rows,
+    numbered_texts,
+    numbered_values,
+    spread,
+    turns,
+)
 
 few = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20)
 numbers = st.integers(-9, 9) | st.integers(-(1 << 63), (1 << 63) - 1)  # close together, and not
@@ -34,13 +45,19 @@ def test_rows_begin_where_any_column_changes(given_: list[tuple[int, int]]) -> N
 @given(st.lists(numbers) | st.lists(st.integers(-5, 5)))
 def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
     column = np.array(values, np.int64)
-    assert distinct(column).tolist() == np.unique(column).tolist()
+    expected, inverse = np.unique(column, return_inverse=True)
+    assert distinct(column).tolist() == expected.tolist()
+    found, code = numbered_values(column)
+    assert (found.tolist(), code.tolist()) == (expected.tolist(), inverse.reshape(-1).tolist())
 
 
 @given(few | st.lists(st.tuples(numbers, numbers), max_size=20))
 def test_rows_are_numbered_and_counted_by_what_is_equal(given_: list[tuple[int, int]]) -> None:
     columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
-    assert codes(*columns).tolist() == [sorted(set(given_)).index(pair) for pair in given_]
+    every = sorted(set(given_))
+    assert codes(*columns).tolist() == [every.index(pair) for pair in given_]
+    rows, code = numbered_rows(*columns)
+    assert (rows.tolist(), code.tolist()) == (list(map(list, every)), codes(*columns).tolist())
     assert turns(*columns).tolist() == [given_[:k].count(pair) for k, pair in enumerate(given_)]
 
 
@@ -48,3 +65,9 @@ def test_rows_are_numbered_and_counted_by_what_is_equal(given_: list[tuple[int, 
 def test_positions_are_counted_from_each_first_one(given_: list[tuple[int, int]]) -> None:
     first, count = (np.array([pair[k] for pair in given_], np.int64) for k in (0, 1))
     assert counted_from(first, count).tolist() == [low + k for low, many in given_ for k in range(many)]
+
+
+def test_texts_are_numbered_as_they_first_come() -> None:
+    code, texts = numbered_texts(["b", "", "a", "b"])
+    assert (code.tolist(), texts) == ([0, 1, 2, 0], ("b", "", "a"))
+    assert numbered_texts([])[1] == ()

@@ -21,7 +21,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.network import MESSAGES, SIMULATED, Transfers
 from graphlink.replay.workload import Workload
-from graphlink.tables import take
+from graphlink.tables import numbered_values, take
 
 DEFAULT_BYTES_PER_S: Final = 50e9
 DEFAULT_STEP_NS: Final = 500.0
@@ -145,7 +145,7 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
 
 def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
     """Return the transfers of communicators whose ranks are all of one block, or are not."""
-    used, which = np.unique(found.group, return_inverse=True)
+    used, which = numbered_values(found.group)
     across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[
         which
     ]

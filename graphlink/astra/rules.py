@@ -24,9 +24,8 @@ from graphlink.graph.order import Reach
 from graphlink.graph.read_et import frames, read_et
 from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, IncomingEdges
 from graphlink.model import I32, I64, Bool
-from graphlink.pairs import numbered_pairs
 from graphlink.read.source import open_source
-from graphlink.tables import successive
+from graphlink.tables import codes, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
@@ -160,7 +159,7 @@ class RankRules:
         if len(mixed) < n:
             self._out.add("cycle-mixed", n - len(mixed), [self._circle(self._both, mixed)])
         major, minor = np.where(graph.host, -1, graph.device), np.where(graph.host, graph.tid, graph.stream)
-        reach = Reach(self._data, order, numbered_pairs(major, minor)[1])  # by thread and stream
+        reach = Reach(self._data, order, codes(major, minor))  # by thread and stream
         self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(self._data, order, reach)
         self._implied(reach)
         self._chained(reach)
@@ -320,11 +319,11 @@ def _groups(graph: Graph, coll: Bool, coupled: Bool, rank: int, groups: Groups |
     }
     if groups is None:
         return names | {"no-groups": named}
-    ids, which = np.unique(np.where(named, graph.group, BAD_GROUP), return_inverse=True)
+    ids, which = numbered_values(np.where(named, graph.group, BAD_GROUP))
     members = [groups.get(int(i)) for i in ids]
 
     def where(broken: list[bool]) -> Bool:
-        out: Bool = named & np.array(broken, np.bool_)[which.reshape(-1)]
+        out: Bool = named & np.array(broken, np.bool_)[which]
         return out
 
     return names | {

@@ -34,7 +34,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
-from graphlink.tables import marked, spread, successive
+from graphlink.tables import codes, marked, spread, successive
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
@@ -168,10 +168,7 @@ class _CallReader:
     def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
         calls, device = linked.trace.calls, linked.trace.device
         self.linked, self.rank = linked, call_order(linked.trace.calls)
-        (_, number), (streams, stream) = (
-            np.unique(column, return_inverse=True) for column in (device.device, device.stream)
-        )
-        self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
+        self.stream = codes(device.device, device.stream)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
         self.first_op: I64 = spread(len(calls.start_ns), linked.device_call[rows], rows)
         by = linked.device_call[comm.device_row]
@@ -195,7 +192,7 @@ class _CallReader:
 
     def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
         linked, tid = self.linked, self.linked.trace.calls.tid
-        _, thread = np.unique(tid, return_inverse=True)
+        thread = codes(tid)
         launching = np.flatnonzero(self.first_op != NOWHERE)
         compute = launching[~self.communicates[launching]]
         last, following = _around(launching, wait, tid, self.rank)

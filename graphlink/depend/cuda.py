@@ -20,8 +20,7 @@ from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
-from graphlink.pairs import numbered_pairs
-from graphlink.tables import lookup, marked
+from graphlink.tables import lookup, marked, numbered_rows
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
 # part of what is recorded, the one that waits is the first that is blocked.
@@ -52,8 +51,8 @@ def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
     """Return (key, index): the dense number of each device row's stream, and that of every (device, stream) of
     any row.
     """
-    pairs, key = numbered_pairs(trace.device.device, trace.device.stream)
-    index = {pair: i for i, pair in enumerate(pairs)}
+    pairs, key = numbered_rows(trace.device.device, trace.device.stream)
+    index = {(device, stream): i for i, (device, stream) in enumerate(pairs.tolist())}
     syncs = trace.syncs
     known = syncs.stream_known
     for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):

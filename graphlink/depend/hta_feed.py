@@ -41,7 +41,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, SyncKind, Trace
 from graphlink.patterns import fits
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import lookup, spread
+from graphlink.tables import codes, lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -169,8 +169,7 @@ def device_feed(trace: Trace, device_call: I32, device: int, sync: I64, call: I3
 
 
 def _dense(*columns: I64) -> list[I64]:
-    _, number = np.unique(np.concatenate(columns), return_inverse=True)
-    return np.split(number.astype(np.int64), np.cumsum([len(column) for column in columns])[:-1])
+    return np.split(codes(np.concatenate(columns)), np.cumsum([len(column) for column in columns])[:-1])
 
 
 def _ranks(*columns: I64) -> list[I64]:

@@ -26,8 +26,7 @@ from graphlink.depend.reject import Dependencies
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.pairs import numbered_pairs
-from graphlink.tables import spread, take
+from graphlink.tables import numbered_rows, spread, take
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -135,7 +134,7 @@ def _again(
     rows, device = linked.trace.host, linked.trace.device
     row = el.row[element]
     name = np.where(row == NOWHERE, NOWHERE, rows.name[row] if len(rows.name) else NOWHERE)
-    pairs, group = numbered_pairs(name, device.name[op])
+    pairs, group = numbered_rows(name, device.name[op])
     n = len(pairs)
     times, other = np.bincount(group[near], minlength=n), np.bincount(group[against], minlength=n)
     by_chance = np.bincount(group[near], np.log(chance[near]), minlength=n)

@@ -12,7 +12,7 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.steps import step_marks
-from graphlink.tables import counted_from, spread
+from graphlink.tables import counted_from, numbered_rows, numbered_values, spread
 
 
 class Texts:
@@ -29,8 +29,8 @@ class Texts:
 
     def of_names(self, names: I32 | I64, strings: Sequence[str], form: str) -> I64:
         """Return the code of ``form`` with each name in it; O(n), and a text a name."""
-        used, which = np.unique(names, return_inverse=True)
-        return self.codes([form.format(strings[k]) for k in used.tolist()])[which.reshape(-1)]
+        used, which = numbered_values(names)
+        return self.codes([form.format(strings[k]) for k in used.tolist()])[which]
 
 
 def awaited_by(graph: Graph, linked: Linked) -> I64:
@@ -54,18 +54,18 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I64:
     around = linked.call_op[call[known]]
     op[known] = np.where(around == NOWHERE, NOWHERE, np.append(linked.trace.host.name, 0)[around])
     name[known] = linked.trace.calls.name[call[known]]
-    asked, which = np.unique(call[known], return_inverse=True)
+    asked, which = numbered_values(call[known])
     stacks = stacks_at(linked, linked.trace.calls.tid[asked], linked.trace.calls.start_ns[asked])
     lines = [*dict.fromkeys(stack[-1] for stack in stacks if stack)]
     number = {text: k for k, text in enumerate(lines)}
-    line[known] = np.array([number[stack[-1]] if stack else NOWHERE for stack in stacks], np.int64)[which.reshape(-1)]
-    alike, which = np.unique(np.stack([op, name, awaited, line]), axis=1, return_inverse=True)
+    line[known] = np.array([number[stack[-1]] if stack else NOWHERE for stack in stacks], np.int64)[which]
+    equal, which = numbered_rows(op, name, awaited, line)
     told = (
         ("" if code == NOWHERE else names[code] for code, names in zip(codes, (*[strings] * 3, lines), strict=True))
-        for codes in alike.T.tolist()
+        for codes in equal.tolist()
     )
     words = [_blocked(*parts) for parts in told]
-    return texts.codes(words)[which.reshape(-1)]
+    return texts.codes(words)[which]
 
 
 def _blocked(op: str, call: str, awaited: str, line: str) -> str:
@@ -110,9 +110,9 @@ class HostWork(msgspec.Struct, frozen=True):
         outer = name.copy()
         outer[in_op] = rows.name[self._outermost(number[in_op])]
         name[in_op] = self._most(start_ns[in_op], end_ns[in_op], name[in_op])
-        alike, which = np.unique(np.stack([name, outer]), axis=1, return_inverse=True)
-        words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in alike.T.tolist()]
-        return self.words.codes(words)[which.reshape(-1)]
+        pairs, which = numbered_rows(name, outer)
+        words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in pairs.tolist()]
+        return self.words.codes(words)[which]
 
     def _outermost(self, row: I64) -> I64:
         """Return the outermost row around each host row that marks no step; where there is none, itself."""
@@ -136,9 +136,9 @@ class HostWork(msgspec.Struct, frozen=True):
         ns = np.minimum(until, end_ns[of]) - np.maximum(self.at_ns[mark], start_ns[of])
         some = (self.row[mark] != NOWHERE) & (ns > 0)
         of, name, ns = of[some], self.linked.trace.host.name[self.row[mark[some]]].astype(np.int64), ns[some]
-        alike, which = np.unique(np.stack([of, name]), axis=1, return_inverse=True)
-        spent = np.bincount(which.reshape(-1), ns, alike.shape[1])
-        order = np.lexsort((spent, alike[0]))
+        pairs, which = numbered_rows(of, name)
+        interval, name = pairs.T
+        order = np.lexsort((np.bincount(which, ns, len(pairs)), interval))
         out = otherwise.copy()
-        out[alike[0][order]] = alike[1][order]  # of several the last holds, which is the longest
+        out[interval[order]] = name[order]  # of several the last holds, which is the longest
         return out

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.graph_model import PART, Graph
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.steps import STEP_MARK
-from graphlink.tables import marked, spread, sums
+from graphlink.tables import marked, numbered_rows, spread, sums
 
 PYTHON: Final = "Python between ops"
 
@@ -77,8 +77,8 @@ def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, 
     of_caller = (
         np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else np.zeros(0, np.int64)
     )
-    pairs, which = np.unique(np.stack([of_caller, family[late[there]]], axis=1), axis=0, return_inverse=True)
-    spent = sums(len(pairs), which.reshape(-1), ns[there]).tolist()
+    pairs, which = numbered_rows(of_caller, family[late[there]])
+    spent = sums(len(pairs), which, ns[there]).tolist()
     texts = [*code, ""]  # NOWHERE is the last
     delayed = [(took, texts[op], texts[device]) for took, (op, device) in zip(spent, pairs.tolist(), strict=True)]
     return sorted(delayed, key=lambda entry: (-entry[0], entry[1:]))

@@ -20,7 +20,7 @@ from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import marked, spread, sums, take
+from graphlink.tables import marked, numbered_values, spread, sums, take
 
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
@@ -127,11 +127,11 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
 
     end_ns = graph.end_ns.copy()
     np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
-    used, name = np.unique(graph.name[order], return_inverse=True)
+    used, name = numbered_values(graph.name[order])
     return Graph(
         metadata=replace(graph.metadata, host=FOLDED if len(order) < n else None),
         strings=tuple(graph.strings[k] for k in used.tolist()),
-        name=name.reshape(-1).astype(np.int32),
+        name=name.astype(np.int32),
         type=graph.type[order],
         host=graph.host[order],
         start_ns=graph.start_ns[lowest[order]],

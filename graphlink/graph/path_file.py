@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
@@ -19,6 +18,7 @@ from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import I32, I64, Communication, Linked
 from graphlink.read import document
 from graphlink.records import Short
+from graphlink.tables import numbered_values
 
 _WHAT: Final = "critical path of this version of graphlink"
 _TODO: Final = "run graphlink again with --force"
@@ -97,7 +97,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
     """Return the file's bytes."""
     path = found.path
     at = path.node
-    used, name = np.unique(graph.name[at], return_inverse=True)
+    used, name = numbered_values(graph.name[at])
     edges: list[int | None] = path.edge.tolist()
     if edges:
         edges[0] = None

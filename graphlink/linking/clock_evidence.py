@@ -11,8 +11,7 @@ import numpy as np
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
-from graphlink.pairs import numbered_pairs
-from graphlink.tables import concat, last_before, lookup, marked, spread, successive, take
+from graphlink.tables import codes, concat, last_before, lookup, marked, spread, successive, take
 
 USUAL_NS: Final = {
     "hip": 4_700,
@@ -223,9 +222,7 @@ def last_of(
         if stream is None
         else np.concatenate([device.stream[launched], stream])
     )
-    lane, wanted = np.split(
-        numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)]
-    )
+    lane, wanted = np.split(codes(np.concatenate([device.device[launched], number]), of_stream), [len(launched)])
     order = np.argsort(lane, kind="stable")
     ops, lane = launched[order], lane[order]
     latest = np.arange(len(ops))  # up to each op of its lane

@@ -11,8 +11,7 @@ import numpy as np
 from graphlink.linking.call_roles import call_order
 from graphlink.linking.clock_evidence import MOST_NS, Evidence, last_of, returned
 from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
-from graphlink.pairs import numbered_pairs
-from graphlink.tables import lookup, successive, take
+from graphlink.tables import codes, lookup, numbered_rows, numbered_values, successive, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,13 @@ def order_of(trace: Trace, call: I32) -> Succession:
 def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
     """Return (row, record call, device of the record) of waits of streams whose row names the record and its stream."""
     device, syncs = trace.device, trace.syncs
-    streams = numbered_pairs(device.stream, device.device)[0]
+    streams = numbered_rows(device.stream, device.device)[0].tolist()
     devices = dict(streams)
     twice = {stream for k, (stream, _) in enumerate(streams) if k and streams[k - 1][0] == stream}
     wait = np.flatnonzero(
         (syncs.kind == SyncKind.STREAM_WAIT) & syncs.stream_known & syncs.record_known & syncs.record_stream_known
     )
-    numbers, inverse = np.unique(syncs.record_stream[wait], return_inverse=True)
+    numbers, inverse = numbered_values(syncs.record_stream[wait])
     number = np.array(
         [NOWHERE if stream in twice else devices.get(stream, NOWHERE) for stream in numbers.tolist()], np.int64
     )[inverse]
@@ -87,7 +86,7 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
 def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
     """Find for each ``asked`` the next item of columns (device, stream, place) on its stream, NOWHERE without one."""
     device, stream, place = (np.concatenate(column) for column in zip(items, asked, strict=True))
-    lane = numbered_pairs(device, stream)[1]
+    lane = codes(device, stream)
     key, wanted = np.split(lane * (int(place.max(initial=0)) + 1) + place, [len(items[2])])
     order = np.argsort(key, kind="stable")
     out = np.append(order, NOWHERE)[np.searchsorted(key[order], wanted, side="right")]

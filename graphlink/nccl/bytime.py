@@ -29,7 +29,7 @@ from graphlink.nccl.shift import (
     timeline,
 )
 from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
-from graphlink.tables import lookup
+from graphlink.tables import codes, lookup
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -49,7 +49,7 @@ def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | N
     calls, ops = outcome.calls, outcome.ops
     own = np.flatnonzero(np.isin(calls.lane, lanes))
     even = np.where(ops.several, NOWHERE, ops.count)  # other counts differ each time
-    kind = np.unique(np.stack([ops.group, ops.function, even, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
+    kind = codes(ops.group, ops.function, even, ops.peer)
     issued = np.flatnonzero(ops.issued_ns != NOWHERE)
     timed = own[calls.host_ns[own] > 0]
     on_gpu = own[calls.gpu_ns[own] > 0]

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.tables import codes
 
 WIDE_NS: Final = 50_000  # what a witness may scatter by before its spread is known
 LEAST_NS: Final = 4_000  # and what it is always allowed
@@ -182,11 +183,10 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     """
     kind = line.kind
     context = np.zeros(len(kind), np.int64)
-    kinds = int(kind.max(initial=0)) + 2
     for back in range(CONTEXT + 1):
         before = np.full(len(kind), NOWHERE, np.int64)
         before[back:] = kind[: max(len(kind) - back, 0)]
-        context = np.unique(context * kinds + before + 1, return_inverse=True)[1].reshape(-1)
+        context = codes(context, before)
     since = np.diff(line.op_ns, prepend=line.op_ns[:1])
     order = np.lexsort((since, context))
     span = int(since.max(initial=0)) + 4 * shift.reach_ns + 1

@@ -19,6 +19,7 @@ from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.nccl_kinds import DumpKind
+from graphlink.tables import numbered_rows
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
@@ -115,8 +116,7 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
         calls = dump.calls
         function = codes.column(dump.strings)[calls.function]
         message = np.isin(function, codes.column((SEND, RECV)))
-        pairs, lane = np.unique(np.stack([calls.communicator, calls.rank], axis=1), axis=0, return_inverse=True)
-        lane = lane.reshape(-1)
+        pairs, lane = numbered_rows(calls.communicator, calls.rank)
         for (communicator, member), own in zip(pairs.tolist(), _parted(lane, len(pairs)), strict=True):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
             alone = (

@@ -15,6 +15,7 @@ from graphlink.nccl.records import Split
 from graphlink.nccl.shift import Shift, middle
 from graphlink.nccl.sides import gpu_starts
 from graphlink.nccl.summary import NcclClock
+from graphlink.tables import numbered_values
 
 SLACK_NS: Final = 2_000  # a block may seem to begin so long before its kernel: two clocks, each rounded
 
@@ -78,9 +79,9 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
         )
         taken = np.union1d(taken, of_step[kept])
     own, state, start_ns, end_ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    every, at = np.unique(own, return_inverse=True)
+    every, at = numbered_values(own)
     low, high = ops.start_ns[own], ops.end_ns[own]
-    sums = shares(at.reshape(-1), state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))
+    sums = shares(at, state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))
     other_ns = ops.end_ns[every] - ops.start_ns[every] - sums.sum(axis=1)
     columns = np.column_stack([every, sums, other_ns]).T  # those of Split: times in the order of State
     return Split(columns[0].astype(np.int32), *columns[1:])

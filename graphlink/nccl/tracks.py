@@ -13,10 +13,10 @@ from graphlink.model import I32, NOWHERE, Bool, DeviceRows
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
-from graphlink.pairs import numbered_pairs
 from graphlink.perfetto.packets import Arg, Rows, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.read.columns import Parts, Strings
+from graphlink.tables import numbered_rows
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
 KERNEL: Final = "kernel"  # of a call that the file does not tell
@@ -43,8 +43,8 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     start = np.maximum(found.column("start_ns"), epoch_ns)
     end = np.maximum(start, found.column("end_ns"))
     row = found.column("channel") * len(_ROLES) + found.column("role")
-    rows, track = numbered_pairs(row, lanes(start, end, row))
-    tracks = [Track(0, f"NCCL channel {r // len(_ROLES)}{_ROLES[r % len(_ROLES)]}") for r, _ in rows]
+    rows, track = numbered_rows(row, lanes(start, end, row))
+    tracks = [Track(0, f"NCCL channel {r // len(_ROLES)}{_ROLES[r % len(_ROLES)]}") for r, _ in rows.tolist()]
     words = list(strings)
     name = found.column("name", np.int32)
     used = {code: k for k, code in enumerate(dict.fromkeys(name.tolist()))}

@@ -16,7 +16,7 @@ from graphlink.operations.records import HostWait, Kernel, Kind, Operation, Oper
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.read.commnames import short_name
 from graphlink.steps import steps_of
-from graphlink.tables import codes, distinct, spread
+from graphlink.tables import codes, distinct, numbered_values, spread
 
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 _USES: Final[dict[Use, UseName]] = {
@@ -310,20 +310,20 @@ def _waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
     and ``stacks_at``.
     """
     kept, calls = graph.sync_calls, linked.trace.calls
-    call, which = np.unique(kept.call, return_inverse=True)
+    call, which = numbered_values(kept.call)
     ended_ns = calls.start_ns[call].copy()
-    np.maximum.at(ended_ns, which.reshape(-1), graph.end_ns[kept.source] + graph.epoch_ns)
+    np.maximum.at(ended_ns, which, graph.end_ns[kept.source] + graph.epoch_ns)
     waited_ns = np.minimum(ended_ns, calls.end_ns[call]) - calls.start_ns[call]
     blocked = np.flatnonzero(waited_ns > 0)
     call, waited_ns = call[blocked], waited_ns[blocked]
     op = linked.call_op[call]
     path = np.where(op == NOWHERE, 0, np.append(host.path, 0)[op])
-    used, place = np.unique(path, return_inverse=True)
+    used, place = numbered_values(path)
     texts = host.table.texts(used)
     found: dict[tuple[int, int, tuple[str, ...]], list[int]] = {}
     for row, at, stack, ns in zip(
         calls.name[call].tolist(),
-        place.reshape(-1).tolist(),
+        place.tolist(),
         stacks_at(linked, calls.tid[call], calls.start_ns[call]),
         waited_ns.tolist(),
         strict=True,

@@ -8,7 +8,7 @@ from graphlink.model import I64, NOWHERE, Bool, DeviceRows, Linked
 from graphlink.operations.records import GraphNode, GraphReplays
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.read.commnames import short_name
-from graphlink.tables import begins, take, turns
+from graphlink.tables import begins, codes, numbered_rows, numbered_texts, take, turns
 
 
 def graph_replays(linked: Linked) -> list[GraphReplays]:
@@ -54,8 +54,8 @@ def _behind_graphs(linked: Linked) -> Bool:
     known = call != NOWHERE
     out = (device.graph > 0) | (device.graph_node > 0)
     out[known] |= by_graph[linked.trace.calls.name[call[known]]]
-    _, which, count = np.unique(device.correlation, return_inverse=True, return_counts=True)
-    out |= ~known & (count[which.reshape(-1)] > 1)
+    launch = codes(device.correlation)
+    out |= ~known & (np.bincount(launch)[launch] > 1)
     return out & (device.correlation > 0)
 
 
@@ -63,7 +63,6 @@ def _graphs(device: DeviceRows, first: I64) -> I64:
     """Return the graph of each launch, by number: that of equal recorded ids, else of equal names; ``first``: the first
     row of each.
     """
-    code: dict[tuple[int, bytes], int] = {}
     names = np.split(device.name, first[1:])
     keys = (
         (graph, b"" if graph else np.sort(name).tobytes())
@@ -71,7 +70,7 @@ def _graphs(device: DeviceRows, first: I64) -> I64:
             np.maximum.reduceat(device.graph, first).tolist() if len(first) else [], names, strict=False
         )
     )
-    return np.array([code.setdefault(key, len(code)) for key in keys], np.int64)
+    return numbered_texts(keys)[0].astype(np.int64)
 
 
 def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
@@ -80,9 +79,7 @@ def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
     """
     turn = turns(launch, device.name)
     turn[device.graph_node > 0] = 0
-    columns = np.stack([graph, device.graph_node, device.name.astype(np.int64), turn], axis=1)
-    nodes, node = np.unique(columns, axis=0, return_inverse=True)
-    return nodes, node.reshape(-1)
+    return numbered_rows(graph, device.graph_node, device.name, turn)
 
 
 def _node(linked: Linked, device: DeviceRows, ops: I64, length_ns: I64) -> GraphNode:

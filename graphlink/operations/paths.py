@@ -21,7 +21,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostR
 from graphlink.operations.records import Kind
 from graphlink.records import Short
 from graphlink.steps import step_marks
-from graphlink.tables import spread, take
+from graphlink.tables import numbered_values, spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
 _ENGINE: Final = "autograd::engine::evaluate_function"
@@ -47,7 +47,7 @@ class PathTable:
 
     def below(self, parent: I64, name: I64) -> I64:
         """Return the paths that lead on from ``parent`` by ``name``, new ones where there are none yet. O(n log n)."""
-        key, which = np.unique(parent * len(self.names) + name, return_inverse=True)
+        key, which = numbered_values(parent * len(self.names) + name)
         known = self._parent[1:] * len(self.names) + self._name[1:]
         order = np.argsort(known)
         at = np.append(order, 0)[np.searchsorted(known[order], key)]
@@ -55,7 +55,7 @@ class PathTable:
         number = np.where(old, at + 1, len(self._parent) + np.cumsum(~old) - 1)
         self._parent = np.append(self._parent, key[~old] // len(self.names))
         self._name = np.append(self._name, key[~old] % len(self.names))
-        out: I64 = number[which.reshape(-1)]
+        out: I64 = number[which]
         return out
 
     def texts(self, paths: I64) -> list[list[str]]:

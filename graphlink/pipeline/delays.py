@@ -26,7 +26,6 @@ from graphlink.choices import LATENCY_NS
 from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
-from graphlink.pairs import numbered_texts
 from graphlink.patterns import ALLOCATOR, LOADER, fits
 from graphlink.pipeline.exchanges import of_rows
 from graphlink.pipeline.named_ranges import Entries
@@ -34,7 +33,7 @@ from graphlink.pipeline.records import Cause, Delays, Pass
 from graphlink.pipeline.work import Worked
 from graphlink.spans import Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import begins, concat, counted_from, least, spread, take, values_at
+from graphlink.tables import begins, concat, counted_from, least, numbered_texts, spread, take, values_at
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _NEVER: Final = np.iinfo(np.int64).min

@@ -18,7 +18,6 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.model import I64, NOWHERE
-from graphlink.pairs import numbered_texts
 from graphlink.pipeline import summary
 from graphlink.pipeline.records import (
     Cause,
@@ -36,7 +35,7 @@ from graphlink.pipeline.records import (
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
-from graphlink.tables import take
+from graphlink.tables import numbered_texts, take
 from graphlink.version import __version__
 
 NAME: Final = output_names.BUBBLES

@@ -24,12 +24,11 @@ from graphlink.errors import OutputError
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeType
 from graphlink.model import I64, NOWHERE
-from graphlink.pairs import numbered_texts
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 from graphlink.pipeline.simulate import ActionTimes, Timed, inputs
 from graphlink.publish import Publication, writing
-from graphlink.tables import take
+from graphlink.tables import codes, numbered_texts, take
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
@@ -151,9 +150,7 @@ def _nodes(start_ns: I64, end_ns: I64, messages: _Messages, coming: I64, going: 
         at=np.concatenate([np.arange(len(start_ns)), moved, [0]]),
         start_ns=np.concatenate([start_ns, messages.start_ns[moved], [last]]),
         end_ns=np.concatenate([end_ns, messages.end_ns[moved], [last]]),
-        stream=np.concatenate(
-            [np.zeros(len(start_ns), np.int64), 1 + np.unique(links, return_inverse=True)[1].reshape(-1), [0]]
-        ),
+        stream=np.concatenate([np.zeros(len(start_ns), np.int64), 1 + codes(links), [0]]),
     )
     return take(nodes, np.lexsort((nodes.at, nodes.sort, nodes.start_ns)))
 

@@ -25,7 +25,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import Pass
 from graphlink.steps import STEP_MARK
-from graphlink.tables import concat, take, turns
+from graphlink.tables import concat, numbered_values, take, turns
 
 _PHASES: Final = {
     "f": Pass.F, "fwd": Pass.F, "forward": Pass.F, "b": Pass.B, "bwd": Pass.B, "backward": Pass.B, "i": Pass.I,
@@ -195,7 +195,7 @@ def named_entries(linked: Linked, user: Sequence[NameRule] = ()) -> tuple[Entrie
     rows = linked.trace.host
     marked = np.flatnonzero(rows.annotation & ~linked.crossing)
     warnings = _crossing(linked, user)
-    names, name = np.unique(rows.name[marked], return_inverse=True)
+    names, name = numbered_values(rows.name[marked])
     texts = [linked.trace.strings[k] for k in names.tolist()]
     known = readings(texts, (*user, *RULES, OPTIMIZER))
 

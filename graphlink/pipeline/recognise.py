@@ -25,10 +25,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
-from graphlink.pairs import numbered_pairs
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
-from graphlink.tables import take, turns
+from graphlink.tables import numbered_rows, take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +118,8 @@ def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
 
 def _without_gaps(chunk: I64, label: I64) -> I64:
     """Number the labels of each chunk from 0, in their order."""
-    pairs, code = numbered_pairs(chunk, label)
-    first = np.searchsorted([chunk for chunk, _ in pairs], chunk)
+    pairs, code = numbered_rows(chunk, label)
+    first = np.searchsorted(pairs[:, 0], chunk)
     return code - first
 
 

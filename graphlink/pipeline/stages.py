@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import take, turns
+from graphlink.tables import codes, take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     named = [run.ranges.stage[run.ranges.stage != NOWHERE] for run in runs]
     if not all(map(len, named)):
         return None
-    place = np.unique([stage.min() for stage in named], return_inverse=True)[1]
+    place = codes(np.array([stage.min() for stage in named]))
     same = len(set(np.bincount(place).tolist())) == 1
     return list(zip(turns(place).tolist(), place.tolist(), strict=True)) if same else None
 

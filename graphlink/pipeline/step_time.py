@@ -26,7 +26,7 @@ from graphlink.pipeline.records import Pass, Ranges, RankStep, StepEntry, StepTi
 from graphlink.pipeline.schedules import UNKNOWN, Order
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, inputs, simulate
 from graphlink.pipeline.theory import Measured, PlayedSchedule
-from graphlink.tables import turns
+from graphlink.tables import numbered_values, turns
 
 MOST_DRAWS: Final = 32
 MOST_ACTIONS: Final = 200_000  # of all draws
@@ -191,7 +191,7 @@ def step_time(
 def _begun(measured: Measured, steps: Sequence[StepEntry]) -> list[StepEntry]:
     """Let each step begin with its first action: a range of the host may begin before, and wait inside."""
     step, start_ns = (np.concatenate([getattr(one, name) for one in measured.played]) for name in ("step", "start_ns"))
-    numbers, at = np.unique(step, return_inverse=True)
+    numbers, at = numbered_values(step)
     first = np.full(len(numbers), np.iinfo(np.int64).max)
     np.minimum.at(first, at, start_ns)
     began = dict(zip(numbers.tolist(), first.tolist(), strict=True))

@@ -34,7 +34,7 @@ from graphlink.pipeline.records import (
 from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
 from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
-from graphlink.tables import concat, take
+from graphlink.tables import codes, concat, take
 
 # of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
 # attention stores no s x s matrix (FlashAttention) 32 / 34
@@ -215,7 +215,7 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     kind = [Pass.F] if forward else [Pass.B, Pass.I]
     row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
     many = int(seen.microbatch[row].max(initial=0)) + 1
-    step = np.unique(seen.step[row], return_inverse=True)[1]
+    step = codes(seen.step[row])
     stages = len(home)
     key = (step * (stages + 1) + seen.stage[row]) * many + seen.microbatch[
         row

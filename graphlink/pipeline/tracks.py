@@ -13,14 +13,13 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink.model import I32, NOWHERE
-from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import Arg, Process, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.pipeline.file import CAUSES
 from graphlink.pipeline.panels import row_label
 from graphlink.pipeline.records import Idle, Pass, Ranges, RunPipeline
-from graphlink.tables import concat
+from graphlink.tables import concat, numbered_rows
 
 PROCESS: Final = "pipeline"
 NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last number that perfetto.RANKS allows
@@ -71,8 +70,8 @@ def _rows(pipeline: RunPipeline) -> tuple[tuple[Track, ...], I32]:
 
 def _range_names(ranges: Ranges) -> tuple[list[str], I32]:
     """Return the names, phase and microbatch, and which each range has."""
-    used, code = numbered_pairs(ranges.phase, ranges.microbatch)
-    names = [Pass(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
+    used, code = numbered_rows(ranges.phase, ranges.microbatch)
+    names = [Pass(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used.tolist()]
     return names, code.astype(np.int32)
 
 

@@ -23,6 +23,7 @@ from graphlink.pipeline.step_time import step_time
 from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
 from graphlink.records import first_few
+from graphlink.tables import codes
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
@@ -143,7 +144,7 @@ def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[
         np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch")
     )
     row = np.repeat(np.arange(len(orders)), [len(order.stage) for order in orders])
-    chunk = np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)])
+    chunk = np.concatenate([none, *(codes(order.stage) for order in orders)])
     start, end = np.concatenate([none, *timed.start_ns]), np.concatenate([none, *timed.end_ns])
     boxes = Marks(row, phase, start, end, stage, chunk, microbatch, np.zeros_like(row), ("",))
     return computed(caption, tuple(f"rank {rank}" for rank in ranks), boxes)

@@ -18,6 +18,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
+from graphlink.tables import numbered_values
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -123,7 +124,7 @@ def _entry_of_device(linked: Linked, entries: Entries) -> tuple[I32, dict[str, i
     """
     calls = linked.trace.calls
     launched = linked.device_call != NOWHERE
-    call, which = np.unique(linked.device_call[launched], return_inverse=True)
+    call, which = numbered_values(linked.device_call[launched])
     of_call, ambiguous = _entry_of_call(entries, calls.tid[call], calls.start_ns[call])
     out = np.full(len(linked.device_call), NOWHERE, np.int32)
     out[launched] = of_call[which]

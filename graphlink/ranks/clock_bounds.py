@@ -18,6 +18,7 @@ from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
 from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
+from graphlink.tables import numbered_values
 
 OPEN: Final = 1 << 60  # ns: no bound
 _NEVER: Final = np.iinfo(np.int64).max
@@ -80,8 +81,7 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     bounds and the bodies before leave it, or as little as needed where only one side is bounded. Of the bounds' system:
     bodies^3.
     """
-    bodies, of_rank = np.unique(body, return_inverse=True)
-    of_rank = of_rank.reshape(-1)
+    bodies, of_rank = numbered_values(body)
     bound = np.full((len(bodies),) * 2, OPEN)
     np.fill_diagonal(bound, 0)
     kind = column(ranks, "kind")

@@ -16,7 +16,7 @@ from graphlink.ranks.records import AlignedClocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
 from graphlink.ranks.times import WORDS, Apart, MeetingTimes, apart, times
-from graphlink.tables import take
+from graphlink.tables import numbered_values, take
 
 _MESSAGE: Final = "SEND"
 
@@ -183,8 +183,8 @@ def rank_totals(
 
 def _summed(code: I64, columns: Sequence[I64 | F64] | F64) -> tuple[I64, F64]:
     """Return the distinct codes, and the sum of each column over the entries of each: (columns, codes)."""
-    key, of = np.unique(code, return_inverse=True)
-    return key, np.stack([added(of.reshape(-1), column, len(key)) for column in columns])
+    key, of = numbered_values(code)
+    return key, np.stack([added(of, column, len(key)) for column in columns])
 
 
 def _waits(totals: RankTotals, numbers: Sequence[int]) -> list[RankWait]:

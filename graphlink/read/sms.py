@@ -14,6 +14,7 @@ import numpy as np
 
 from graphlink.model import F64, I64, Bool, Gpu
 from graphlink.read.columns import Parts, Strings, loose
+from graphlink.tables import numbered_values
 
 _OF_THREADS: Final = re.compile(
     r"hip(?:Ext|Hcc)ModuleLaunchKernel"
@@ -50,8 +51,8 @@ def sm_share(blocks: I64, device: I64, gpus: Sequence[Gpu]) -> F64:
     that is numbered otherwise than its rows by those of all, where they agree."""
     known = {gpu.device: gpu.sms for gpu in gpus if gpu.sms is not None}
     common = next(iter(known.values())) if len({*known.values()}) == 1 else 0
-    numbers, which = np.unique(device, return_inverse=True)
-    sms = np.array([known.get(number, common) for number in numbers.tolist()], np.int64)[which.reshape(-1)]
+    numbers, which = numbered_values(device)
+    sms = np.array([known.get(number, common) for number in numbers.tolist()], np.int64)[which]
     told = (blocks > 0) & (sms > 0)
     return np.where(told, np.minimum(blocks / np.maximum(sms, 1), 1.0), 0.0)
 

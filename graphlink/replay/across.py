@@ -20,7 +20,6 @@ from graphlink.graph.critical import SHARES, Share
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
-from graphlink.pairs import numbered_texts
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
@@ -32,7 +31,7 @@ from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
-from graphlink.tables import sums
+from graphlink.tables import numbered_texts, numbered_values, sums
 
 TOP_FAMILIES: Final = 100
 _TODO: Final = "run graphlink again with --force"
@@ -265,7 +264,7 @@ def _hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
     comm = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
     for low, here in pairwise([0, *changes.tolist()]):
         node, other = int(path.node[here]), int(path.node[here - 1])
-        present, place = np.unique(family[low:here], return_inverse=True)
+        present, place = numbered_values(family[low:here])
         by_name = sums(len(present), place, path.own_ns[low:here])
         most = int(by_name.argmax())
         yield Hop(

@@ -31,7 +31,7 @@ from graphlink.replay.network import group_sizes, in_group
 from graphlink.replay.records import Made
 from graphlink.replay.rewire import NewEdges, rewired
 from graphlink.replay.workload import Work, Workload
-from graphlink.tables import least, spread
+from graphlink.tables import least, numbered_rows, spread
 
 MB: Final = 1 << 20
 MOST_PIECES: Final = 1024
@@ -114,11 +114,10 @@ def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
     kind, group = work.column("comm_type"), work.column("group")
     reduces = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
     nodes = np.flatnonzero(reduces & in_group(work, change))
-    rows = np.stack([work.member[nodes], group[nodes], kind[nodes]], axis=1)
-    keys, which = np.unique(rows, axis=0, return_inverse=True)
+    keys, which = numbered_rows(work.member[nodes], group[nodes], kind[nodes])
     out: dict[_Key, dict[int, I64]] = defaultdict(dict)
     for i, (member, *key) in enumerate(keys.tolist()):
-        out[key[0], key[1]][member] = nodes[which.reshape(-1) == i]
+        out[key[0], key[1]][member] = nodes[which == i]
     return {
         key: by_rank
         for key, by_rank in out.items()

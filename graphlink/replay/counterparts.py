@@ -17,7 +17,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import workload
-from graphlink.tables import spread, turns
+from graphlink.tables import numbered_rows, spread, turns
 
 _Code = dict[tuple[int, str, str, int], int]  # of sort of work, path, name, thread
 
@@ -123,12 +123,12 @@ def _in_turn(thread: I64, called_ns: I64) -> I64:
 
 def _keys(code: _Code, columns: tuple[I64, ...], paths: Sequence[str], names: Sequence[str]) -> I64:
     """Return a number for each row of (sort of work, path, name, thread), the same for equal texts."""
-    rows, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    rows, which = numbered_rows(*columns)
     number = [
         code.setdefault((sort, paths[path], names[name], thread), len(code))
         for sort, path, name, thread in rows.tolist()
     ]
-    return np.array(number, np.int64)[which.reshape(-1)]
+    return np.array(number, np.int64)[which]
 
 
 def _found(ours: _Side, theirs: _Side) -> tuple[I64, Bool]:

@@ -9,7 +9,7 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
-from graphlink.tables import spread
+from graphlink.tables import numbered_rows, spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
@@ -89,11 +89,8 @@ def _lanes(work: Workload, nodes: I64) -> tuple[I64, I64]:
     """
     host = work.slot[nodes] == Slot.CPU
     device, tid, stream = (work.column(name)[nodes] for name in ("device", "tid", "stream"))
-    rows = np.stack(
-        [work.node_rank[nodes], host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1
-    )
-    values, lane = np.unique(rows, axis=0, return_inverse=True)
-    return lane.reshape(-1), values
+    lanes, lane = numbered_rows(work.node_rank[nodes], host, np.where(host, 0, device), np.where(host, tid, stream))
+    return lane, lanes
 
 
 def _lane_name(row: I64) -> str:

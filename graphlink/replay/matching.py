@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.tables import codes, least, spread, turns
+from graphlink.tables import codes, least, numbered_rows, spread, turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -117,8 +117,7 @@ def _collectives(
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
     nodes, group = nodes[joins], group[joins]
     turn = turns(group, rank[joins])
-    pairs, collective = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
-    collective = collective.reshape(-1)
+    pairs, collective = numbered_rows(group, turn)
     code[nodes], partner[nodes] = COLLECTIVE, collective
     for what in ("comm_type", "comm_size"):
         value = work.column(what)[nodes]

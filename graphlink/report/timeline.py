@@ -21,7 +21,6 @@ from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
-from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
@@ -29,7 +28,7 @@ from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import share_word
 from graphlink.replay.ideal import IdealReplay
-from graphlink.tables import concat, spread
+from graphlink.tables import concat, numbered_rows, numbered_values, spread
 
 NAME: Final = output_names.TIMELINE
 WAIT: Final = "wait"
@@ -234,22 +233,22 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
             tracks.append(Track(process, full, tid if is_thread else None, order=1 + len(tracks)))
 
     node = np.flatnonzero(np.isin(graph.kind, _NESTING))
-    tids, of = np.unique(graph.tid[node], return_inverse=True)
-    add(node, of.reshape(-1), ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
+    tids, of = numbered_values(graph.tid[node])
+    add(node, of, ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
     for kind, which in (
         (NodeKind.DEVICE_OP, ""),
         (NodeKind.DEVICE_DELAY, " late starts"),
     ):  # apart, so that an idle stream looks idle
         node = np.flatnonzero(graph.kind == kind)
-        streams, of = numbered_pairs(graph.device[node], graph.stream[node])
-        add(node, of, [f"GPU {device} stream {stream}{which}" for device, stream in streams])
+        streams, of = numbered_rows(graph.device[node], graph.stream[node])
+        add(node, of, [f"GPU {device} stream {stream}{which}" for device, stream in streams.tolist()])
     for kind, label, group in (
         (NodeKind.HOST_ASYNC, "asynchronous, thread {}", graph.tid),
         (NodeKind.HOST_COMM, "host communication", np.zeros(len(graph.kind), np.int64)),
     ):
         node = np.flatnonzero(graph.kind == kind)
-        rows, of = numbered_pairs(group[node], lanes(start_ns[node], end_ns[node], group[node]))
-        add(node, of, [label.format(row[0]) for row in rows])
+        rows, of = numbered_rows(group[node], lanes(start_ns[node], end_ns[node], group[node]))
+        add(node, of, [label.format(row[0]) for row in rows.tolist()])
     return tracks, track
 
 
@@ -347,7 +346,7 @@ def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> l
     waited for.
     """
     made = np.flatnonzero(waits.call != NOWHERE)
-    codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
+    codes, which = numbered_values(linked.trace.calls.name[waits.call[made]])
     sync = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
     sync = sync[np.argsort(graph.end_ns[graph.source[sync]], kind="stable")]
     last = spread(
@@ -356,7 +355,7 @@ def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> l
     awaited = last[waits.part]
     known = np.flatnonzero(awaited != NOWHERE)
     return [
-        Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()]),
+        Arg("call", first + made, which, [linked.trace.strings[code] for code in codes.tolist()]),
         Arg("waited_for", first + known, graph.name[awaited[known]].astype(np.int64), graph.strings),
     ]
 

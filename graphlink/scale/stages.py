@@ -21,7 +21,7 @@ from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import turns
+from graphlink.tables import numbered_values, turns
 
 RULE: Final = "messages between stages"
 _TODO: Final = "record with ranges around forward and backward of each microbatch (docs/bubbles.md), and link again"
@@ -102,7 +102,7 @@ def _computation(graph: Graph) -> I64:
     kernel = np.flatnonzero(np.isin(works_of(graph), (Work.KERNEL, Work.COPY)))
     if not len(kernel):
         raise InputError("no device computes in these graphs, so nothing tells a forward from a backward", todo=_TODO)
-    stream, which = np.unique(graph.stream[kernel], return_inverse=True)
+    stream, which = numbered_values(graph.stream[kernel])
     busiest = int(np.bincount(which, weights=graph.duration_ns[kernel]).argmax())
     mine = kernel[graph.stream[kernel] == stream[busiest]]
     ordered: I64 = mine[np.argsort(graph.start_ns[mine], kind="stable")]

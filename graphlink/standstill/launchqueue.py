@@ -13,7 +13,7 @@ import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked, Trace
-from graphlink.tables import distinct
+from graphlink.tables import distinct, numbered_values
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
 # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
@@ -63,7 +63,7 @@ def _told(trace: Trace) -> tuple[I64, I64]:
     start_ns, end_ns, at = (column[at >= 0] for column in (start_ns, end_ns, at))
     call = order[at]
     inside = calls.end_ns[call] >= end_ns
-    held, which = np.unique(call[inside], return_inverse=True)
+    held, which = numbered_values(call[inside])
     ns = np.zeros(len(held), np.int64)
     np.add.at(ns, which, (end_ns - start_ns)[inside])
     return held, ns

@@ -9,12 +9,11 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows, Gpu
-from graphlink.pairs import dense, numbered_pairs
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
 from graphlink.read.sms import sm_share
-from graphlink.tables import concat, take
+from graphlink.tables import concat, numbered_rows, numbered_values, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
@@ -137,11 +136,11 @@ def _copies(export: Export, names: ByteTexts) -> ExportWork:
     table = CUPTI + "MEMCPY"
     columns = export.integers(table, (*_IDS, "bytes", "copyKind", "srcKind", "dstKind"))
     copy, memory = _words(export, "ENUM_CUDA_MEMCPY_OPER", _COPIES), _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
-    ends, which_ends = numbered_pairs(columns["srcKind"], columns["dstKind"])
-    copies, which = numbered_pairs(columns["copyKind"], which_ends)
+    ends, which_ends = numbered_rows(columns["srcKind"], columns["dstKind"])
+    copies, which = numbered_rows(columns["copyKind"], which_ends)
     said = []
-    for number, k in copies:
-        words = [memory.get(end, "Unknown") for end in ends[k] if end != MISSING]
+    for number, k in copies.tolist():
+        words = [memory.get(end, "Unknown") for end in ends[k].tolist() if end != MISSING]
         said.append(f"Memcpy {copy.get(number, 'Unknown')}" + (f" ({' -> '.join(words)})" if len(words) == 2 else ""))
     migrations = np.isin(columns["copyKind"], [number for number, word in copy.items() if word in _MIGRATIONS])
     export.left_out["migrations of unified memory"] += int(np.count_nonzero(migrations))
@@ -153,7 +152,7 @@ def _memsets(export: Export, names: ByteTexts) -> ExportWork:
     table = CUPTI + "MEMSET"
     columns = export.integers(table, (*_IDS, "bytes", "memKind"))
     memory = _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
-    kinds, which = dense(columns["memKind"])
+    kinds, which = numbered_values(columns["memKind"])
     said = ["Memset" if kind == MISSING else f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
     return _work(export, table, columns, names.strings.column(said)[which], DeviceKind.MEMSET)
 
@@ -161,7 +160,7 @@ def _memsets(export: Export, names: ByteTexts) -> ExportWork:
 def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> ExportWork:
     """Return rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
     columns = export.integers(GRAPH, _IDS)
-    ids, which = dense(columns["graphId"])
+    ids, which = numbered_values(columns["graphId"])
     name = names.strings.column(["CUDA graph" if i == MISSING else f"CUDA graph {i}" for i in ids.tolist()])[which]
     whole = np.ones(len(columns["start"]), np.bool_)
     if len(whole):

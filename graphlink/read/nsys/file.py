@@ -21,12 +21,12 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64
-from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.heads import looks_like
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.source import open_source
+from graphlink.tables import codes, numbered_rows
 
 PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid
 _PROCESS, _CALLS, _RANGES = "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -113,8 +113,8 @@ class Export:
         correlation, device, context = (rows.get(name, out) for name in ("correlationId", "deviceId", "contextId"))
         first, last = (np.searchsorted(ids, correlation, side=side) for side in ("left", "right"))
         known = (last - first == 1) & (correlation > 0)
-        places, place = numbered_pairs(device, context)
-        for k in range(len(places)):
+        place = codes(device, context)
+        for k in range(int(place.max(initial=-1)) + 1):
             mine = place == k
             votes, counts = np.unique(process[first[mine & known]], return_counts=True)
             if len(votes) and counts.max() >= 0.9 * counts.sum():
@@ -132,8 +132,7 @@ class Export:
         table = _CALLS if self.has(_CALLS, "globalTid") else _RANGES
         calls = self.integers(table, ("globalTid", "correlationId"))
         there = calls["globalTid"] != MISSING
-        pairs, _ = numbered_pairs(calls["correlationId"][there], calls["globalTid"][there] & PID_MASK)
-        return np.array(pairs, np.int64).reshape(-1, 2)
+        return numbered_rows(calls["correlationId"][there], calls["globalTid"][there] & PID_MASK)[0]
 
     def texts(self, table: str, column: str, kind: str = "text") -> Iterator[tuple[I64, list[bytes]]]:
         """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut

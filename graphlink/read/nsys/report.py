@@ -17,7 +17,6 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Comm, Gpu, System, Trace
-from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
@@ -47,7 +46,7 @@ from graphlink.read.nsys.syncs import (
     with_records,
     with_untold,
 )
-from graphlink.tables import comm_table
+from graphlink.tables import comm_table, numbered_rows
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _WINDOW: Final = re.compile(rb"[\d ,.:;()\[\]-]{1,60}")
@@ -132,7 +131,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
     """Return each (process, device) that ran work, in ascending order; without any, each process that has rows."""
-    found = {Place(process, device) for process, device in numbered_pairs(work.process, work.device)[0]}
+    found = {Place(process, device) for process, device in numbered_rows(work.process, work.device)[0].tolist()}
     if not found:
         threads = np.concatenate([ranges.tid, calls.tid])
         found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}

@@ -28,13 +28,12 @@ from graphlink.model import (
     SyncRows,
     Trace,
 )
-from graphlink.pairs import numbered_pairs
 from graphlink.read.nsys.device import ExportWork
 from graphlink.read.nsys.file import PID_MASK
 from graphlink.read.nsys.places import Place
 from graphlink.read.nsys.ranges import ExportCalls, ExportOverheads, ExportRanges
 from graphlink.read.nsys.syncs import ExportEvents, ExportSyncs, calls_of, pid_of
-from graphlink.tables import take, take_as
+from graphlink.tables import numbered_rows, take, take_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +79,19 @@ def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tupl
     A stream keeps its number unless a lower context of its device has it; then it gets the next one above all numbers
     there. O(n) where numbers lie close together.
     """
-    places, at = numbered_pairs(process, device)
-    streams, of_context = numbered_pairs(context, stream)
-    used, which = numbered_pairs(at, of_context)  # by process, device, context, stream
+    places, at = numbered_rows(process, device)
+    streams, of_context = numbered_rows(context, stream)
+    used, which = numbered_rows(at, of_context)  # by process, device, context, stream
     free = [0] * len(places)
-    for place, k in used:
-        free[place] = max(free[place], streams[k][1] + 1)
+    for place, k in used.tolist():
+        free[place] = max(free[place], int(streams[k, 1]) + 1)
     said: list[str] = []
     numbers: list[int] = []
     taken: set[tuple[int, int]] = set()
-    for place, k in used:
-        context_, number = streams[k]
+    for place, k in used.tolist():
+        context_, number = streams[k].tolist()
         if (place, number) in taken:
-            said.append(f"stream {number} of context {context_} is stream {free[place]} of device {places[place][1]}")
+            said.append(f"stream {number} of context {context_} is stream {free[place]} of device {places[place, 1]}")
             number, free[place] = free[place], free[place] + 1
         taken.add((place, number))
         numbers.append(number)

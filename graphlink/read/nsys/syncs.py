@@ -16,12 +16,11 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool, EventRows, SyncKind, SyncRows
-from graphlink.pairs import numbered_pairs
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.tables import concat, last_before, lookup
+from graphlink.tables import concat, last_before, lookup, numbered_rows
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
@@ -181,8 +180,10 @@ def with_untold(syncs: ExportSyncs, names: ByteTexts, calls: ExportCalls, proces
 
 def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
     """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
-    places, place = numbered_pairs(work.process, work.context)
-    of_work = dict(zip(places, work.device[np.unique(place, return_index=True)[1]].tolist(), strict=True))
+    places, place = numbered_rows(work.process, work.context)
+    of_work = dict(
+        zip(map(tuple, places.tolist()), work.device[np.unique(place, return_index=True)[1]].tolist(), strict=True)
+    )
     rows = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
     told = [row for row in rows if all(isinstance(number, int) for number in row)]
     processes = np.unique(work.process).tolist()

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from graphlink.model import I32, I64
-from graphlink.pairs import dense
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.file import Export
+from graphlink.tables import numbered_values
 
 _VERSION: Final = re.compile(rb"_v\d+$")
 # torch/csrc/profiler/util.cpp: "aten::mul, seq = 45328, op_id = 990726, sizes = [[2, 3], []], input_op_ids = [...]"
@@ -94,7 +94,7 @@ def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[Spell
         for rows, texts in export.texts(table, column):
             left[rows] = False
             yield Spelled(rows, texts, slice(None))
-    found, which = dense(ids[left])
+    found, which = numbered_values(ids[left])
     yield Spelled(np.flatnonzero(left), export.strings(found), which)
 
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
-from graphlink.pairs import dense
 from graphlink.read.heads import looks_like
 from graphlink.read.nsys.file import open_export
 from graphlink.read.nsys.report import read_nsys
@@ -484,16 +483,6 @@ def test_call_names() -> None:
     assert [call_name(t) for t in (b"cudaLaunchKernel_v7000", b"cuLaunchKernelEx", b"cudaMemcpyAsync_ptsz_v7000", b"my_v2_call")] == [
         b"cudaLaunchKernel", b"cuLaunchKernelEx", b"cudaMemcpyAsync_ptsz", b"my_v2_call",
     ]  # fmt: skip
-
-
-@settings(max_examples=100, deadline=None)
-@given(values=st.lists(st.integers(-20, 20) | st.sampled_from([-(1 << 63), (1 << 62), 1 << 40])))
-def test_dense_is_unique(values: list[int]) -> None:
-    column = np.array(values, np.int64)
-    found, which = dense(column)
-    expected, codes = np.unique(column, return_inverse=True)
-    assert np.array_equal(found, expected)
-    assert np.array_equal(which, codes.reshape(-1))
 
 
 CELL = (
