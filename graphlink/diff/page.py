@@ -6,10 +6,11 @@ from graphlink.diff.changes import WORDS
 from graphlink.diff.page_changes import causes, effects
 from graphlink.diff.page_matched import communication, operations, path, pipeline
 from graphlink.diff.page_split import split
-from graphlink.diff.records import DiffReport, Side
+from graphlink.diff.records import DiffReport, Reason, Side
 from graphlink.diff.table import NOTHING_LEFT, PER, headline, one_end, side_line
-from graphlink.page.parts import Cell, Column, DotRow, Dots, Figure, Page, Part, Row, Section, Sentence, Table, Words
-from graphlink.page.words import meanings, name, time_cell, time_figure
+from graphlink.figures import column, columns
+from graphlink.page.parts import Cell, DotRow, Dots, Figure, Page, Part, Section, Sentence, Table, Words
+from graphlink.page.words import entries, meanings, name, table, time_figure
 from graphlink.records import counted, shortened, signed
 
 MOST_STEPS = 2_000
@@ -92,23 +93,24 @@ def _cause(report: DiffReport) -> Words:
 
 def _comparable(report: DiffReport) -> Section:
     """Return whether the runs compare: each thing that was looked at, those that differ first."""
-    rows = []
-    for k, one in enumerate(report.comparable.reasons):
-        sides = [Cell(shortened(side, 160), whole=side) for side in (one.before, one.after)]
-        rows.append(
-            Row(
-                [Cell(one.about), Cell("yes" if one.same else "no"), *sides, Cell(f"{one.points:g}", one.points)],
-                f"/{k}",
-            )
-        )
-    rows.sort(key=lambda row: (row.cells[1].text == "yes", -(row.cells[4].value or 0)))
-    columns = [Column("what", field="about"), Column("alike"), Column("A"), Column("B")]
-    columns.append(Column("points off", "number", "points", "points"))
-    table = Table(
-        "reasons", "What tells the runs apart, and what they have in common", columns, rows, "diff#/comparable/reasons"
+    every = entries(report.comparable.reasons)
+    order = sorted(every, key=lambda entry: (entry[1].same, -entry[1].points))
+    reasons = [reason for _, reason in order]
+    shown = columns(
+        Reason,
+        reasons,
+        "about",
+        column("alike", "word", ["yes" if reason.same else "no" for reason in reasons]),
+        column("A", "text", [Cell(shortened(reason.before, 160), whole=reason.before) for reason in reasons]),
+        column("B", "text", [Cell(shortened(reason.after, 160), whole=reason.after) for reason in reasons]),
+        column(
+            "points off", "number", [Cell(f"{reason.points:g}", reason.points) for reason in reasons], name="points"
+        ),
     )
+    caption = "What tells the runs apart, and what they have in common"
+    compared = table("reasons", caption, shown, "diff#/comparable/reasons", rows=order)
     notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
-    return Section("comparable", "Do they compare?", [table, *notes])
+    return Section("comparable", "Do they compare?", [compared, *notes])
 
 
 def _steps(report: DiffReport) -> Section | None:
@@ -131,18 +133,14 @@ def _steps(report: DiffReport) -> Section | None:
 
 def _step_table(one: Side, other: Side) -> Table:
     most = max(len(one.steps_ns), len(other.steps_ns))
-    rows = [
-        Row(
-            [
-                Cell(str(k + 1), k + 1),
-                *(time_cell(side.steps_ns[k]) if k < len(side.steps_ns) else Cell("") for side in (one, other)),
-            ]
-        )
-        for k in range(min(most, MOST_STEPS))
+    numbers = range(min(most, MOST_STEPS))
+    sides = [[side.steps_ns[k] if k < len(side.steps_ns) else None for k in numbers] for side in (one, other)]
+    shown = [
+        column("no.", "number", [k + 1 for k in numbers]),
+        column("A", "ns", sides[0], means="step"),
+        column("B", "ns", sides[1], means="step"),
     ]
-    columns = [Column("no.", "number"), Column("A", "number", "step"), Column("B", "number", "step")]
     keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (one, other) if side.steps_ns)
     more = f"{most - MOST_STEPS:,} more steps are in the file of --json." if most > MOST_STEPS else ""
-    return Table(
-        "step-times", f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}", columns, rows, more=more
-    )
+    caption = f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}"
+    return table("step-times", caption, shown, more=more)

@@ -36,7 +36,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """What tells the runs apart, or that they are alike in it. ``points``: what it takes off the score."""
 
-    about: str
+    about: Annotated[str, figure("what", unit="word")]
     before: str
     after: str
     same: bool

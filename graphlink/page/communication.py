@@ -7,9 +7,9 @@ from typing import Final
 
 from graphlink.figures import column, columns
 from graphlink.page.found import Found
-from graphlink.page.parts import Bar, Bars, Cell, Column, Heat, Part, Row, Section, Segment, Sentence, Table
-from graphlink.page.words import entries, share_figure, table, time_cell, time_figure
-from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, matched_lines
+from graphlink.page.parts import Bar, Bars, Cell, Heat, Part, Section, Segment, Sentence, Table
+from graphlink.page.words import entries, share_figure, table, time_figure
+from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, SetApart, matched_lines
 from graphlink.records import counted, shortened, time
 from graphlink.wings import each
 
@@ -130,24 +130,14 @@ def _ranks(run: Run) -> Table:
 
 
 def _apart(run: Run) -> Table:
-    rows = [
-        Row(
-            [
-                Cell(f"{one.type} {one.number}"),
-                Cell(one.group),
-                time_cell(one.skew_ns),
-                Cell("") if one.late_rank is None else Cell(str(one.late_rank), one.late_rank),
-                Cell(one.why),
-            ],
-            f"/{k}",
-        )
-        for k, one in enumerate(run.set_apart)
-    ]
-    columns = [
-        Column("meeting"),
-        Column("group"),
-        Column("skew", "number", "skew", "skew_ns"),
-        Column("last", "number"),
-        Column("why"),
-    ]
-    return Table("apart", "Meetings that count in no sum", columns, rows, "summary.json#/run/set_apart")
+    apart = run.set_apart
+    shown = columns(
+        SetApart,
+        apart,
+        column("meeting", "word", [f"{meeting.type} {meeting.number}" for meeting in apart]),
+        column("group", "word", [meeting.group for meeting in apart]),
+        "skew_ns",
+        column("last", "number", [meeting.late_rank for meeting in apart]),
+        column("why", "word", [meeting.why for meeting in apart]),
+    )
+    return table("apart", "Meetings that count in no sum", shown, "summary.json#/run/set_apart")

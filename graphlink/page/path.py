@@ -15,10 +15,10 @@ from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
 from graphlink.model import I64
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Column, Folded, Part, Row, Section, Segment, Sentence, Strip, StripCell, Table
-from graphlink.page.words import share_cell, table, time_cell
-from graphlink.records import IDLE_GPU, IDLE_HOST, counted, share_word, shortened, time
-from graphlink.replay.across import AcrossFamily, CriticalAcross
+from graphlink.page.parts import Cell, Folded, Part, Section, Segment, Sentence, Strip, StripCell, Table
+from graphlink.page.words import table
+from graphlink.records import IDLE_GPU, IDLE_HOST, counted, time
+from graphlink.replay.across import AcrossFamily, CriticalAcross, Hop
 from graphlink.replay.path_words import Stretch, gap_ns, sentences, stretches
 
 CELLS: Final = 640
@@ -114,34 +114,21 @@ def _walk_across(found: CriticalAcross) -> _Walk:
 
 
 def _hops(found: CriticalAcross) -> list[Part]:
-    rows = [
-        Row(
-            [
-                time_cell(hop.waited_ns),
-                Cell(f"rank {hop.rank}", hop.rank),
-                Cell(hop.what),
-                Cell(f"rank {hop.other_rank}", hop.other_rank),
-                _name(hop.other_name),
-                time_cell(hop.stretch_ns),
-                _name(hop.most),
-            ],
-            f"/{k}",
-        )
-        for k, hop in enumerate(found.hops[:MOST_ROWS])
-    ]
-    columns = [
-        *(
-            Column("waited", "number", "wait", "waited_ns"),
-            Column("who", "number"),
-            Column("in"),
-            Column("for", "number"),
-            Column("which was in"),
-        ),
-        *(Column("path there", "number", "on_path", "stretch_ns"), Column("most of it in")),
-    ]
-    left = len(found.hops) - len(rows)
+    hops = found.hops[:MOST_ROWS]
+    shown = columns(
+        Hop,
+        hops,
+        "waited_ns",
+        column("who", "number", [Cell(f"rank {hop.rank}", hop.rank) for hop in hops]),
+        column("in", "word", [hop.what for hop in hops]),
+        column("for", "number", [Cell(f"rank {hop.other_rank}", hop.other_rank) for hop in hops]),
+        "other_name",
+        "stretch_ns",
+        "most",
+    )
+    left = len(found.hops) - len(hops)
     more = f"{left:,} more in {ACROSS}." if left else ""
-    return [Table("path-hops", "Where the path changes ranks", columns, rows, f"{ACROSS}#/hops", more)] if rows else []
+    return [table("path-hops", "Where the path changes ranks", shown, f"{ACROSS}#/hops", more)] if hops else []
 
 
 def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
@@ -252,30 +239,21 @@ def _alike(one: Segment, other: Segment) -> bool:
 
 def _shares(walk: _Walk) -> Table:
     """Return what the path is made of beside what each would gain: a share is no gain."""
-    rows = []
-    for one, ns in walk.share_ns.items():
-        gain = None if walk.gain_ns is None else walk.gain_ns.get(one)
-        gained = [time_cell(gain), Cell("") if gain is None else share_cell(gain, walk.total_ns)]
-        rows.append(Row([_share(one), time_cell(ns), share_cell(ns, walk.length_ns), *gained], f"/{one}"))
-    idle = walk.share_ns.get(_IDLE, 0)
-    for part, ns in ((IDLE_GPU, idle - walk.gaps_ns), (IDLE_HOST, walk.gaps_ns)) if idle else ():
-        rows.append(Row([Cell(f"of which {part}"), time_cell(ns), share_cell(ns, walk.length_ns), Cell(""), Cell("")]))
-    columns = [
-        *(Column("kind"), Column("on the path", "number", "on_path", "."), Column("of the path", "number", "on_path")),
-        *(
-            Column("gain if it took no time", "number", "gain"),
-            Column("of the run" if walk.whose == _ALL else "of the rank", "number", "gain"),
-        ),
+    share_ns = walk.share_ns
+    idle = share_ns.get(_IDLE, 0)
+    inside = {IDLE_GPU: idle - walk.gaps_ns, IDLE_HOST: walk.gaps_ns} if idle else {}
+    every = [*share_ns.values(), *inside.values()]
+    gains = [(walk.gain_ns or {}).get(share) for share in [*share_ns, *inside]]
+    whose = "of the run" if walk.whose == _ALL else "of the rank"
+    shown = [
+        column("kind", "share", [*share_ns, *(Cell(f"of which {part}") for part in inside)]),
+        column("on the path", "ns", every, means="on_path", name="."),
+        column("of the path", "part", [(ns, walk.length_ns) for ns in every], means="on_path"),
+        column("gain if it took no time", "ns", gains, means="gain"),
+        column(whose, "part", [None if gain is None else (gain, walk.total_ns) for gain in gains], means="gain"),
     ]
-    return Table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", columns, rows, walk.at)
-
-
-def _share(share: str) -> Cell:
-    return Cell(share_word(share), key=share)
-
-
-def _name(text: str) -> Cell:
-    return Cell(shortened(text), whole=text)
+    rows = [*((f"/{share}",) for share in share_ns), *(("",) for _ in inside)]
+    return table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", shown, walk.at, rows=rows)
 
 
 def _stretches(found: Found, rank: int, file: PathFile) -> Table:

@@ -11,10 +11,10 @@ from graphlink.figures import column, columns
 from graphlink.model import DeviceMemory
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Column, Part, Proposal, Proposals, Row, Section, Sentence, Table
-from graphlink.page.words import count_cell, entries, table, time_cell
+from graphlink.page.words import entries, table
 from graphlink.records import Table as TextTable
 from graphlink.records import counted, first_few, shortened
-from graphlink.report.summary import alike, lost, machine_line
+from graphlink.report.summary import Rank, alike, lost, machine_line
 from graphlink.wings import each
 
 MOST_ROWS: Final = 100
@@ -39,35 +39,23 @@ def recording(found: Found) -> Section:
 
 
 def _system(found: Found) -> Table:
-    rows = []
-    for rank in found.ranks[:MOST_ROWS]:
-        inputs = rank.inputs
-        source = inputs.nsys or inputs.kineto or ""
-        cells = [
-            Cell(str(rank.rank), rank.rank),
-            Cell("" if rank.machine is UNSET else machine_line(rank.machine)),
-            Cell(source),
-        ]
-        cells += [
-            Cell(inputs.et or "none"),
-            Cell(inputs.recorded_at or ""),
-            time_cell(rank.replay.measured_ns),
-            Cell(lost(rank) or "all linked"),
-        ]
-        rows.append(Row(cells, f"/{found.at[rank.rank]}"))
-    columns = [
-        *(
-            Column("rank", "number", field="rank"),
-            Column("machine"),
-            Column("recording"),
-            Column("execution trace"),
-            Column("recorded at"),
-        ),
-        *(Column("time", "number", "recorded", "replay/measured_ns"), Column("not linked")),
-    ]
+    ranks = found.ranks[:MOST_ROWS]
+    machines = ["" if rank.machine is UNSET else machine_line(rank.machine) for rank in ranks]
+    shown = columns(
+        Rank,
+        ranks,
+        "rank",
+        column("machine", "word", machines),
+        column("recording", "word", [rank.inputs.nsys or rank.inputs.kineto or "" for rank in ranks]),
+        column("execution trace", "word", [rank.inputs.et or "none" for rank in ranks]),
+        column("recorded at", "word", [rank.inputs.recorded_at or "" for rank in ranks]),
+        "replay.measured_ns",
+        column("not linked", "word", [lost(rank) or "all linked" for rank in ranks]),
+    )
+    rows = [(f"/{found.at[rank.rank]}",) for rank in ranks]
     left = len(found.ranks) - len(rows)
     more = f"{counted(left, 'more rank')} in summary.json." if left > 0 else ""
-    return Table("system", "System and recordings", columns, rows, "summary.json#/ranks", more)
+    return table("system", "System and recordings", shown, "summary.json#/ranks", more, rows)
 
 
 def _memory(found: Found) -> list[Part]:
@@ -95,9 +83,9 @@ def _warnings(found: Found) -> list[Part]:
             f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
         )
         return [Sentence([f"{missing}There are no {'other ' if missing else ''}warnings."])]
-    rows = [Row([Cell(text), Cell(whose), count_cell(count)]) for text, count, whose in told[:MOST_ROWS]]
-    columns = [Column("warning"), Column("of"), Column("alike", "number")]
-    return [Table("warnings", "Warnings: what the recording lacks, and what was left out", columns, rows)]
+    texts, counts, whose = zip(*told[:MOST_ROWS], strict=True)
+    shown = [column("warning", "word", texts), column("of", "word", whose), column("alike", "count", counts)]
+    return [table("warnings", "Warnings: what the recording lacks, and what was left out", shown)]
 
 
 def _whose(ranks: Sequence[int], count: int) -> str:

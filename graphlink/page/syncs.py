@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from graphlink.figures import column, columns, figure
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Column, Row, Section, Sentence, Table
-from graphlink.page.words import count_cell, time_cell
+from graphlink.page.parts import Cell, Section, Sentence
+from graphlink.page.words import table
 from graphlink.records import counted, shortened, time
 from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.workload import Workload
@@ -23,11 +24,11 @@ class _Waits:
     """Waits of one op in one call for work of one name. ``longest``: rank, and when the device op began that the
     longest waited for: a wait itself need not be a slice of the timeline."""
 
-    count: int = 0
-    ns: int = 0
-    longest_ns: int = -1
+    count: Annotated[int, figure("waits")] = 0
+    ns: Annotated[int, figure("waited", means="waited_host")] = 0
+    longest_ns: Annotated[int, figure(means="waited_host")] = -1
     longest: tuple[int, int] = (0, 0)
-    gain_ns: int | None = None
+    gain_ns: Annotated[int | None, figure("largest gain of one")] = None
     ranks: set[int] = field(default_factory=set)
 
 
@@ -42,27 +43,25 @@ def syncs(found: Found) -> Section:
             "syncs", title, [Sentence(["The host waits for nothing on a device in this recording."], note=True)]
         )
     order = sorted(waits.items(), key=lambda item: (-item[1].ns, item[0]))
-    rows = [_row(found, *key, one) for key, one in order[:MOST_ROWS]]
+    some = order[:MOST_ROWS]
+    rows = [wait for _, wait in some]
     calls = any(call for (_, call, _), _ in order)  # gloo's waits are in no call of a runtime
-    if not calls:
-        rows = [Row([row.cells[0], *row.cells[2:]]) for row in rows]
-    columns = [
-        *(
-            Column("op that waits"),
-            *([Column("call")] if calls else []),
-            Column("waits for"),
-            Column("waits", "number"),
-            Column("waited", "number", "waited_host"),
-        ),
-        *(
-            Column("largest gain of one", "number", "gain"),
-            Column("longest", "number", "waited_host"),
-            Column("its op began", "place", "place"),
-        ),
-        *([Column("ranks", "number")] if len(work.ranks) > 1 else []),
-    ]
-    lines = _with_lines(found)
-    columns += [Column("line", means="line")] if lines else []
+    ops = [op for (op, _, _), _ in some]
+    lines = any(wait.stack for file in found.parts.get("operations", {}).values() for wait in file.waits)
+    shown = columns(
+        _Waits,
+        rows,
+        column("op that waits", "text", ops),
+        *([column("call", "word", [call for (_, call, _), _ in some])] if calls else []),
+        column("waits for", "text", [source for (_, _, source), _ in some]),
+        "count",
+        "ns",
+        "gain_ns",
+        "longest_ns",
+        column("its op began", "place", [found.place_cell(*wait.longest) for wait in rows]),
+        *([column("ranks", "count", [len(wait.ranks) for wait in rows])] if len(work.ranks) > 1 else []),
+        *([column("line", "text", [_line(found, op) for op in ops])] if lines else []),
+    )
     left = order[MOST_ROWS:]
     more = (
         f"{counted(len(left), 'more row')}, {time(sum(one.ns for _, one in left))} in all: graphlink critical-path has "
@@ -70,17 +69,12 @@ def syncs(found: Found) -> Section:
         if left
         else ""
     )
-    some = f", of {counted(len(work.ranks), 'rank')}" if len(work.ranks) < len(found.ranks) else ""
-    table = Table(
-        "syncs-all",
-        f"Waits of host threads for {'device work' if calls else 'other ranks'}{some}",
-        columns,
-        rows,
-        more=more,
-    )
+    some_ranks = f", of {counted(len(work.ranks), 'rank')}" if len(work.ranks) < len(found.ranks) else ""
+    caption = f"Waits of host threads for {'device work' if calls else 'other ranks'}{some_ranks}"
     head = _ON_DEVICE if calls else _ON_RANKS
     bare = "The recording has no Python stacks, so the lines are not known (profile with with_stack=True)."
-    return Section("syncs", title, [Sentence([head]), table, *([] if lines else [Sentence([bare], note=True)])])
+    every = table("syncs-all", caption, shown, more=more)
+    return Section("syncs", title, [Sentence([head]), every, *([] if lines else [Sentence([bare], note=True)])])
 
 
 def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]:
@@ -101,26 +95,6 @@ def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]
         gained = [gain[key] for key in ((rank, work.id(one)) for one in wait.targets) if key in gain]
         of.gain_ns = max([*gained, *([] if of.gain_ns is None else [of.gain_ns])], default=None)
     return out
-
-
-def _row(found: Found, op: str, call: str, source: str, one: _Waits) -> Row:
-    rank, at = one.longest
-    cells = [
-        Cell(shortened(op), whole=op),
-        Cell(call),
-        Cell(shortened(source), whole=source),
-        count_cell(one.count),
-        time_cell(one.ns),
-    ]
-    cells += [time_cell(one.gain_ns), time_cell(one.longest_ns), found.place_cell(rank, at)]
-    cells += [count_cell(len(one.ranks))] if found.work is not None and len(found.work.ranks) > 1 else []
-    if _with_lines(found):
-        cells.append(_line(found, op))
-    return Row(cells)
-
-
-def _with_lines(found: Found) -> bool:
-    return any(one.stack for file in found.parts.get("operations", {}).values() for one in file.waits)
 
 
 def _line(found: Found, op: str) -> Cell:

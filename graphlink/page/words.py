@@ -227,7 +227,7 @@ HEADINGS: Final = {  # what columns without a key of their own mean
     "set apart": "apart",
     "alike": "alike",
 }
-_NOT_BY_NAME: Final = {"step", "evidence", *HEADINGS.values()}  # columns of that name are something else
+_NOT_BY_NAME: Final = {"step", "evidence", "last", *HEADINGS.values()}  # columns of that name are something else
 _LOOKS: Final = {"idle": "unexplained"}  # what keys of ``look.LOOKS`` mean that are no keys of MEANINGS
 
 
@@ -248,19 +248,6 @@ def share_of_one(share: float, means: str, at: str) -> Figure:
 def name(text: str) -> Figure:
     """Return a name of the recording, for a sentence."""
     return Figure(text)
-
-
-def time_cell(ns: int | None) -> Cell:
-    """Return the cell of a time; an empty one of None."""
-    return Cell("") if ns is None else Cell(time(ns), ns)
-
-
-def share_cell(part: int, whole: int) -> Cell:
-    return Cell(percent(part, whole), part / whole if whole else 0.0)
-
-
-def count_cell(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
 
 
 def cell(unit: str, value: Any) -> Cell:

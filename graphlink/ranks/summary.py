@@ -78,7 +78,7 @@ class RankWait(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     wait_ns: int  # in communication, until the last rank came
     transfer_ns: int
-    last: Annotated[int, figure("came last")]
+    last: Annotated[int, figure("came last", means="last")]
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,12 +78,12 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     id: int
     what: str
-    waited_ns: int
+    waited_ns: Annotated[int, figure(means="wait")]
     other_rank: int
     other_id: int
-    other_name: str
-    stretch_ns: int
-    most: str
+    other_name: Annotated[str, figure("which was in")]
+    stretch_ns: Annotated[int, figure("path there", means="on_path")]
+    most: Annotated[str, figure("most of it in")]
     most_ns: int
 
 

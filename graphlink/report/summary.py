@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink import output_names
 from graphlink.errors import InputError
+from graphlink.figures import figure
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
 from graphlink.model import DeviceClock, DeviceMemory, Sync, System
@@ -103,7 +104,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Self-consistency: the graph replayed from its own durations and edges, against the recording."""
 
-    measured_ns: int
+    measured_ns: Annotated[int, figure("time", means="recorded")]
     replayed_ns: int
     error_pct: float
     gap_share: float  # of the replayed critical path: host gaps

@@ -6,8 +6,8 @@ from typing import Final
 
 from graphlink.figures import column, columns, declared
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Column, Figure, Part, Row, Table, Words
-from graphlink.page.words import table, time_cell
+from graphlink.page.parts import Cell, Figure, Part, Table, Words
+from graphlink.page.words import table
 from graphlink.records import shortened
 from graphlink.report.summary import Rank
 from graphlink.standstill.standstill import Piece, Stood
@@ -33,38 +33,23 @@ def trust(found: Found) -> Words:
 
 def standstill(found: Found) -> Table:
     """Return how much of what stood still the graph explains, the least explained rank first."""
-
-    def row(rank: Rank) -> Row:
-        stood = rank.standstill
-        cells = [Cell(str(rank.rank), rank.rank), Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct)]
-        for one in (stood.calls, stood.threads, stood.streams):
-            cells += [time_cell(one.ns), _explained(one)]
-        return Row([*cells, _explained(all_stood(stood)), time_cell(stood.path.pinned_ns)], f"/{found.at[rank.rank]}")
-
-    rows = sorted(map(row, found.ranks), key=lambda row: row.cells[-2].value or 0)[:MOST_ROWS]
-    columns = [
-        *(Column("rank", "number", field="rank"), Column("replay error", "number", "replay", "replay/error_pct")),
-        *(Column("in calls", "number", "explained", "standstill/calls/ns"), Column("explained", "number", "explained")),
-        *(
-            Column("threads stood", "number", "explained", "standstill/threads/ns"),
-            Column("explained", "number", "explained"),
-        ),
-        *(
-            Column("streams stood", "number", "explained", "standstill/streams/ns"),
-            Column("explained", "number", "explained"),
-        ),
-        *(
-            Column("all explained", "number", "explained"),
-            Column("fixed on the path", "number", "fixed", "standstill/path/pinned_ns"),
-        ),
-    ]
-    return Table(
-        "standstill",
-        "How far to trust the graphs: what stood still, and what of it is explained",
-        columns,
-        rows,
-        "summary.json#/ranks",
+    ranks = sorted(found.ranks, key=lambda rank: float(explained(all_stood(rank.standstill))))[:MOST_ROWS]
+    errors = [Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct) for rank in ranks]
+    shown = columns(
+        Rank, ranks, "rank", column("replay error", "number", errors, means="replay", name="replay/error_pct")
     )
+    for name, title in (("calls", "in calls"), ("threads", "threads stood"), ("streams", "streams stood")):
+        stood = [getattr(rank.standstill, name) for rank in ranks]
+        times = [one.ns for one in stood]
+        shown.append(column(title, "ns", times, means="explained", name=f"standstill/{name}/ns"))
+        shown.append(column("explained", "number", map(_explained, stood)))
+    whole = [_explained(all_stood(rank.standstill)) for rank in ranks]
+    fixed = [rank.standstill.path.pinned_ns for rank in ranks]
+    shown.append(column("all explained", "number", whole, means="explained"))
+    shown.append(column("fixed on the path", "ns", fixed, means="fixed", name="standstill/path/pinned_ns"))
+    rows = [(f"/{found.at[rank.rank]}",) for rank in ranks]
+    caption = "How far to trust the graphs: what stood still, and what of it is explained"
+    return table("standstill", caption, shown, "summary.json#/ranks", rows=rows)
 
 
 def _explained(stood: Stood) -> Cell:
