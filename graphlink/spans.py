@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.tables import distinct, numbered_values
+from graphlink.tables import begins, distinct, numbered_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
         return NONE
     reach = np.maximum.accumulate(end_ns)
     new = np.append(True, start_ns[1:] > reach[:-1])
-    return Spans(start_ns[new], reach[np.append(np.flatnonzero(new)[1:] - 1, len(order) - 1)])
+    return Spans(start_ns[new], reach[np.append(new[1:], True)])
 
 
 def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
@@ -99,9 +99,8 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     inside = of != NOWHERE
     low, high, of, by = low[inside], high[inside], of[inside], by[inside]
     by = np.where(by == NOWHERE, NOWHERE, covers[by] if len(covers) else NOWHERE)
-    new = np.ones(len(low), np.bool_)
-    new[1:] = (of[1:] != of[:-1]) | (by[1:] != by[:-1])
-    last = np.append(np.flatnonzero(new)[1:] - 1, len(low) - 1) if len(low) else np.zeros(0, np.int64)
+    new = begins(of, by)
+    last = np.append(new[1:], True)[: len(new)]
     return Pieces(low[new], high[last], of[new], by[new])
 
 
@@ -113,15 +112,14 @@ def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     return np.asarray(np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE))
 
 
+def covered_before(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
+    """Return how much of disjoint ascending intervals lies before each moment. O(log n) for each."""
+    begun = np.searchsorted(start_ns, at_ns, side="right")
+    past_ns = np.maximum(np.append(at_ns.min(initial=0), end_ns)[begun] - at_ns, 0)
+    return np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns
+
+
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
     """Return how much of each interval ``[start_ns, end_ns)`` the spans cover."""
-    if not len(spans.start_ns):
-        return np.zeros(len(start_ns), np.int64)
-    before = np.append(0, np.cumsum(spans.end_ns - spans.start_ns))
-
-    def covered(at_ns: I64) -> I64:
-        k = np.searchsorted(spans.start_ns, at_ns, side="right")
-        past = np.maximum(spans.end_ns[np.maximum(k - 1, 0)] - at_ns, 0)
-        return np.asarray(before[k] - np.where(k > 0, past, 0))
-
-    return np.where(start_ns < end_ns, covered(end_ns) - covered(start_ns), 0)
+    before, until = (covered_before(spans.start_ns, spans.end_ns, at_ns) for at_ns in (start_ns, end_ns))
+    return np.where(start_ns < end_ns, until - before, 0)

@@ -70,3 +70,12 @@ def test_an_overlap_is_how_many_moments_are_in_both(some: Intervals, asked: Inte
     whole = spans.union(*columns(some))
     found = spans.overlap_ns(whole, *columns(asked))
     assert found.tolist() == [len(moments(some) & set(range(a, b))) for a, b in asked]
+
+
+@given(st.sets(st.integers(0, 40), max_size=10), st.lists(st.integers(-1, 45), max_size=8))
+def test_what_lies_before_a_place(bounds: set[int], asked: list[int]) -> None:
+    ends = sorted(bounds)[: len(bounds) // 2 * 2]
+    stretches = list(zip(ends[::2], ends[1::2], strict=True))
+    from_ns, until_ns = (np.array(ends[k::2], np.int64) for k in (0, 1))
+    plain = [sum(min(b, max(at, a)) - a for a, b in stretches) for at in asked]
+    assert spans.covered_before(from_ns, until_ns, np.array(asked, np.int64)).tolist() == plain

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import EulerTour, covered_before
+from graphlink.depend.timeline import EulerTour
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.spans import covered_before
 from graphlink.tables import take
 
 LAUNCH_REST_NS = 5_000

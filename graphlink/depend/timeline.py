@@ -67,15 +67,6 @@ class Axis(msgspec.Struct, frozen=True):
         return np.isin(tid, self.tids)
 
 
-def covered_before(from_ns: I64, until_ns: I64, at_ns: I64) -> I64:
-    """Return how much of some stretches, disjoint and ascending positions from 0, lies before each place; a place of -1
-    is before all.
-    """
-    k = np.searchsorted(from_ns, at_ns, side="right")
-    beyond_ns = np.maximum(np.append(-1, until_ns)[k] - at_ns, 0)
-    return np.append(0, np.cumsum(until_ns - from_ns))[k] - beyond_ns
-
-
 class Neighbours(msgspec.Struct, frozen=True):
     """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a
     thread.

@@ -31,6 +31,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
+from graphlink.spans import overlap_ns, union
 
 _TIMES_USUAL: Final = 3
 _FEWEST_LATER: Final = 3
@@ -183,16 +184,7 @@ def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingT
         if low == high or not len(rank.overhead_start_ns):
             continue
         mine = order[low:high]
-        start, end = clock.of(rank.overhead_start_ns), clock.of(rank.overhead_end_ns)
-        worked = _covered(start, end, found.last_start_ns[mine]) - _covered(start, end, found.first_start_ns[mine])
+        overhead = union(clock.of(rank.overhead_start_ns), clock.of(rank.overhead_end_ns))
+        worked = overlap_ns(overhead, found.first_start_ns[mine], found.last_start_ns[mine])
         out[mine] = 2 * worked >= found.skew_ns[mine]
     return out
-
-
-def _covered(start: I64, end: I64, until: I64) -> I64:
-    """Measure how much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
-    end = np.maximum.accumulate(end)
-    fresh = np.maximum(start, np.append(start[0], end[:-1]))
-    before = np.cumsum(np.maximum(end - fresh, 0))
-    row = np.searchsorted(start, until, side="right") - 1
-    return np.where(row >= 0, before[row] - np.maximum(end[row] - until, 0), 0)

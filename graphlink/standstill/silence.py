@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
-from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before, in_loader
+from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.spans import covered_before
 from graphlink.tables import begins, distinct
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured

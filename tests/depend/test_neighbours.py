@@ -1,4 +1,4 @@
-"""Rows next to a place of a thread, and what of some stretches lies before one, against plain search."""
+"""Rows next to a place of a thread, against plain search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.depend.timeline import Neighbours, covered_before
+from graphlink.depend.timeline import Neighbours
 from graphlink.model import NOWHERE
 
 places = st.lists(st.tuples(st.sampled_from((-3, 0, 7, 1 << 40)), st.integers(-5, 30)), max_size=12)
@@ -22,12 +22,3 @@ def test_neighbours_are_those_of_a_plain_search(rows: list[tuple[int, int]], ask
     since = [[i for i in order if rows[i][0] == t and rows[i][1] >= ns] for t, ns in asked]
     assert near.before(of, at).tolist() == [found[-1] if found else NOWHERE for found in before]
     assert near.since(of, at).tolist() == [found[0] if found else NOWHERE for found in since]
-
-
-@given(st.sets(st.integers(0, 40), max_size=10), st.lists(st.integers(-1, 45), max_size=8))
-def test_what_lies_before_a_place(bounds: set[int], asked: list[int]) -> None:
-    ends = sorted(bounds)[: len(bounds) // 2 * 2]
-    stretches = list(zip(ends[::2], ends[1::2], strict=True))
-    from_ns, until_ns = (np.array(ends[k::2], np.int64) for k in (0, 1))
-    plain = [sum(min(b, max(at, a)) - a for a, b in stretches) for at in asked]
-    assert covered_before(from_ns, until_ns, np.array(asked, np.int64)).tolist() == plain

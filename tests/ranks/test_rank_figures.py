@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.linking.commtypes import CollectiveType
+from graphlink.linking.commtypes import SHARDS, CollectiveType
 from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by
@@ -21,7 +21,7 @@ from graphlink.ranks.figures import Figures, figures, rank_totals, type_name
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.ranks.stragglers import _tail
 from graphlink.ranks.summary import NOBODY, Collectives
-from graphlink.ranks.times import SHARDS, WORDS, Apart, _covered
+from graphlink.ranks.times import WORDS, Apart
 from graphlink.tables import take
 from tests.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
@@ -297,14 +297,6 @@ def test_waiting_for_a_rank_on_which_the_profiler_works_is_set_apart(busy_us: tu
     rows = [(begins + a * US, begins + b * US) for a, b in zip(busy_us[::2], busy_us[1::2], strict=True)]
     found = of(meets, overhead={1: rows, 0: [(begins, begins + MS)]})
     assert found.apart.tolist() == [0, 0, 0, Apart.OVERHEAD if apart else 0, 0, 0]
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=8), st.integers(-5, 80))
-def test_time_covered_counts_once(rows: list[tuple[int, int]], until: int) -> None:
-    rows.sort()
-    start, end = np.array([a for a, _ in rows]), np.array([a + n for a, n in rows])
-    expected = sum(any(a <= t < a + n for a, n in rows) for t in range(-10, until))
-    assert _covered(start, end, np.array([until])).tolist() == [expected]
 
 
 def test_every_reason_to_set_apart_has_words() -> None:
