@@ -2,7 +2,7 @@
 
 By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its
 last phase ``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest
-(``peers``). Each piece of idle time is cut into up to four, in the order of time:
+(``between_ranks``). Each piece of idle time is cut into up to four, in the order of time:
 
 1. ``dependency_stall``: until the producer on another stage had ended. Where nothing recorded explains a wait right
    before a range, the schedule does as far as it can: until that producer has ended, and the least lag ever seen behind
@@ -25,7 +25,7 @@ import numpy as np
 from graphlink import spans
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
-from graphlink.pipeline.peers import PeerExchanges, Producers, matched, producers
+from graphlink.pipeline.between_ranks import PeerExchanges, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Pass, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.spans import Spans

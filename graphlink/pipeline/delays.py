@@ -27,7 +27,7 @@ from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
 from graphlink.patterns import ALLOCATOR, LOADER, fits
-from graphlink.pipeline.exchanges import of_rows
+from graphlink.pipeline.between_ranks import of_rows
 from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Cause, Delays, Pass
 from graphlink.pipeline.work import Worked

@@ -9,7 +9,7 @@ are not distinguished: every backward is a full one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Pass
+from graphlink.tables import begins, last_before, spread, take
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
@@ -34,51 +35,13 @@ class PeerOps(msgspec.Struct, frozen=True):
     sends: Bool
 
 
-def peer_ops(linked: Linked) -> PeerOps:
-    """Read them from both recordings; a call that several nested rows record counts once, by the first with its
-    start.
-    """
-    trace, et = linked.trace, linked.et
-    told = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
-    if et is not None and len(et.comm.row):
-        host_of = np.full(len(et.id), NOWHERE, np.int64)
-        matched = np.flatnonzero(linked.match.et != NOWHERE)
-        host_of[linked.match.et[matched]] = matched
-        for row, comm in zip(host_of[et.comm.row].tolist(), et.comm.comms, strict=True):
-            if row != NOWHERE:
-                told.setdefault(row, comm)
-    out: list[tuple[int, int, bool]] = []
-    parent = linked.parent
-    for row in sorted(told):
-        comm = told[row]
-        sends = comm.name in _SENDS
-        if not sends and comm.name not in _RECEIVES:
-            continue
-        peer, up = _peer(comm), told.get(int(parent[row]))
-        if peer is None or (up is not None and up.name == comm.name and _peer(up) is not None):
-            continue
-        ranks = comm.ranks
-        out.append((int(trace.host.start_ns[row]), ranks[peer] if ranks and 0 <= peer < len(ranks) else peer, sends))
-    out.sort()
-    start, peer_of, sending = (np.array(c, np.int64) for c in (zip(*out, strict=True) if out else ((), (), ())))
-    return PeerOps(start, peer_of, sending.astype(np.bool_))
+class _Passes(msgspec.Struct, frozen=True):
+    """``of_row``: of each row that was put together, its pass."""
 
-
-def _peer(comm: Comm) -> int | None:
-    return comm.dst_rank if comm.name in _SENDS else comm.src_rank
-
-
-def first_source(linked: Linked, entries: Entries) -> int:
-    """Return the rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
-    forward = np.flatnonzero(entries.phase == Pass.F)
-    if not len(forward):
-        return NOWHERE
-    return _source(peer_ops(linked), int(entries.end_ns[forward[0]]))
-
-
-def _source(peers: PeerOps, until_ns: int) -> int:
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < until_ns))
-    return int(peers.peer[before[0]]) if len(before) else NOWHERE
+    tid: I64
+    start_ns: I64
+    end_ns: I64
+    of_row: I64
 
 
 def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
@@ -92,19 +55,18 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     if not len(backward):
         return None, ()
     passes = _passes(linked, autograd, backward, peers.start_ns)
-    if isinstance(passes, str):
-        return None, (f"pipeline ranges could not be inferred: {passes}",)
-    f, b, forward_of = passes
-    odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
-    if odd:
-        return None, (f"pipeline ranges could not be inferred: {odd}",)
-    optimizer = [k for k, s in enumerate(strings) if OPTIMIZER.read(s)]
-    opt = np.flatnonzero(np.isin(rows.name, optimizer) & rows.annotation & ~linked.crossing)
-    tid = np.concatenate([f.tid, b.tid, rows.tid[opt]])
-    start = np.concatenate([f.start_ns, b.start_ns, rows.start_ns[opt]])
-    end = np.concatenate([f.end_ns, b.end_ns, rows.end_ns[opt]])
-    counts = (len(f.tid), len(b.tid), len(opt))
-    pass_of = np.concatenate([np.arange(len(f.tid)), forward_of, np.full(len(opt), NOWHERE)])
+    doubt = passes if isinstance(passes, str) else _odd_peers(peers, *passes[:2])
+    if isinstance(passes, str) or doubt:
+        return None, (f"pipeline ranges could not be inferred: {doubt}",)
+    forwards, backwards, forward_of_backward = passes
+    optimizer = [code for code, text in enumerate(strings) if OPTIMIZER.read(text)]
+    opt = take(rows, np.flatnonzero(np.isin(rows.name, optimizer) & rows.annotation & ~linked.crossing))
+    tables = (forwards, backwards, opt)
+    tid, start, end = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("tid", "start_ns", "end_ns")
+    )
+    counts = [len(table.tid) for table in tables]
+    pass_of = np.concatenate([np.arange(counts[0]), forward_of_backward, np.full(counts[2], NOWHERE)])
     order = np.lexsort((-end, start))
     nowhere = np.full(len(order), NOWHERE)
     raw = Entries(
@@ -116,7 +78,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
         stage=nowhere,
         chunk=nowhere,
         microbatch=nowhere,
-        around=np.full(len(order), NOWHERE, np.int32),
+        around=nowhere.astype(np.int32),
         other_threads=np.arange(len(order), dtype=np.int32),
         inferred=np.zeros(len(order), np.bool_),
         rule=np.repeat([0, 0, 1], counts)[order].astype(np.int32),
@@ -125,50 +87,93 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     return _paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ()
 
 
-def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
-    """Return which rows autograd's engine runs backward ops in, and those of them that have the number of a
-    forward op.
+def _paired(entries: Entries, pass_of: I64) -> Entries:
+    """Give a backward the microbatch, and the step, of its forward."""
+    forward, backward = (np.flatnonzero(entries.phase == phase) for phase in (Pass.F, Pass.B))
+    row = np.arange(len(pass_of))
+    row[backward] = spread(len(forward), pass_of[forward], forward)[pass_of[backward]]
+    inferred = np.zeros(len(row), np.bool_)
+    return replace(entries, microbatch=entries.microbatch[row], step=entries.step[row], inferred=inferred)
+
+
+# sends and receives
+
+
+def peer_ops(linked: Linked) -> PeerOps:
+    """Read them from both recordings; a call that several nested rows record counts once, by the first with its
+    start.
     """
-    rows = linked.trace.host
-    autograd = np.array([s.startswith(_AUTOGRAD) for s in linked.trace.strings], np.bool_)[rows.name]
-    return autograd, np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
+    host, et = linked.trace.host, linked.et
+    comms = dict(zip(host.comm.row.tolist(), host.comm.comms, strict=True))
+    if et is not None and len(et.comm.row):
+        matched = np.flatnonzero(linked.match.et != NOWHERE)
+        host_row = spread(len(et.id), linked.match.et[matched], matched)
+        for row, comm in zip(host_row[et.comm.row].tolist(), et.comm.comms, strict=True):
+            if row != NOWHERE:
+                comms.setdefault(row, comm)
+    ops: list[tuple[int, int, bool]] = []
+    for row, comm in comms.items():
+        peer, outer = _peer(comm), comms.get(int(linked.parent[row]))
+        if peer is None or (outer is not None and outer.name == comm.name and _peer(outer) is not None):
+            continue
+        ranks = comm.ranks
+        other = ranks[peer] if ranks and 0 <= peer < len(ranks) else peer
+        ops.append((int(host.start_ns[row]), other, comm.name in _SENDS))
+    start, other_side, sends = np.array(sorted(ops), np.int64).reshape(-1, 3).T.copy()
+    return PeerOps(start, other_side, sends.astype(np.bool_))
 
 
-def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
+def _peer(comm: Comm) -> int | None:
+    """Return the other side of a send or receive; None of other communication."""
+    if comm.name in _SENDS:
+        return comm.dst_rank
+    return comm.src_rank if comm.name in _RECEIVES else None
+
+
+def first_source(linked: Linked, entries: Entries) -> int:
+    """Return the rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
+    forward = np.flatnonzero(entries.phase == Pass.F)
+    return _source(peer_ops(linked), int(entries.end_ns[forward[0]])) if len(forward) else NOWHERE
+
+
+def _source(peers: PeerOps, until_ns: int) -> int:
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < until_ns))
+    return int(peers.peer[before[0]]) if len(before) else NOWHERE
+
+
+def _odd_peers(peers: PeerOps, forwards: _Passes, backwards: _Passes) -> str:
     """Return why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
 
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with
     the rank after. With several stages on a rank (interleaved) or in a ring there are more.
     """
-    previous = _source(peers, first_end_ns)
+    forward, backward = len(forwards.tid), len(backwards.tid)
+    previous = _source(peers, int(forwards.end_ns[0]))
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
-        return (
-            f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before "
-            "and "
-            "after"
-        )
-    for peer, received, sent in ((previous, forwards, backwards), *((other, backwards, forwards) for other in others)):
-        mine = peers.peer == peer
-        counts = (int(np.count_nonzero(mine & ~peers.sends)), int(np.count_nonzero(mine & peers.sends)))
-        if peer != NOWHERE and counts != (received, sent):
+        count = len(others) + (previous != NOWHERE)
+        return f"it exchanges messages with {count} ranks, more than the ones before and after"
+    for peer, expected in ((previous, (forward, backward)), *((other, (backward, forward)) for other in others)):
+        sends = peers.sends[peers.peer == peer]
+        received, sent = int(np.count_nonzero(~sends)), int(np.count_nonzero(sends))
+        if peer != NOWHERE and (received, sent) != expected:
             return (
-                f"{counts[0]} receives and {counts[1]} sends with rank {peer} fit no {forwards} forward and "
-                f"{backwards} backward passes"
+                f"{received} receives and {sent} sends with rank {peer} fit no {forward} forward and {backward} "
+                "backward passes"
             )
     return ""
 
 
-def _paired(entries: Entries, pass_of: I64) -> Entries:
-    """Give a backward the microbatch, and the step, of its forward."""
-    microbatch, step = entries.microbatch.copy(), entries.step.copy()
-    forward = np.flatnonzero(entries.phase == Pass.F)
-    of_pass = np.full(len(forward), NOWHERE)
-    of_pass[pass_of[forward]] = forward
-    backward = np.flatnonzero(entries.phase == Pass.B)
-    microbatch[backward] = microbatch[of_pass[pass_of[backward]]]
-    step[backward] = step[of_pass[pass_of[backward]]]
-    return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
+# autograd
+
+
+def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
+    """Return which rows autograd's engine runs backward ops in, and those of them that have the number of a
+    forward op.
+    """
+    rows = linked.trace.host
+    autograd = np.array([text.startswith(_AUTOGRAD) for text in linked.trace.strings], np.bool_)[rows.name]
+    return autograd, np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
 
 
 def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
@@ -183,18 +188,9 @@ def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]
     numbers = np.unique(rows.seq_id[backward])
     usable = np.isin(rows.seq_id, numbers) & ~inside & ~linked.crossing & ~rows.annotation
     row = np.flatnonzero(usable)
-    moments = np.unique(rows.start_ns)
-
-    def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
-        return np.asarray(
-            np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
-        )
-
-    row = row[np.argsort(place(row), kind="stable")]
-    found = np.searchsorted(place(row), place(backward), side="left") - 1
-    known = found >= 0
-    known[known] = rows.seq_id[row[found[known]]] == rows.seq_id[backward[known]]
-    return np.flatnonzero(known), top[row[found[known]]]
+    found = last_before((rows.seq_id[row],), rows.start_ns[row], (rows.seq_id[backward],), rows.start_ns[backward])
+    known = np.flatnonzero(found != NOWHERE)
+    return known, top[row[found[known]]]
 
 
 def outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
@@ -202,65 +198,45 @@ def outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
     reach a round.
     """
     ops = ~linked.trace.host.annotation
-    jump = np.where(
-        (linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE
-    ).astype(np.int64)
+    inner = (linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops
+    jump = np.where(inner, linked.parent, NOWHERE).astype(np.int64)
     top, inside = np.arange(len(jump)), autograd.copy()
     while True:
         up = jump != NOWHERE
         if not up.any():
             return top, inside
-        inside |= up & inside[np.maximum(jump, 0)]
-        top = np.where(up, top[np.maximum(jump, 0)], top)
-        jump = np.where(up, jump[np.maximum(jump, 0)], NOWHERE)
+        target = np.maximum(jump, 0)
+        inside |= up & inside[target]
+        top = np.where(up, top[target], top)
+        jump = np.where(up, jump[target], NOWHERE)
 
 
-class _Passes(msgspec.Struct, frozen=True):
-    tid: I64
-    start_ns: I64
-    end_ns: I64
-    of_row: I64
-
-
-class _PassPairs(NamedTuple):
-    """``forward_of``: of each backward pass its forward pass."""
-
-    forward: _Passes
-    backward: _Passes
-    forward_of: I64
-
-
-def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _PassPairs | str:
-    """Return forward and backward passes, or why they are not one to one."""
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
+    """Return forward passes, backward passes and of each of these its forward pass; or why they are not one to one."""
     starts = linked.trace.host.start_ns
     known, forward = forward_of(linked, autograd, backward)
     if not len(forward):
         return "no backward op has its forward op in the recording"
     ops = np.unique(forward)
     ops = ops[np.argsort(starts[ops], kind="stable")]
-    f = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
-    b = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
-    place = np.full(len(starts), NOWHERE)
-    place[ops] = f.of_row
-    pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
-    if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
+    forwards = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
+    backwards = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
+    forward_pass = spread(len(starts), ops, forwards.of_row)[forward]
+    pairs = np.unique(np.stack([backwards.of_row[known], forward_pass]), axis=1)
+    counts = [len(pairs[0]), *(len(np.unique(side)) for side in pairs)]
+    if counts != [len(forwards.tid), len(backwards.tid), len(forwards.tid)]:
         return (
-            f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong "
-            "together one to one"
+            f"{len(forwards.tid)} forward and {len(backwards.tid)} backward passes between sends and receives do not "
+            "belong together one to one"
         )
-    return _PassPairs(f, b, pairs[1])
+    return forwards, backwards, pairs[1]
 
 
-def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:
+def _cut(linked: Linked, row: I64, cuts_ns: I64) -> _Passes:
     """Put rows in start order together unless a cut lies between them."""
     rows = linked.trace.host
-    start, end = rows.start_ns[rows_at], rows.end_ns[rows_at]
-    part = np.searchsorted(cuts_ns, start, side="right")
-    new = np.append(True, part[1:] != part[:-1]) if len(part) else np.zeros(0, np.bool_)
+    start_ns, end_ns = rows.start_ns[row], rows.end_ns[row]
+    new = begins(np.searchsorted(cuts_ns, start_ns, side="right"))
     first = np.flatnonzero(new)
-    return _Passes(
-        rows.tid[rows_at[first]],
-        start[first],
-        np.maximum.reduceat(end, first) if len(first) else end,
-        np.cumsum(new) - 1,
-    )
+    last_end_ns = np.maximum.reduceat(end_ns, first) if len(first) else end_ns
+    return _Passes(rows.tid[row[first]], start_ns[first], last_end_ns, np.cumsum(new) - 1)

@@ -279,13 +279,12 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 class RunPipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
-    ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run
+    ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run
     was given its ranges are (those of some steps are left out), ascending. ``pipe``: the pipeline of a rank, from 0,
     where several (replicas) run side by side. ``schedule`` is a name of the contract or "unknown"; then ``nearest``
     names the nearest and the first difference.
     """
 
-    ranks: tuple[int, ...]
     runs: tuple[StageRun, ...]
     recorded: tuple[I64, ...]
     pipe: tuple[int, ...]
@@ -299,3 +298,7 @@ class RunPipeline:
     rates: Rates
     theory: Theory | None
     warnings: tuple[str, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(run.rank for run in self.runs)

@@ -11,15 +11,15 @@ import numpy as np
 from graphlink import spans
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
-from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
+from graphlink.model import I32, NOWHERE, CommOps, Communication, Linked
+from graphlink.pipeline.between_ranks import ordinals
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
-from graphlink.pipeline.exchanges import ordinals
 from graphlink.pipeline.inferred_ranges import first_source, inferred_entries
 from graphlink.pipeline.layers import launched, layers_of, waitless
 from graphlink.pipeline.named_ranges import NameRule, named_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun, Witness
 from graphlink.pipeline.work import device_work, host_work
-from graphlink.ranks.records import AlignedClock, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import take
@@ -122,22 +122,3 @@ def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
         delays=spans_of(run.delays),
         witness=witnessed,
     )
-
-
-def counted_alike(run: StageRun, comms: RankComms, meetings: Meetings, position: int) -> I64:
-    """Return the ordinals of a rank's meetings, so that recordings which begin at different times name the same
-    operation alike.
-
-    ``position``: of the rank in ``meetings.of_op``. What met nobody has an ordinal that no other rank has.
-    """
-    ex = run.exchanges
-    known = np.flatnonzero((ex.kind != CommKind.UNKNOWN) & (ex.group != NOWHERE))
-    if len(known) != len(comms.start_ns) or not np.array_equal(ex.start_ns[known], comms.start_ns):
-        return run.ordinal  # rows that begin later than they were asked for: each rank's own count is the best there is
-    meeting = meetings.of_op[position].astype(np.int64)
-    alone = -2 - ((position << 40) + np.arange(len(meeting)))
-    ordinal = run.ordinal.copy()
-    ordinal[known] = np.where(
-        meeting == NOWHERE, alone, meetings.turn[np.maximum(meeting, 0)] if len(meetings.turn) else alone
-    )
-    return ordinal

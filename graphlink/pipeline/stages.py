@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import codes, take, turns
+from graphlink.tables import MOST, codes, take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +39,47 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     """
     runs = sorted(runs, key=lambda run: run.rank)
     warnings: list[str] = []
-    steps = sorted(set.intersection(*map(_steps, runs)))
-    left = sorted({s for run in runs for s in _steps(run)} - set(steps))
+    steps_of = [set(run.ranges.step[run.ranges.phase != Pass.OPT].tolist()) for run in runs]
+    steps = sorted(set.intersection(*steps_of))
+    left = sorted(set.union(*steps_of) - set(steps))
     if left:
         warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
-    ranks = {run.rank for run in runs}
-    missing = sorted({int(r) for run in runs for r in np.unique(run.exchanges.peer).tolist()} - ranks - {NOWHERE})
+    peers = {int(peer) for run in runs for peer in np.unique(run.exchanges.peer)}
+    missing = sorted(peers - {run.rank for run in runs} - {NOWHERE})
     if missing:
         warnings.append(
             f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}"
         )
-    chunks = max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1
-    order = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
-    if order is None:
-        order = [(0, place) for place in _by_first_forward(runs)]
+    places = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
+    if places is None:
+        places = [(0, position) for position in _by_first_forward(runs)]
         if len(runs) > 1:
             warnings.append(
                 "stages are in the order of the ranks' first forwards: neither names nor communication tell it"
             )
-    length = max((position for _, position in order), default=0) + 1
-    pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
+    pipe, position = zip(*places, strict=True)
     recorded = tuple(np.flatnonzero(np.isin(run.ranges.step, steps)) for run in runs)
-    kept = tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True))
-    return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(missing), tuple(warnings))
-
-
-def _steps(run: StageRun) -> set[int]:
-    return set(run.ranges.step[run.ranges.phase != Pass.OPT].tolist())
+    return Pipes(
+        runs=tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True)),
+        recorded=recorded,
+        pipe=pipe,
+        position=position,
+        length=max(position) + 1,
+        chunks=max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1,
+        steps=tuple(steps),
+        missing=tuple(missing),
+        warnings=tuple(warnings),
+    )
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
+    """Return a run with the ranges ``rows``, and its work in ``steps``, which are counted from 0."""
     ranges, work = take(run.ranges, rows), take(run.work, np.isin(run.work.key, steps))
-    ranges, work = (
-        replace(ranges, step=np.searchsorted(steps, ranges.step)),
-        replace(work, key=np.searchsorted(steps, work.key)),
+    return replace(
+        run,
+        ranges=replace(ranges, step=np.searchsorted(steps, ranges.step)),
+        work=replace(work, key=np.searchsorted(steps, work.key)),
     )
-    return replace(run, work=work, ranges=ranges)
 
 
 def members(pipes: Pipes, pipe: int) -> list[int]:
@@ -88,34 +93,31 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
     runs = list(pipes.runs)
     for pipe, found in enumerate(recognised):
         for place, i in enumerate(members(pipes, pipe)):
-            r = runs[i].ranges
-            plain = np.maximum(r.chunk, 0) * pipes.length + pipes.position[i]
-            stage = np.where((r.stage == NOWHERE) & (r.phase != Pass.OPT), plain, r.stage)
-            microbatch = r.microbatch.copy()
+            ranges = runs[i].ranges
+            plain = np.maximum(ranges.chunk, 0) * pipes.length + pipes.position[i]
+            stage = np.where((ranges.stage == NOWHERE) & (ranges.phase != Pass.OPT), plain, ranges.stage)
+            microbatch = ranges.microbatch.copy()
             for step in found.steps:
                 stage[step.rows[place]] = step.orders[place].stage
                 microbatch[step.rows[place]] = step.orders[place].microbatch
-            runs[i] = replace(runs[i], ranges=replace(r, stage=stage, microbatch=microbatch))
+            runs[i] = replace(runs[i], ranges=replace(ranges, stage=stage, microbatch=microbatch))
     return replace(pipes, runs=tuple(runs))
 
 
 def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
-    sources = [run.previous for run in runs if run.previous != NOWHERE]
-    if (
-        (len(runs) > 1 and not sources)
-        or len(set(sources)) < len(sources)
-        or not {run.rank for run in runs}.issuperset(sources)
-    ):
+    after = {run.previous: run.rank for run in runs if run.previous != NOWHERE}
+    heads = [run.rank for run in runs if run.previous == NOWHERE]
+    if (len(runs) > 1 and not after) or len(after) + len(heads) < len(runs):
         return None
-    after = {run.previous: run.rank for run in runs}
-    chains = [[run.rank] for run in runs if run.previous == NOWHERE]
+    chains = [[rank] for rank in heads]
     for chain in chains:
         while chain[-1] in after:
             chain.append(after[chain[-1]])
     place = {rank: (pipe, position) for pipe, chain in enumerate(chains) for position, rank in enumerate(chain)}
-    alike = len(place) == len(runs) and len(set(map(len, chains))) == 1
-    return [place[run.rank] for run in runs] if alike else None
+    if len(place) < len(runs) or len(set(map(len, chains))) != 1:
+        return None
+    return [place[run.rank] for run in runs]
 
 
 def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
@@ -125,30 +127,31 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     named = [run.ranges.stage[run.ranges.stage != NOWHERE] for run in runs]
     if not all(map(len, named)):
         return None
-    place = codes(np.array([stage.min() for stage in named]))
-    same = len(set(np.bincount(place).tolist())) == 1
-    return list(zip(turns(place).tolist(), place.tolist(), strict=True)) if same else None
+    position = codes(np.array([stage.min() for stage in named]))
+    if len(set(np.bincount(position).tolist())) != 1:
+        return None
+    return list(zip(turns(position).tolist(), position.tolist(), strict=True))
 
 
 def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Find replicas, which run the same order of phases: where each order occurs equally often, and more than once, it
     is a stage each.
     """
-    orders: dict[bytes, list[int]] = {}
+    groups: dict[bytes, list[int]] = {}
     for i, run in enumerate(runs):
-        r = run.ranges
-        mine = r.phase != Pass.OPT
-        orders.setdefault(b"".join(c[mine].tobytes() for c in (r.phase, r.chunk, r.microbatch)), []).append(i)
-    sizes = {len(group) for group in orders.values()}
-    if len(orders) < 2 or len(sizes) != 1 or sizes == {1}:
+        passes = take(run.ranges, run.ranges.phase != Pass.OPT)
+        order = b"".join(column.tobytes() for column in (passes.phase, passes.chunk, passes.microbatch))
+        groups.setdefault(order, []).append(i)
+    sizes = {len(group) for group in groups.values()}
+    if len(groups) < 2 or len(sizes) != 1 or sizes == {1}:
         return None
-    place = _by_first_forward(runs)
-    groups = sorted(orders.values(), key=lambda group: sum(place[i] for i in group))
-    out = {i: (pipe, position) for position, group in enumerate(groups) for pipe, i in enumerate(group)}
-    return [out[i] for i in range(len(runs))]
+    first = _by_first_forward(runs)
+    stages = sorted(groups.values(), key=lambda group: sum(first[i] for i in group))
+    place = {i: (pipe, position) for position, group in enumerate(stages) for pipe, i in enumerate(group)}
+    return [place[i] for i in range(len(runs))]
 
 
 def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
     """Return the place of each run by the start of its first forward (of equals, by rank)."""
-    first = [int(run.ranges.start_ns[run.ranges.phase == Pass.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
+    first = [int(run.ranges.start_ns[run.ranges.phase == Pass.F].min(initial=MOST)) for run in runs]
     return [int(place) for place in np.argsort(np.lexsort(([run.rank for run in runs], first)))]

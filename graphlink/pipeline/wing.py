@@ -61,8 +61,8 @@ class _Pipeline(Wing):
         if not any(parts.values()):  # most runs have none, and need not load what analyses one
             return None
         from graphlink.pipeline.analyse import analyse
-        from graphlink.pipeline.peers import TOLERANCE_NS
-        from graphlink.pipeline.stagerun import counted_alike, on_run_clock
+        from graphlink.pipeline.between_ranks import TOLERANCE_NS, aligned_ordinals
+        from graphlink.pipeline.stagerun import on_run_clock
 
         ranks = sorted(parts)
         if aligned is None:
@@ -71,7 +71,7 @@ class _Pipeline(Wing):
         for rank in ranks:
             run, position = parts[rank], aligned.position.get(rank)
             if run is not None and position is not None:
-                ordinal = counted_alike(run, aligned.comms[rank], aligned.matching.meetings, position)
+                ordinal = aligned_ordinals(run, aligned.comms[rank], aligned.matching.meetings, position)
                 run = on_run_clock(replace(run, ordinal=ordinal), aligned.clocks.clocks[position])
             runs.append(run)
         return analyse(runs, max(TOLERANCE_NS, aligned.clocks.residual_ns))

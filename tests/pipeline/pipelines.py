@@ -249,7 +249,6 @@ def pipeline(
     known = schedule != "unknown"
     parts = PartsNs(schedule=whole - work, imbalance=0, communication=0, rest=0, measured=whole - work)
     return RunPipeline(
-        ranks=tuple(range(p)),
         runs=tuple(runs),
         recorded=tuple(np.arange(len(run.ranges.phase)) for run in runs),
         pipe=(0,) * p,
