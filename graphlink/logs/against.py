@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from graphlink.logs.records import Matched, MegatronLog
 from graphlink.model import NOWHERE
-from graphlink.pipeline.records import Pass, Ranges
 from graphlink.tables import codes
 
-_PHASES: Final = {"forward-compute": (Pass.F,), "backward-compute": (Pass.B, Pass.I, Pass.W), "optimizer": (Pass.OPT,)}
+if TYPE_CHECKING:
+    from graphlink.pipeline.records import Ranges
 
 
 def against(log: MegatronLog, steps_ns: Sequence[int], ranges_ns: Mapping[str, float]) -> MegatronLog:
@@ -72,9 +72,12 @@ def timers_of(ranks: Sequence[Ranges]) -> dict[str, float]:
 
     Ranges whose step is unknown count for none.
     """
+    from graphlink.pipeline.records import Pass  # whoever has ranges has that wing
+
+    timers = {"forward-compute": (Pass.F,), "backward-compute": (Pass.B, Pass.I, Pass.W), "optimizer": (Pass.OPT,)}
     sums: dict[str, list[int]] = {}
     for ranges in ranks:
-        for name, phases in _PHASES.items():
+        for name, phases in timers.items():
             rows = np.flatnonzero(np.isin(ranges.phase, phases) & (ranges.step != NOWHERE))
             if len(rows):
                 of_step = codes(ranges.step[rows])
