@@ -52,7 +52,7 @@ def test_each_case_reaches_its_reader(place: Place, case: Case) -> None:
 )
 def test_a_fault_is_seen(place: Place, monkeypatch: pytest.MonkeyPatch, fault: object, words: str) -> None:
     monkeypatch.setattr(harness, "MOST_CPU_S", 0.2)
-    monkeypatch.setattr("graphlink.read.read_kineto", lambda path: fault())  # type: ignore[operator]
+    monkeypatch.setattr("graphlink.read.kineto.read_kineto", lambda path: fault())  # type: ignore[operator]
     path = place.given("kineto_0.json", b"{}")
     monkeypatch.setitem(BY_NAME, "kineto", Case("kineto", 1, lambda place, rng: harness._read(path, "kineto")))
     outcome = attempt(place, "kineto", 0)

@@ -14,6 +14,7 @@ from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.report import timeline
 from graphlink.tables import take
+from graphlink.wings import wing
 from tests.pipeline.hand import communication, every_kind, records
 from tests.pipeline.pipelines import Box, Gap, pipeline, simple
 from tests.pipeline.test_bubbles import ODD, hostile
@@ -72,7 +73,7 @@ def test_it_stands_beside_the_ranks_without_disturbing_them(tmp_path: Path) -> N
     for rank in (0, 3):
         (tmp_path / timeline.part_name(rank)).write_bytes(written(shown(every_kind(), records(), comm, rank=rank)))
     alone = query(b"".join((tmp_path / timeline.part_name(rank)).read_bytes() for rank in (0, 3)), SLICES)[0]
-    assert timeline.join(tmp_path, [0, 3], simple()) == timeline.NAME
+    assert timeline.join(tmp_path, [0, 3], [lambda out: wing("pipeline").tracks(out, simple())]) == timeline.NAME
     errors, rows = query((tmp_path / timeline.NAME).read_bytes(), ERRORS, SLICES)
     assert errors == []
     assert [r for r in rows if r["process"] != "pipeline"] == alone
@@ -103,4 +104,4 @@ def test_times_before_zero_and_hostile_names() -> None:
 def test_nothing_found_is_an_empty_trace() -> None:
     given, none = simple(), np.zeros(0, np.int64)
     run = replace(given.runs[0], ranges=take(given.runs[0].ranges, none))
-    assert asked(replace(given, ranks=(0,), runs=(run,), idle=take(given.idle, none))) == []
+    assert asked(replace(given, runs=(run,), idle=take(given.idle, none))) == []
