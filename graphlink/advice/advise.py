@@ -12,13 +12,13 @@ from graphlink.advice.kinds import Outputs, candidates
 from graphlink.advice.records import Advice, AdviceReport, Candidate
 from graphlink.errors import UsageError
 from graphlink.operations import file as operations_file
+from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, recorded
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
-from graphlink.replay.report import cannot
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
 

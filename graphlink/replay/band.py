@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
 from graphlink.student import quantile
-from graphlink.tables import begins, codes, turns
+from graphlink.tables import begins, codes, least, sums, turns
 
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
@@ -64,13 +64,13 @@ def band(
     ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the
     changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean.
     """
-    steps = _Steps.of(changed, after, records)
+    steps = _Steps(changed, after, records)
     pinned_ns = _unexplained_ns(work, changed, path, records)
     factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
     unexplained_ns = [pinned_ns * (1 - min(1.0, *factors)), pinned_ns * (max(1.0, *factors) - 1)]
     latency_ns = _latency_ns(work, changed, path)
     jitter, why = _jitter(changed, after, path, steps)
-    found = Band(
+    out = Band(
         level_pct=round(100 * LEVEL),
         steps=steps.count,
         unexplained_ns=[round(ns) for ns in unexplained_ns],
@@ -78,55 +78,40 @@ def band(
         why=why,
     )
     if jitter is None:
-        return found
+        return out
     count, some = max(steps.count, 1), len(steps.took_ns)
     other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
+    both_sides, one_side = jitter
 
     def span(ns: float, runs: float, share: float) -> Span:
         """Return the ends of so many steps' worth of jitter and this share of what is else uncertain."""
-        below, above = (max(jitter.both * sqrt(runs), share * ns + jitter.one * sqrt(runs)) for ns in other_ns)
+        below, above = (max(both_sides * sqrt(runs), share * ns + one_side * sqrt(runs)) for ns in other_ns)
         return Span(ns=round(ns), low_ns=max(round(ns - below), 0), high_ns=round(ns + above))
 
     return replace(
-        found,
+        out,
         run=span(after.total_ns, count, 1),
         step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
-        spread_ns=round(jitter.both * sqrt(count)),
+        spread_ns=round(both_sides * sqrt(count)),
     )
 
 
-class _Jitter(NamedTuple):
-    """By how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more than
-    ``both``, in 1 - ``LEVEL`` by more than ``one``."""
-
-    both: float
-    one: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Steps:
-    """``of_node``: the step of each node, all 0 where the ranks have no steps in common. ``took_ns``: from the end of
-    the work of one step to that of the next, of all ranks."""
+    """``of_node``: the step of each node, that in which it began on the host, or the op that launched it; all 0 where
+    the ranks have no steps in common. ``took_ns``: from the end of the work of one step to that of the next, of all
+    ranks."""
 
-    count: int
-    of_node: I64
-    took_ns: I64
-
-    @staticmethod
-    def of(work: Workload, played: Played, records: Mapping[int, Recorded]) -> _Steps:
-        """Find the step of each node: that in which it began on the host, or the op that launched it."""
+    def __init__(self, work: Workload, played: Played, records: Mapping[int, Recorded]) -> None:
         begun = [records[rank].steps_ns if rank in records else np.zeros(0, np.int64) for rank in work.ranks]
-        count = len(begun[0]) if len({len(one) for one in begun}) == 1 else 0
-        if count < 2:
-            return _Steps(count, np.zeros(len(work), np.int64), np.zeros(0, np.int64))
-        parts = [
-            _step_of(file, starts)[work.position[low:high]]
-            for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True)
-        ]
-        of_node, works = np.concatenate(parts), work.work != Work.GAP
-        ended_ns = np.zeros(count, np.int64)
-        np.maximum.at(ended_ns, of_node[works], played.end_ns[works])
-        return _Steps(count, of_node, np.diff(np.maximum.accumulate(ended_ns)))
+        self.count = len(begun[0]) if len({len(starts) for starts in begun}) == 1 else 0
+        self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0, np.int64)
+        if self.count > 1:
+            for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True):
+                self.of_node[low:high] = _step_of(file, starts)[work.position[low:high]]
+            works = work.work != Work.GAP
+            ended_ns = np.zeros(self.count, np.int64)
+            np.maximum.at(ended_ns, self.of_node[works], played.end_ns[works])
+            self.took_ns = np.diff(np.maximum.accumulate(ended_ns))
 
 
 def _step_of(file: Graph, starts_ns: I64) -> I64:
@@ -137,8 +122,9 @@ def _step_of(file: Graph, starts_ns: I64) -> I64:
     return step
 
 
-def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[_Jitter | None, str]:
-    """Return by how much a step differs, or why that is not known.
+def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[tuple[float, float] | None, str]:
+    """Return by how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more
+    than the first, in 1 - ``LEVEL`` by more than the second; or None, and why that is not known.
 
     The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as
     ``WEIGHT`` steps, the sum of the variances of the nodes on the path, each among its equals: those of its name that
@@ -149,22 +135,22 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     if steps.count > 1:
         same = codes(work.member, family, turns(work.member, family, steps.of_node))
     else:
-        same = _alike(work.member, family, took_ns)
+        same = _equal_times(work.member, family, took_ns)
     variance = _variance(same, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
-    of_nodes = (
-        float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2
-    )  # what nothing repeats differs as much as the rest
+    # what nothing repeats differs as much as the rest
+    of_nodes = float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2
     weight, free = WEIGHT if known >= _LEAST_KNOWN else 0, max(len(steps.took_ns) - 1, 0)
     if not weight + free:
         return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once"
     of_steps = float(steps.took_ns.var(ddof=1)) if free else 0.0
     joined = (weight * of_nodes + free * of_steps) / (weight + free)
-    return _Jitter(*(quantile(p, weight + free) * sqrt(2 * joined) for p in ((1 + LEVEL) / 2, LEVEL))), ""
+    deviation = sqrt(2 * joined)
+    return (quantile((1 + LEVEL) / 2, weight + free) * deviation, quantile(LEVEL, weight + free) * deviation), ""
 
 
-def _alike(member: I32, family: I64, took_ns: F64) -> I64:
+def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:
     """Number the nodes so that those of equal number are of one name and rank and take alike: of those, in order of
     time, none takes ``ALIKE`` times the one before."""
     order = np.lexsort((took_ns, family, member))
@@ -187,36 +173,27 @@ def _unexplained_ns(work: Workload, changed: Workload, path: ReplayPath, records
     """Return the time on the path that nothing explains: gaps, what of delays is no latency, and of ops what is in
     calls that blocked; but for gaps and delays that were changed themselves."""
     node, sort = path.node, changed.work[path.node]
-    blocked = np.array([records[rank].blocked_share if rank in records else 0.0 for rank in changed.ranks])[
-        changed.member[node]
-    ]
-    late_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
-    pinned_ns = np.where(sort == Work.GAP, path.own_ns, np.minimum(late_ns, path.own_ns))
-    if len(work) == len(changed):
-        pinned_ns = np.where(np.isin(sort, _PINNED) & (work.micros_ns[node] != changed.micros_ns[node]), 0, pinned_ns)
-    ops_ns = np.where(np.isin(sort, _PINNED), 0, path.own_ns - pinned_ns)
-    return float((pinned_ns + ops_ns * blocked).sum())
+    of_rank = np.array([records[rank].blocked_share if rank in records else 0.0 for rank in changed.ranks])
+    delay_ns = np.where(sort == Work.DELAY, changed.cost_ns[node], changed.fixed_ns[node])
+    pinned_ns = np.where(sort == Work.GAP, path.own_ns, np.minimum(delay_ns, path.own_ns))
+    is_pinned = np.isin(sort, _PINNED)
+    pinned_ns[is_pinned & (work.micros_ns[node] != changed.micros_ns[node])] = 0
+    ops_ns = np.where(is_pinned, 0, path.own_ns - pinned_ns)
+    return float((pinned_ns + ops_ns * of_rank[changed.member[node]]).sum())
 
 
 def _factors(work: Workload, changed: Workload) -> list[float]:
     """Return how much longer each sort of work takes than before, on all ranks; of what is not there, nothing."""
-    out = []
-    for sort in (Work.HOST, Work.KERNEL, Work.COMM, Work.COPY):
-        ns, more_ns = (int(of.micros_ns[of.work == sort].sum()) for of in (work, changed))
-        if ns:
-            out.append(more_ns / ns)
-    return out
+    ns, changed_ns = (sums(len(Work), each.work, each.micros_ns).tolist() for each in (work, changed))
+    return [changed_ns[sort] / ns[sort] for sort in (Work.HOST, Work.KERNEL, Work.COMM, Work.COPY) if ns[sort]]
 
 
 def _latency_ns(work: Workload, changed: Workload, path: ReplayPath) -> list[float]:
     """Return by how much less, and by how much more, communication on the path may take if what the quickest one of its
-    rank takes is latency, which a change of its time leaves as it is. Nothing where nodes came or went."""
-    if len(work) != len(changed):
-        return [0.0, 0.0]
+    rank takes is latency, which a change of its time leaves as it is."""
     own_ns, comm = work.cost_ns - work.fixed_ns, work.work == Work.COMM
-    quickest = np.full(len(work.ranks), np.iinfo(np.int64).max)
     some = np.flatnonzero(comm & (own_ns > 0))
-    np.minimum.at(quickest, work.member[some], own_ns[some])
+    quickest = least(len(work.ranks), work.member[some], own_ns[some])
     node = path.node[comm[path.node] & (own_ns[path.node] > 0) & (path.own_ns > path.fixed_ns)]
     stays_ns = -(changed.micros_ns - work.micros_ns)[node] / own_ns[node] * quickest[work.member[node]]
     return [float(-stays_ns[stays_ns < 0].sum()), float(stays_ns[stays_ns > 0].sum())]

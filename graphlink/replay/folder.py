@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -25,40 +26,29 @@ def graph_files(what: Path, rank: int | None = None) -> dict[int, Path]:
     """
     if what.is_file():
         named = _NAMED.fullmatch(what.name)
-        found = {int(named["rank"]) if named else 0: what}
+        files = {int(named["rank"]) if named else 0: what}
     else:
-        found = _of_folder(what)
+        files = _of_folder(what)
     if rank is None:
-        return found
-    if rank not in found:
-        raise InputError(
-            f"has no graph of rank {rank}: there are {', '.join(map(str, sorted(found)[:8]))}",
-            path=what,
-            todo="choose another --rank",
-        )
-    return {rank: found[rank]}
+        return files
+    if rank not in files:
+        known = ", ".join(map(str, sorted(files)[:8]))
+        raise InputError(f"has no graph of rank {rank}: there are {known}", path=what, todo="choose another --rank")
+    return {rank: files[rank]}
 
 
 def _of_folder(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
-        raise InputError(
-            "there is no such folder",
-            path=folder,
-            todo="name the folder that graphlink wrote with --out, or a .et file",
-        )
-    by_prefix: dict[str, dict[int, Path]] = {}
-    for path in sorted(folder.iterdir()):
-        named = _NAMED.fullmatch(path.name)
-        if named:
-            by_prefix.setdefault(named["prefix"], {})[int(named["rank"])] = path
+        todo = "name the folder that graphlink wrote with --out, or a .et file"
+        raise InputError("there is no such folder", path=folder, todo=todo)
+    by_prefix: dict[str, dict[int, Path]] = defaultdict(dict)
+    for named in filter(None, (_NAMED.fullmatch(path.name) for path in sorted(folder.iterdir()))):
+        by_prefix[named["prefix"]][int(named["rank"])] = folder / named.string
     if not by_prefix:
         raise InputError("holds no graphs (<name>.<rank>.et)", path=folder, todo="run graphlink --out on it first")
     if len(by_prefix) > 1:
-        raise UsageError(
-            f"holds the graphs of several runs: {', '.join(sorted(by_prefix)[:4])}",
-            path=folder,
-            todo="name one .et file",
-        )
+        runs = ", ".join(sorted(by_prefix)[:4])
+        raise UsageError(f"holds the graphs of several runs: {runs}", path=folder, todo="name one .et file")
     return dict(sorted(next(iter(by_prefix.values())).items()))
 
 

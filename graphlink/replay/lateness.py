@@ -9,7 +9,7 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
-from graphlink.tables import numbered_rows, spread
+from graphlink.tables import codes, spread, sums
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
@@ -22,8 +22,7 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     if not len(work) or not all(file.timed for file in work.files):
         return []
     start = np.where(played.ran, played.start_ns - played.rank_begin_ns[work.member], 0)
-    drift = start - recorded_start_ns(work)
-    held = played.held_by
+    drift, held = start - recorded_start_ns(work), played.held_by
     change = np.where(played.ran, drift - np.where(held == NOWHERE, 0, drift[held]), 0)
     size = np.abs(change)
     largest = np.zeros(len(work) + 1, np.int64)  # by holder; NOWHERE finds the last entry
@@ -31,17 +30,16 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
     others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
     first = spread(len(work), held[others[::-1]], others[::-1])
-    found = np.concatenate((roots, first[first != NOWHERE]))
-    top = found[np.lexsort((found, -size[found]))[:most]]
+    nodes = np.append(roots, first[first != NOWHERE])
     return [
         Drift(
-            node=_node(work, i),
-            held_by=None if held[i] == NOWHERE else _node(work, int(held[i])),
-            edge=held_word(int(played.held_kind[i])),
-            drift_ns=int(drift[i]),
-            change_ns=int(change[i]),
+            node=_node(work, node),
+            held_by=None if held[node] == NOWHERE else _node(work, int(held[node])),
+            edge=held_word(int(played.held_kind[node])),
+            drift_ns=int(drift[node]),
+            change_ns=int(change[node]),
         )
-        for i in top.tolist()
+        for node in nodes[np.lexsort((nodes, -size[nodes]))[:most]].tolist()
     ]
 
 
@@ -58,44 +56,35 @@ def _node(work: Workload, node: int) -> NodeAt:
 def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     """Find the devices, threads and streams that waited for a slot, longest first: what makes a machine with slots
     slower than the recording. n log n."""
-    at = np.flatnonzero(played.held_kind == SLOT)
-    if not len(at):
+    nodes = np.flatnonzero(played.held_kind == SLOT)
+    if not len(nodes):
         return []
-    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
-    lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
-    mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
+    host, device = work.slot == Slot.CPU, work.column("device")
+    number = np.where(host, work.column("tid"), work.column("stream"))
+    lane = codes(work.member, host, np.where(host, 0, device), number)
+
+    def lane_name(node: int) -> str:
+        return f"thread {number[node]}" if host[node] else f"stream {number[node]} of device {device[node]}"
+
+    holder, waited_ns = played.held_by[nodes], played.start_ns[nodes] - binding(work, played.end_ns).ended_ns[nodes]
+    same = codes(lane[nodes], work.slot[nodes])
     out = []
-    for lane, taken in sorted(set(zip(mine.tolist(), slot.tolist(), strict=True))):
-        here = (mine == lane) & (slot == taken)
-        others = np.bincount(behind[here], weights=waited[here], minlength=len(lanes))
-        most = int(others.argmax())
+    for rows in np.split(np.argsort(same, kind="stable"), np.cumsum(np.bincount(same))[:-1]):
+        _, first, place = np.unique(lane[holder[rows]], return_index=True, return_inverse=True)
+        by_lane = sums(len(first), place, waited_ns[rows])
+        most, node = int(by_lane.argmax()), int(nodes[rows[0]])
         out.append(
             SlotWaitEntry(
-                rank=int(lanes[lane, 0]),
-                lane=_lane_name(lanes[lane]),
-                slot=Slot(taken).name.lower(),
-                nodes=int(here.sum()),
-                waited_ns=int(waited[here].sum()),
-                behind=_lane_name(lanes[most]),
-                behind_ns=int(others[most]),
+                rank=work.rank(node),
+                lane=lane_name(node),
+                slot=Slot(work.slot[node]).name.lower(),
+                nodes=len(rows),
+                waited_ns=int(waited_ns[rows].sum()),
+                behind=lane_name(int(holder[rows[first[most]]])),
+                behind_ns=int(by_lane[most]),
             )
         )
-    return sorted(out, key=lambda w: -w.waited_ns)
-
-
-def _lanes(work: Workload, nodes: I64) -> tuple[I64, I64]:
-    """Return the lane of each of ``nodes``, a row of the second array: rank, whether a thread, device, thread or
-    stream.
-    """
-    host = work.slot[nodes] == Slot.CPU
-    device, tid, stream = (work.column(name)[nodes] for name in ("device", "tid", "stream"))
-    lanes, lane = numbered_rows(work.node_rank[nodes], host, np.where(host, 0, device), np.where(host, tid, stream))
-    return lane, lanes
-
-
-def _lane_name(row: I64) -> str:
-    _, host, device, number = row.tolist()
-    return f"thread {number}" if host else f"stream {number} of device {device}"
+    return sorted(out, key=lambda entry: -entry.waited_ns)
 
 
 def stuck(work: Workload, played: Played) -> list[StuckEntry]:

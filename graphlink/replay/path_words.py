@@ -16,6 +16,7 @@ from graphlink.graph.path_file import PathFile
 from graphlink.records import IDLE_GPU, IDLE_HOST, before_what, counted, ms, percent, share_word, shortened
 from graphlink.replay.across import AcrossFamily, CriticalAcross
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME
+from graphlink.tables import numbered_texts, sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +49,14 @@ def sentences(file: PathFile) -> list[str]:
     share, gain = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares)
     most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
     part, saved = percent(share[most], whole), percent(gain[most], whole)
-    word = share_word(most)
-    said = (
-        f"Most of the path is {word} ({part})"
-        if 2 * share[most] > whole
-        else f"The largest share of the path is {word} ({part})"
-    )
+    largest = "Most of the path is" if 2 * share[most] > whole else "The largest share of the path is"
+    ends = f"; if that took no time, the rank would end {saved} earlier."
     if 2 * gain[most] < share[most]:
-        said += f", but if that took no time, the rank would end only {saved} earlier: other work waits right behind."
-    else:
-        said += f"; if that took no time, the rank would end {saved} earlier."
-    out = [said]
+        ends = f", but if that took no time, the rank would end only {saved} earlier: other work waits right behind."
+    out = [f"{largest} {share_word(most)} ({part}){ends}"]
     if best != most:
-        gained, of = percent(gain[best], whole), percent(share[best], whole)
-        out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of} of the path.")
+        gained, of_path = percent(gain[best], whole), percent(share[best], whole)
+        out.append(f"The share that gains most is {share_word(best)}: {gained}, at {of_path} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
         gained = percent(top.gain_ns, whole)
@@ -111,16 +106,14 @@ def stretches(file: PathFile, top: int) -> list[Stretch]:
         return []
     length = np.add.reduceat(cost, starts)
     from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
-    code: dict[str, int] = {}
-    family = np.array([code.setdefault(family_of(name), len(code)) for name in file.names], np.int64)[
-        np.array(nodes.name, np.int64)
-    ]
-    names, out = [*code], []
+    code, names = numbered_texts(map(family_of, file.names))
+    family, out = code[np.array(nodes.name, np.int64)], []
     for k in np.argsort(-length, kind="stable")[:top].tolist():
         low, high = int(starts[k]), int(stops[k])
-        by_name = np.bincount(family[low:high], cost[low:high])  # exact: times are below 2**53 ns
-        there = np.unique(family[low:high])
-        main = int(there[by_name[there].argmax()])
+        present, place = np.unique(family[low:high], return_inverse=True)
+        by_name = sums(len(present), place, cost[low:high])
+        main = int(by_name.argmax())
+        most = names[present[main]]
         out.append(
             Stretch(
                 ns=int(length[k]),
@@ -129,8 +122,8 @@ def stretches(file: PathFile, top: int) -> list[Stretch]:
                 first=nodes.id[low],
                 last=nodes.id[high - 1],
                 count=high - low,
-                most=names[main],
-                before=file.names[nodes.name[high]] if names[main] == DELAY_NAME and high < len(nodes.name) else "",
+                most=most,
+                before=file.names[nodes.name[high]] if most == DELAY_NAME and high < len(nodes.name) else "",
                 most_ns=int(by_name[main]),
                 start_ns=nodes.start_ns[low],
             )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from graphlink.choices import ASTRA_SIM, COUPLED, FOLDED, IDEAL, JOINED
+from graphlink.choices import COUPLED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
-from graphlink.graph.fold import NAMES
-from graphlink.graph_model import Graph, NodeType
+from graphlink.graph_model import Graph
 from graphlink.records import shortened
+from graphlink.replay.assumptions import cannot, of_graphs
 from graphlink.replay.band import Recorded, band
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load
@@ -29,22 +27,10 @@ from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
 from graphlink.replay.selection import NodeOperations
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
-from graphlink.replay.workload import DELAY_NAME, GAP_NAME, Workload, has_times, measured_ns, workload
+from graphlink.replay.workload import Workload, has_times, measured_ns, workload
 
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
-KEPT_SHARE: Final = 0.05  # unexplained time, of all, above which a what-if says so
-_POLLS: Final = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query$|is_completed|[Ee]vent[.:]+query")
-_PATHS: Final = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|[Aa]utotun|[Tt]imeout")
-
-
-class Unchanged(NamedTuple):
-    """Graphs as they are, and what a machine made of them: what all what-ifs of them begin with."""
-
-    files: dict[int, Graph]
-    work: Workload
-    played: Played
-    run: Run
 
 
 class Known(NamedTuple):
@@ -54,6 +40,15 @@ class Known(NamedTuple):
     groups: Mapping[int, Sequence[int]]
     operations: Mapping[int, NodeOperations] | None = None
     recorded: Mapping[int, Recorded] = {}
+
+
+class Unchanged(NamedTuple):
+    """Graphs as they are, and what a machine made of them: what all what-ifs of them begin with."""
+
+    files: dict[int, Graph]
+    work: Workload
+    played: Played
+    run: Run
 
 
 Before = Callable[[Mapping[int, Path], str, Mapping[int, Sequence[int]], bool], Unchanged]
@@ -166,7 +161,6 @@ def _workload(files: Mapping[int, Graph]) -> Workload:
 
 def _run(work: Workload, played: Played) -> Run:
     measured = played.match.clock.measured_ns if all(map(has_times, work.files)) else None
-    folded = [NAMES] if _folded(work.files) else []
     return Run(
         ranks=list(_ranks(work, played)),
         total_ns=played.total_ns,
@@ -176,7 +170,7 @@ def _run(work: Workload, played: Played) -> Run:
         drifts=drifts(work, played, TOP_PLACES),
         slot_waits=slot_waits(work, played),
         stuck=stuck(work, played),
-        notes=[*played.match.notes, *folded, *_broken(work.files)],
+        notes=[*played.match.notes, *of_graphs(work.files)],
     )
 
 
@@ -196,90 +190,6 @@ def _what_if(still: Unchanged, changed: Changed, after: Played, records: Mapping
         not_here=list(changed.refused),
         stuck=stuck(work, after),
     )
-
-
-def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[str]:
-    """Describe what a what-if of these graphs does not answer."""
-    out = _timed_by_luck(files.values())
-    waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
-    if machine not in JOINED and waits and not changes.network:
-        out.append(
-            "communication takes as long as recorded, with its waiting; if all ranks are linked, --machine coupled "
-            "replays the waiting"
-        )
-    out += _kept(files, changes)
-    if _folded(files.values()) and any(one.sort in (None, "host") and one.name for one in changes.time):
-        out.append(NAMES)
-    if machine == ASTRA_SIM:
-        out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
-    return out
-
-
-def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
-    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change
-    with it.
-    """
-    changed = {one.sort for one in changes.time if not one.name}
-    names = [name for name, sort in ((DELAY_NAME, "delay"), (GAP_NAME, "gap")) if sort not in changed]
-    shares = []
-    for rank, f in files.items():
-        kept = [i for i, name in enumerate(f.strings) if name in names]
-        whole = measured_ns(f) or 0
-        unexplained = f.duration_ns - np.minimum(f.launch_latency_ns, f.duration_ns)
-        shares.append((int(unexplained[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, rank))
-    most, rank = max(shares, default=(0.0, 0))
-    if most <= KEPT_SHARE:
-        return []
-    return [
-        f"{' and '.join(name + 's' for name in names)} stay as recorded, on rank {rank} {100 * most:.0f} % of its "
-        "time, those of all "
-        "threads and streams added up: what was awaited there may change as well, such as another rank whose messages "
-        "are not recorded"
-    ]
-
-
-def _folded(files: Iterable[Graph]) -> bool:
-    return any(f.metadata.host == FOLDED for f in files)
-
-
-def _broken(files: Iterable[Graph]) -> list[str]:
-    """Describe what the replay leaves out and ASTRA-sim stumbles over."""
-    errors = sum(len(file.file.faults.node) + len(file.file.duplicate_ids) for file in files)
-    some = f"graphlink check: {errors:,} error{'s' * (errors > 1)} of ids and dependencies"
-    return [f"{some}, which are left out here and which ASTRA-sim stumbles over"] if errors else []
-
-
-def _timed_by_luck(files: Iterable[Graph]) -> list[str]:
-    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the
-    graphs show it.
-    """
-    graphs = [*files]
-    out = []
-    for pattern, what in (
-        (_POLLS, "a wait that polls ({names}) turns as often as recorded: {count:,} in these graphs"),
-        (
-            _PATHS,
-            "an op whose path depended on the time or on free memory ({names}) takes the recorded path: {count:,} in "
-            "these graphs",
-        ),
-    ):
-        counts = Counter[str]()
-        for f in graphs:
-            named = {i: name for i, name in enumerate(f.strings) if pattern.search(name)}
-            for i, n in zip(*np.unique(f.name[np.isin(f.name, [*named])], return_counts=True), strict=True):
-                counts[named[int(i)]] += int(n)
-            counts.update(
-                call
-                for calls in f.file.sync_call.values()
-                for text in calls
-                for call in text.split()
-                if pattern.search(call)
-            )
-        if counts:
-            out.append(
-                what.format(names=", ".join(name[:40] for name, _ in counts.most_common(3)), count=counts.total())
-            )
-    return out
 
 
 def _ranks(work: Workload, played: Played) -> Iterator[RankEntry]:

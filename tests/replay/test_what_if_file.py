@@ -496,8 +496,8 @@ def test_a_file_that_is_none_is_an_error_of_input(folder: Path, capsys: pytest.C
 def test_each_kind_of_change_has_its_assumption() -> None:
     kinds = {TimeChange(rank=0, **{name: value}).kind for name, value in _actions().items()}
     assert kinds | {"remove_wait", "move_wait", "network", "cuda_graph", "buckets", "dataloader"} == set(ASSUMPTIONS)
-    for one in ASSUMPTIONS.values():
-        assert one.rests_on.endswith(".") and one.cannot_know.startswith("It cannot know ")
+    for rests_on, cannot_know in ASSUMPTIONS.values():
+        assert rests_on.endswith(".") and cannot_know.startswith("It cannot know ")
 
 
 def _actions() -> dict[str, Any]:
