@@ -189,7 +189,9 @@ class ArrayReader:
         return block
 
     def _find_array(self, keys: Sequence[str]) -> None:
-        start = re.compile(b'"(' + b"|".join(re.escape(key.encode()) for key in keys) + rb')"[ \t\r\n]*:[ \t\r\n]*\[')
+        names = b"|".join(re.escape(key.encode()) for key in keys)
+        # a quote behind a backslash is part of another key
+        start = re.compile(rb'(?<!\\)"(' + names + rb')"[ \t\r\n]*:[ \t\r\n]*\[')
         text, skipped = b"", 0
         while True:
             more = self._source.read(max(self._block_bytes, len(text)))

@@ -64,6 +64,14 @@ def test_blocks_equal_json_loads(tmp_path_factory, elements, before, after, spac
     assert around == before | after
 
 
+@pytest.mark.parametrize("key", ['"traceEvents', 'x"traceEvents', '\\"traceEvents'])
+def test_a_key_that_ends_like_that_of_the_list_is_another(tmp_path, key):
+    document = {key: [1], "traceEvents": [{"a": 1}]}
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    for block_bytes in (1, 3, 20, 80):
+        assert read(tmp_path / "t.json", block_bytes) == ([{"a": 1}], {key: [1]})
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     elements=st.lists(ELEMENT, max_size=12), comma=st.sampled_from([",", " ,\n", ", "]), block_bytes=st.integers(1, 80)
