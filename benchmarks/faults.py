@@ -17,8 +17,8 @@ import numpy as np
 
 from graphlink.model import I64
 from graphlink.ranks.clocks import clocks
-from graphlink.ranks.match import match
-from graphlink.ranks.records import AlignedClock, Matching, RankComms
+from graphlink.ranks.match import Matching, match
+from graphlink.ranks.records import AlignedClock, RankComms
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 

@@ -67,7 +67,8 @@ def floor(folder: Path) -> None:
 def work(what: str, folder: Path) -> None:
     """In a process of its own: prints CPU seconds, those of the analysis, and peak MB."""
     from graphlink.cli import main as command
-    from graphlink.run import job, join, ranks
+    from graphlink.pipeline import analyse, stagerun
+    from graphlink.run import ranks
 
     analysis = [0.0]
 
@@ -82,7 +83,7 @@ def work(what: str, folder: Path) -> None:
         return call
 
     ranks.run_all = lambda call, tasks, *_: [call(task) for task in tasks]  # type: ignore[assignment]  # here, to be timed
-    job.stage_run, join.analyse = timed(job.stage_run), timed(join.analyse)  # type: ignore[attr-defined]
+    stagerun.stage_run, analyse.analyse = timed(stagerun.stage_run), timed(analyse.analyse)
     before = time.process_time()
     if what == "floor":
         floor(folder)
