@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
 from graphlink.cli.numbers import add_choice, at_least_one, between, count
-from graphlink.cli.out import say, tell
-from graphlink.cli.progress import reporting
+from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed

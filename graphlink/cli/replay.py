@@ -5,6 +5,7 @@ can take.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
 from graphlink.cli.numbers import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
-from graphlink.cli.structural import ABOUT, OPTIONS, structural, structural_options
 from graphlink.errors import UsageError
 from graphlink.records import Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
 
 if TYPE_CHECKING:
+    from graphlink.replay.changes import BucketChange, Changes, LoaderChange
     from graphlink.replay.records import Listed, NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
 
 MOST_LANES: Final = 8
@@ -29,8 +30,7 @@ _ABOUT: Final = {
     "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
     "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
 }
-_EPILOG: Final = (
-    """what-if, all of it combinable:
+_EPILOG: Final = """what-if, all of it combinable:
   --scale SORT[:REGEX]=FACTOR   SORT is kernel (computation), comm (communication), copy (copies and memsets), host, gap (host gaps)
                                 or delay (device delays and start delays). Start delays and gaps do not scale with kernels or
                                 hosts. Factors of one node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
@@ -46,12 +46,21 @@ _EPILOG: Final = (
                                 is no node of its own, so it cannot be set, only changed; an op is never below 0
   --what-if FILE.toml           changes from a file, which can also choose by step, thread, stream, path and Python line, and which has
                                 more kinds of changes: docs/replay.md. The options above add to it.
-"""  # noqa: E501
-    + ABOUT
-    + """
+  --cuda-graph REGEX            each op or range in whose name REGEX is found becomes one launch of a CUDA graph: the host does not run
+                                its ops, the device work keeps its order. Repeatable. What a graph cannot hold is refused: waiting
+                                for the device, copies from or to pageable memory, loading data, communication on the host
+  --buckets MB                  all-reduces (reduce-scatters) of gradients of one group and step are joined or divided to MB each (2**20
+                                bytes, as bucket_cap_mb of DDP). What they take is fitted on those of the recording; where all
+                                have one size, --bucket-bandwidth GB/S has to say it
+  --dataloader-workers [WAS:]N  N workers make the batches of each DataLoader. In the recording the main thread made them, or WAS
+                                workers. The main thread waits for a batch that is not ready, as in the middle of a long run.
+                                --cores says how many there are, one of them the main thread's (else enough for all),
+                                --prefetch-factor how many batches each worker is asked for in advance (2)
+
 Errors printed are self-consistency: a graph against the recording that it was made of, no prediction.
-"""
-)
+"""  # noqa: E501
+_WORKERS: Final = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})")
+OPTIONS: Final = ("cuda_graph", "buckets", "bucket_bandwidth", "dataloader_workers", "cores", "prefetch_factor")
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
@@ -396,3 +405,75 @@ def _ms(ns: int) -> str:
 
 def _us(ns: int) -> str:
     return f"{ns / 1e3:+,.1f} us"
+
+
+def structural_options(parser: argparse.ArgumentParser) -> None:
+    change = parser.add_argument_group("what if, of another structure")
+    change.add_argument(
+        "--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable"
+    )
+    change.add_argument(
+        "--buckets",
+        type=between(1e-3, 1e6, "size in MB"),
+        metavar="MB",
+        help="gradients reduced in buckets of this size",
+    )
+    change.add_argument(
+        "--bucket-bandwidth", type=gigabytes_per_s, metavar="GB/S", help="with --buckets: at this bandwidth"
+    )
+    change.add_argument(
+        "--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did"
+    )
+    change.add_argument("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores")
+    change.add_argument(
+        "--prefetch-factor",
+        type=count,
+        metavar="N",
+        help="with --dataloader-workers: batches in advance, each (default 2)",
+    )
+
+
+def structural(arguments: argparse.Namespace) -> Changes:
+    """Return the changes that options ask for.
+
+    Raises:
+        UsageError: a number is out of range, or an option lacks the one that it is for.
+    """
+    from graphlink.patterns import UserPattern
+    from graphlink.replay.changes import Changes, GraphChange
+
+    graphs = tuple(GraphChange(name=UserPattern(text, "--cuda-graph")) for text in arguments.cuda_graph or ())
+    return Changes(cuda_graph=graphs, buckets=_buckets(arguments), dataloader=_loader(arguments))
+
+
+def _buckets(arguments: argparse.Namespace) -> tuple[BucketChange, ...]:
+    from graphlink.replay.changes import BucketChange
+
+    if arguments.buckets is None:
+        if arguments.bucket_bandwidth is not None:
+            raise UsageError("--bucket-bandwidth is for --buckets")
+        return ()
+    return (BucketChange(size_mb=arguments.buckets, bandwidth_gb_per_s=arguments.bucket_bandwidth),)
+
+
+def _loader(arguments: argparse.Namespace) -> tuple[LoaderChange, ...]:
+    from graphlink.replay.changes import MOST_WORKERS, PREFETCH, LoaderChange
+
+    given = arguments.dataloader_workers
+    if given is None:
+        alone = next((name for name in ("cores", "prefetch_factor") if getattr(arguments, name) is not None), None)
+        if alone is not None:
+            raise UsageError(f"--{alone.replace('_', '-')} is for --dataloader-workers")
+        return ()
+    found = _WORKERS.fullmatch(given)
+    prefetch = PREFETCH if arguments.prefetch_factor is None else arguments.prefetch_factor
+    numbers = [] if found is None else [int(text) for text in found.groups() if text is not None]
+    if found is None or not all(
+        1 <= n <= MOST_WORKERS for n in (*numbers, prefetch, 1 if arguments.cores is None else arguments.cores)
+    ):
+        raise UsageError(
+            f"--dataloader-workers {given}: workers, cores and batches in advance are 1 to {MOST_WORKERS:,}",
+            todo="write N, or WAS:N if the recording has WAS workers",
+        )
+    was = None if found[1] is None else int(found[1])
+    return (LoaderChange(workers=int(found[2]), recorded=was, cores=arguments.cores, prefetch=prefetch),)

@@ -11,13 +11,12 @@ import msgspec
 
 from graphlink.diff import facts
 from graphlink.diff.changes import changes
-from graphlink.diff.comparable import comparable, refuse
 from graphlink.diff.facts import Basis, Operation, RankPair, RunFacts
 from graphlink.diff.pairs import DEVICE, Both, Matched, in_loader, matching, paired_parts
 from graphlink.diff.records import Comparable, DiffReport, NameChange, OperationChange, RankChange
 from graphlink.diff.run_level import communication, pipeline_change
 from graphlink.diff.split import rank_splits, run_split
-from graphlink.diff.verdict import fail_on, verdict
+from graphlink.diff.verdict import comparable, fail_on, refuse, verdict
 from graphlink.errors import InputError
 from graphlink.records import first_few
 

@@ -8,14 +8,13 @@ of the ``nccl:*`` range around its launch or its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from graphlink.linking.coalesced import as_one, waiting_calls
-from graphlink.linking.commgroups import Groups
 from graphlink.linking.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
 from graphlink.linking.nest import innermost, last_started
 from graphlink.model import (
@@ -28,6 +27,8 @@ from graphlink.model import (
     CommOps,
     Communication,
     DeviceKind,
+    GroupKey,
+    HostTrace,
     Linked,
     ProcessGroup,
     Trace,
@@ -39,6 +40,7 @@ from graphlink.tables import marked, spread, sums
 
 HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
+DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -404,3 +406,77 @@ def _inputs(linked: Linked, row: int) -> Comm:
     if elems is None:  # a list of tensors, or no numbers
         return Comm("")
     return Comm("", in_nelems=elems, out_nelems=elems, elem_bytes=sizes[0])
+
+
+class Groups:
+    """Resolves recorded groups to global ranks and numbers them in the order in which they are first named.
+
+    In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks
+    where the group has as many members as the world (size recorded, or known from the number of splits of an
+    all_to_all), and all ranks where a recording without sizes names this one group only. Kineto holds where both
+    describe a group, and both before ``others``, which other files describe.
+    """
+
+    def __init__(
+        self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()
+    ) -> None:
+        described = (*others, *(et.process_groups if et else ()), *trace.process_groups)
+        self.found: dict[GroupKey, int] = {}
+        self.assumed: set[str] = set()
+        self._described: dict[str, ProcessGroup] = {}
+        for group in described:
+            known = self._described.get(group.name)
+            if known is None or group.ranks or not known.ranks or group.size not in (None, known.size):
+                self._described[group.name] = group
+        self._sizes: dict[str, int] = {name: g.size for name, g in self._described.items() if g.size is not None}
+        names = set()
+        for comm in comms:
+            names.add(self._name(comm))
+            size = comm.group_size or len(comm.in_split) or len(comm.out_split)
+            if size:
+                self._sizes.setdefault(self._name(comm), size)
+        self._only = next(iter(names)) if len(names) == 1 else None
+        world = trace.world_size or self._described_world()
+        self._everyone = None if world is None else tuple(range(world))
+
+    def _described_world(self) -> int | None:
+        sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
+        return max(sizes, default=0) or None
+
+    def key(self, comm: Comm) -> GroupKey | None:
+        """Return the call's group, which has a number in ``found`` then; None where its ranks are not known."""
+        name = self._name(comm)
+        ranks = self._ranks(comm, name)
+        if not ranks:
+            return None
+        self.found.setdefault((ranks, name), len(self.found))
+        return ranks, name
+
+    def size(self, comm: Comm) -> int | None:
+        """Return the number of members of the call's group, known at times where the ranks are not."""
+        return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
+
+    def _name(self, comm: Comm) -> str:
+        """Return the name of the group. ``c10d`` ops of gloo name none: where the recording has one only, it is
+        that.
+        """
+        if comm.pg_name or len(self._described) != 1:
+            return comm.pg_name or ""
+        return next(iter(self._described))
+
+    def _ranks(self, comm: Comm, name: str) -> tuple[int, ...] | None:
+        size = self.size(comm)
+        if comm.ranks and (comm.group_size is None or len(comm.ranks) == comm.group_size):
+            return comm.ranks
+        described = self._described.get(name)
+        if described and described.ranks and (size is None or len(described.ranks) == size):
+            return described.ranks
+        everyone = self._everyone
+        if everyone is None or size == len(everyone):
+            return everyone
+        if size is not None:
+            return None
+        if name == self._only or comm.pg_desc in DEFAULT_GROUP:
+            self.assumed.add(name)
+            return everyone
+        return None

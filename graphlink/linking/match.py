@@ -7,18 +7,24 @@ different runs, which is an error.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.linking.names import HostNames, common_names
-from graphlink.linking.order import match_by_order
+from graphlink.linking.names import ASYNCHRONOUS, HostNames, common_names
 from graphlink.linking.provenance import differences
-from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
+from graphlink.patterns import fits
 from graphlink.tables import lookup, marked, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
 MIN_RIGHT_SHARE = 0.5  # but never if fewer than these agree
+MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
+MIN_AMBIGUOUS = 16  # rows: a shorter sequence must fit in one place only
+MIN_MATCHED_SHARE = 0.5  # of the ET nodes that could match: below, the recordings are of two programs
 
 
 def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
@@ -107,3 +113,157 @@ def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool)
             f"{np.count_nonzero(only_et)} of {np.count_nonzero(is_node)} ET nodes are not in the Kineto trace's window"
         )
     return notes
+
+
+class _Sequence(msgspec.Struct, frozen=True):
+    tid: int
+    rows: I64  # in the order in which they began
+    codes: I32  # their names
+
+    @property
+    def key(self) -> bytes:
+        return self.codes.tobytes()
+
+
+def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, list[str]]:
+    """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places
+    that were guessed).
+
+    Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
+
+    Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
+
+    Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one
+    iteration of many); among several such places the one with the same autograd sequence numbers. Raises ``InputError``
+    if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
+    """
+    in_both = names.present(names.kineto) & names.present(names.et[et.rf_id > 0]) & ~_run_elsewhere(trace, names)
+    kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
+    nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & (et.rf_id > 0))
+    possible = sum(len(t.rows) for t in nodes)
+    if not possible:
+        raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))
+    pairs = np.full(len(trace.host.tid), NOWHERE, np.int32)
+    notes: list[str] = []
+    nodes, kineto = _pair_equal(nodes, kineto, pairs)
+    nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)
+    fitted = possible - sum(len(t.rows) for t in nodes)
+    if fitted < MIN_MATCHED_SHARE * possible:
+        raise InputError(
+            f"only {fitted} of {possible} ET nodes are in the Kineto trace in the same order: two runs?",
+            path=et.path,
+            where=_first_mismatch(nodes[0], kineto, names),
+            todo=_todo(trace),
+        )
+    notes += [
+        f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}"
+        for t in nodes
+    ]
+    return pairs, notes
+
+
+def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
+    """Return the names of ranges on threads that have nothing but gloo's."""
+    gloo = fits(ASYNCHRONOUS, names.text)[names.kineto]
+    return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
+
+
+def _todo(trace: Trace) -> str:
+    return f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})"
+
+
+def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
+    """Group the kept rows by thread, the thread that has most of them first."""
+    kept = np.flatnonzero(keep)
+    rows = kept[np.lexsort((order[kept], tid[kept]))]
+    if not len(rows):
+        return []
+    cuts = np.flatnonzero(np.diff(tid[rows])) + 1
+    threads = [_Sequence(int(tid[part[0]]), part, codes[part].astype(np.int32)) for part in np.split(rows, cuts)]
+    return sorted(threads, key=lambda t: -len(t.rows))
+
+
+def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tuple[list[_Sequence], list[_Sequence]]:
+    """Pair threads with equal sequences; return what is left of both."""
+    waiting: dict[bytes, list[_Sequence]] = defaultdict(list)
+    for thread in reversed(kineto):
+        waiting[thread.key].append(thread)
+    left = []
+    for thread in nodes:
+        same = waiting.get(thread.key)
+        if same:
+            out[same.pop().rows] = thread.rows
+        else:
+            left.append(thread)
+    free = {t.tid for threads in waiting.values() for t in threads}
+    return left, [t for t in kineto if t.tid in free]
+
+
+def _pair_runs(
+    nodes: list[_Sequence], kineto: list[_Sequence], trace: Trace, et: HostTrace, out: I32, notes: list[str]
+) -> tuple[list[_Sequence], list[_Sequence]]:
+    """Pair threads of which one is a contiguous run of the other; return what is left of both."""
+    free, left = list(kineto), []
+    for node in nodes:
+        for thread in free:
+            shorter, longer = (node, thread) if len(node.rows) < len(thread.rows) else (thread, node)
+            sides = (et.seq_id, trace.host.seq_id) if shorter is node else (trace.host.seq_id, et.seq_id)
+            place = _find(shorter, longer, sides[0][shorter.rows], sides[1][longer.rows])
+            if place is None:
+                continue
+            at, certain = place
+            run = longer.rows[at : at + len(shorter.rows)]
+            rows, fitting = (run, node.rows) if shorter is node else (thread.rows, run)
+            out[rows] = fitting
+            if not certain:
+                notes.append(f"ET thread {node.tid} fits thread {thread.tid} in several places: the first was taken")
+            free.remove(thread)
+            break
+        else:
+            left.append(node)
+    return left, free
+
+
+def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> tuple[int, bool] | None:
+    """Find (place, certain) of a sequence in a longer one: certain where it is the only one, or the one with the same
+    sequence numbers.
+    """
+    width, needle, hay = shorter.codes.itemsize, shorter.key, longer.key
+    places: list[int] = []
+    at = hay.find(needle)
+    while at >= 0 and len(places) < MAX_PLACES:
+        if at % width == 0:
+            places.append(at // width)
+        at = hay.find(needle, at + 1)
+    if not places:
+        return None
+    if len(places) == 1:
+        return places[0], True
+    scores = [_agreement(seq, longer_seq[p : p + len(seq)]) for p in places]
+    best = max(scores)
+    certain = best > 0 and scores.count(best) == 1
+    if not certain and len(shorter.rows) < MIN_AMBIGUOUS:
+        return None
+    return places[scores.index(best)], certain
+
+
+def _agreement(a: I64, b: I64) -> int:
+    """Count equal less unequal autograd sequence numbers, where both sides have one."""
+    known = (a >= 0) & (b >= 0)
+    return int(np.count_nonzero(known & (a == b)) - np.count_nonzero(known & (a != b)))
+
+
+def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: HostNames) -> str:
+    """Find the first position at which an ET thread differs from the free Kineto thread that it follows longest."""
+    if not kineto:
+        return f"ET thread {node.tid} has no Kineto thread left to be paired with"
+
+    def common(thread: _Sequence) -> int:
+        n = min(len(thread.codes), len(node.codes))
+        differ = np.flatnonzero(thread.codes[:n] != node.codes[:n])
+        return int(differ[0]) if len(differ) else n
+
+    nearest = max(kineto, key=common)
+    at = common(nearest)
+    here, there = (names.text[t.codes[at]] if at < len(t.codes) else "(end)" for t in (node, nearest))
+    return f"ET thread {node.tid} against thread {nearest.tid}, position {at}: ET has {here!r}, Kineto {there!r}"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from graphlink.cli.progress import reporting
+from graphlink.cli.out import reporting
 
 log = logging.getLogger("graphlink")
 

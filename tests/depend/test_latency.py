@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.depend.latency import DEFAULT_NS, FEW, launch_latency_ns
+from graphlink.depend.device import DEFAULT_NS, FEW, launch_latency_ns
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.capture.support import Feature, Support
-from graphlink.doctor.environment import ENOUGH, FEATURES, POOLS, environment_lacking
+from graphlink.doctor.verb_doctor import ENOUGH, FEATURES, POOLS, environment_lacking
 
 VERSIONS = {"python": "3.12.1", "torch": "2.9.0", "cuda": "12.8"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.doctor.ranks import ranks_lacking
+from graphlink.doctor.diagnose import ranks_lacking
 from graphlink.doctor.records import merged
 from graphlink.run.records import RankRows
 from graphlink.wings import Parts

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.linking.clock_order import order_of
-from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.clocks import on_host_clock, order_of
 from graphlink.linking.launch import joined
 from graphlink.model import SyncKind
 from tests.build import Call, Device, Sync, build_trace

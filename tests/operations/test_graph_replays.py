@@ -13,7 +13,7 @@ import pytest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
-from graphlink.operations.graphs import graph_replays
+from graphlink.operations.find import graph_replays
 from graphlink.operations.records import GraphReplays
 from graphlink.operations.table import _graph
 from graphlink.read.kineto import read_kineto
