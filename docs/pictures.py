@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import graphlink
-from graphlink.page.pictures import pictures
+from graphlink.page.render import pictures
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 

@@ -12,7 +12,7 @@ from graphlink.model import NOWHERE, CommKind, CommOps
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, ProxySteps, State
 from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.summary import NcclClock, NcclGroup
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from tests.build import Strings
 from tests.comm_ops import Op, comm_ops
 

@@ -122,7 +122,7 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
         ("pyarrow", {"run/export.py"}),
         ("regex", {"patterns.py"}),
         ("jinja2", {"page/render.py"}),
-        ("resvg_py", {"page/pictures.py"}),
+        ("resvg_py", {"page/render.py"}),
         ("fsspec", {"engine/files.py"}),
         ("torch", {label(path) for path in MODULES if stage_of(path) == "capture"}),
     ],

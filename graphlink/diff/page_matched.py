@@ -9,7 +9,7 @@ from graphlink.diff.records import Amount, DiffReport, GroupChange, NameChange, 
 from graphlink.diff.table import both, compared
 from graphlink.figures import Column, column, columns
 from graphlink.page import parts
-from graphlink.page.look import LOOKS
+from graphlink.page.charts import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Part, Row, Section, Segment, Sentence, Table
 from graphlink.page.words import entries, table
 from graphlink.records import counted, share_word, time

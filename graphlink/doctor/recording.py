@@ -23,7 +23,7 @@ from graphlink.model import NOWHERE, Communication, HostTrace, Linked, Trace
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.devices import UNPLACED
 from graphlink.read.nsys.file import open_export
-from graphlink.read.nsys.numbering import Numbering
+from graphlink.read.nsys.places import Numbering
 from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within

@@ -15,10 +15,8 @@ from graphlink.gpu.phases import Phase
 from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
 from graphlink.gpu.summary import exposed_percent, idle_percent
 from graphlink.gpu.table import CauseTime, RankIdle, late_lines, rank_idle, wait_lines
-from graphlink.page.communication import MOST_ROWS as MOST_GROUPS
-from graphlink.page.communication import more_groups
+from graphlink.page.charts import LOOKS
 from graphlink.page.found import Found
-from graphlink.page.look import LOOKS
 from graphlink.page.parts import (
     Bar,
     Bars,
@@ -33,6 +31,7 @@ from graphlink.page.parts import (
     Table,
     Words,
 )
+from graphlink.page.sections import MOST_GROUPS, more_groups
 from graphlink.page.words import entries, name, share_figure, share_of_one, table, time_figure
 from graphlink.records import counted, shortened, time
 from graphlink.report.summary import MOST_BLOCKS, Rank

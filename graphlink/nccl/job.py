@@ -14,7 +14,7 @@ from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import Nccl, NcclFile
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 log: Final = logging.getLogger("graphlink")
 

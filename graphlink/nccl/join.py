@@ -34,7 +34,7 @@ from graphlink.nccl.sides import (
 from graphlink.nccl.summary import TIMES, NcclGroup, NcclTimes
 from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
 _TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what their clocks show

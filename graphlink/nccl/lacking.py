@@ -14,7 +14,7 @@ from graphlink.doctor.records import Finding, if_any
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from graphlink.tables import Positions, successive
 
 _MESSAGES: Final = ("send", "recv")

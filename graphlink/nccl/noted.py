@@ -12,7 +12,7 @@ from graphlink.graph_model import Column, Graph
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 # Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
 _ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)

@@ -13,7 +13,7 @@ from graphlink.nccl.read.read import read_dump_head
 from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, looks_like, read_heads
-from graphlink.read.nccl_kinds import read_kind
+from graphlink.read.kinds import read_dump_kind
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import told_rank
 from graphlink.run.discover.pairing import Discovered, few, side_files
@@ -204,7 +204,7 @@ def _members_of(
 def _none(path: Path) -> InputError:
     if path.is_dir():
         return InputError("holds no side file of NCCL", path=path, todo="give the folder of the dumps, or the files")
-    what = read_kind(path)
+    what = read_dump_kind(path)
     kind = kinds.ALL.get(looks_like(path) or "")
     if kind is not None and kind is not kinds.NCCL:
         return InputError(f"is {kind.what}, not a side file of NCCL", path=path, todo=kind.todo)

@@ -18,7 +18,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from graphlink.tables import numbered_rows
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same

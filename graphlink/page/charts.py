@@ -1,7 +1,11 @@
-"""Charts as SVG, inside a page or alone. Text is any text: what does not print is spelled out, nothing is read as
-markup.
+"""Charts as SVG, inside a page or alone, and their colours and patterns.
+
+Text is any text: what does not print is spelled out, nothing is read as markup.
 
 Sizes are px of a chart ``WIDE`` px wide; every chart has a legend or a scale in view, and its sentence as description.
+One look stands for a thing wherever it is drawn, on light and dark pages and on paper. Busy time is solid, idle time
+hatched. Causes that ``pipeline.svg`` has too look as there. No two looks share both pattern and lightness, so that they
+are told apart without colours. Hues are after Okabe and Ito.
 """
 
 from __future__ import annotations
@@ -9,12 +13,101 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, log10
-from typing import Final
+from typing import Final, NamedTuple
 
-from graphlink.hatches import xml
-from graphlink.page import look
+from graphlink.hatches import HATCHES, Hatch, xml
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
 from graphlink.records import percent, shortened, time
+
+
+class Look(NamedTuple):
+    """What a thing is called in legends, and its tile of 8 by 8. A tile without lines is solid."""
+
+    words: str
+    tile: Hatch
+
+
+def _solid(light: str, dark: str) -> Hatch:
+    return Hatch("", light, light, dark, dark)
+
+
+_GREY: Final = ("#eef0f2", "#8b949e", "#22272d", "#6e7781")
+LOOKS: Final[dict[str, Look]] = {
+    "stage_work": Look("work", _solid("#0a66b0", "#4c9be8")),
+    "warmup": Look("warmup", HATCHES["warmup"]),
+    "cooldown": Look("cooldown", HATCHES["cooldown"]),
+    "compute": Look("compute", _solid("#0a66b0", "#4c9be8")),
+    "host": Look("host", _solid("#e3a008", "#d9a441")),
+    "exposed_communication": Look("exposed communication", HATCHES["exposed_communication"]),
+    "communication": Look("communication", HATCHES["exposed_communication"]),
+    "exposed_copy": Look("exposed copies", Hatch("M0 4h8M4 0v8", "#d5effa", "#1a7fa8", "#0d2b38", "#56b4e9", 1.2)),
+    "copy": Look("copy", Hatch("M0 4h8M4 0v8", "#d5effa", "#1a7fa8", "#0d2b38", "#56b4e9", 1.2)),
+    "idle": Look("unexplained", Hatch("M-2 6l4 4M0 0l8 8M6-2l4 4", *_GREY, 1.4)),
+    "profiler_artefact": Look("profiler_artefact", HATCHES["profiler_artefact"]),
+    "straggler_wait": Look("straggler_wait", HATCHES["straggler_wait"]),
+    "dependency_stall": Look("dependency_stall", HATCHES["dependency_stall"]),
+    "memory_management": Look("memory_management", HATCHES["memory_management"]),
+    "data_loading": Look("data_loading", HATCHES["data_loading"]),
+    "host_blocked": Look("host_blocked", HATCHES["host_sync"]),
+    "start_delay": Look(
+        "start_delay", Hatch("M-2 2l4-4M0 8l8-8M6 10l4-4", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 1.2)
+    ),
+    "host_work": Look("host_work", HATCHES["launch_starved"]),
+    "python": Look("python", Hatch("M1 2h2M5 6h2", "#fdf6d8", "#8a6d00", "#302a0c", "#f0d352", 2)),
+    "no_work": Look("no_work", HATCHES["warmup"]),
+    "unknown": Look("unknown", HATCHES["unknown"]),
+    "wait": Look("waited for other ranks", HATCHES["straggler_wait"]),
+    "transfer": Look("transfer", HATCHES["exposed_communication"]),
+    "other": Look("other", Hatch("M1 1h2M5 5h2", *_GREY, 2)),
+    "change": Look("change", _solid("#57606a", "#9aa4ae")),
+    "gain": Look("gain", _solid("#00735c", "#35b597")),
+    "launch_starved": Look("launch_starved", HATCHES["launch_starved"]),
+    "host_sync": Look("host_sync", HATCHES["host_sync"]),
+}
+HEAT: Final = ("#f3f6fa", "#d3e1f1", "#a8c6e5", "#78a7d6", "#4884c0", "#1f5fa0", "#0a3d75")
+DARK_HEAT: Final = ("#1c2128", "#1d3049", "#1f4570", "#2a5f9c", "#4380c4", "#74a8e0", "#b8d6f5")
+_INK: Final = {
+    "light": ("#ffffff", "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa"),
+    "dark": ("#14171a", "#e6edf3", "#9aa4ae", "#3d444d", "#1c2128"),
+}
+
+
+def defs(keys: Iterable[str]) -> str:
+    """Return the patterns of these looks, to be coloured by ``rules``."""
+    return "".join(_pattern(key) for key in sorted(set(keys)))
+
+
+def _pattern(key: str) -> str:
+    tile = LOOKS[key].tile
+    lines = f'<path class="l-{key}" stroke-width="{tile.width}" d="{tile.path}"/>' if tile.path else ""
+    return (
+        f'<pattern id="k-{key}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a-{key}" width="8" '
+        'height="8"/>'
+        f"{lines}</pattern>"
+    )
+
+
+def rules(keys: Iterable[str], *, dark: bool, scope: str = "") -> str:
+    """Return the colours of these looks, of heat and of text in charts; ``scope`` stands before each selector."""
+    out = []
+    for key in sorted(set(keys)):
+        tile = LOOKS[key].tile
+        tint, line = (tile.dark_tint, tile.dark_line) if dark else (tile.tint, tile.line)
+        out.append(f"{scope}.a-{key}{{fill:{tint}}}")
+        if tile.path:
+            out.append(f"{scope}.l-{key}{{stroke:{line};fill:none}}")
+    out += [f"{scope}.h-{step}{{fill:{colour}}}" for step, colour in enumerate(DARK_HEAT if dark else HEAT)]
+    page, ink, dim, grid, lane = _INK["dark" if dark else "light"]
+    blue = LOOKS["compute"].tile.dark_tint if dark else LOOKS["compute"].tile.tint
+    out += [f"{scope}.dot{{stroke:{blue}}}", f"{scope}.mean{{stroke:{ink}}}", f"{scope}.c-lane{{fill:{lane}}}"]
+    out += [f"{scope}.c-page{{fill:{page}}}", f"{scope}.c-ink{{fill:{ink}}}", f"{scope}.c-dim{{fill:{dim}}}"]
+    return "\n".join([*out, f"{scope}.c-grid{{stroke:{grid}}}", f"{scope}.c-edge{{stroke:{ink}}}"])
+
+
+def fills(keys: Iterable[str]) -> str:
+    """Return the rules that fill a shape of class ``k-<key>`` with its pattern."""
+    return "\n".join(f".k-{key}{{fill:url(#k-{key})}}" for key in sorted(set(keys)))
+
 
 WIDE: Final = 960
 _LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
@@ -53,7 +146,7 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} {size}>{title}'
     if not alone:
         return f"{head}{body}</svg>"
-    style = f"<style>{STYLE}\n{look.rules(keys, dark=False)}\n{look.fills(keys)}</style><defs>{look.defs(keys)}</defs>"
+    style = f"<style>{STYLE}\n{rules(keys, dark=False)}\n{fills(keys)}</style><defs>{defs(keys)}</defs>"
     shown = (
         f'<rect class="c-page" width="{wide}" height="{high + top:g}"/><text class="c-ink" x="4" y="20" font-size="15">'
     )
@@ -61,17 +154,17 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
 
 
 def keys_of(chart: Chart) -> list[str]:
-    """Return the looks that a chart uses, each once, in the order of ``look.LOOKS``."""
+    """Return the looks that a chart uses, each once, in the order of ``LOOKS``."""
     if isinstance(chart, Heat | Dots):
         return []
     of: Iterable[Bar | StripCell] = chart.bars if isinstance(chart, Bars) else chart.parts
     used = {_known(segment.key) for one in of for segment in one.segments if segment.value}
-    return [key for key in look.LOOKS if key in used]
+    return [key for key in LOOKS if key in used]
 
 
 def _known(key: str) -> str:
     """Return the look of a key, which may come out of a file."""
-    return key if key in look.LOOKS else "unknown"
+    return key if key in LOOKS else "unknown"
 
 
 def _drawn(chart: Chart) -> tuple[str, float, list[str], int]:
@@ -89,7 +182,7 @@ def _drawn(chart: Chart) -> tuple[str, float, list[str], int]:
 def _legend(keys: Sequence[str]) -> tuple[str, float]:
     out, x, y = [], 0.0, 0.0
     for key in keys:
-        text = look.LOOKS[key].words
+        text = LOOKS[key].words
         wide = 34 + len(text) * _LETTER
         if x and x + wide > WIDE:
             x, y = 0.0, y + 20
@@ -154,13 +247,13 @@ def _bar(bar: Bar, unit: str, zero: float, y: float, scale: float) -> Iterator[s
         )
         if len(bar.segments) > 1:
             share = percent(abs(one.value), whole)
-            yield from _inside(f"{look.LOOKS[key].words} {share}", share, x, y, wide)
+            yield from _inside(f"{LOOKS[key].words} {share}", share, x, y, wide)
 
 
 def _tip(bar: Bar, one: Segment, unit: str, whole: float) -> str:
     if len(bar.segments) == 1:
         return f"{bar.label}: {bar.note or _amount(one.value, unit)}"
-    return f"{bar.label}: {look.LOOKS[_known(one.key)].words}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
+    return f"{bar.label}: {LOOKS[_known(one.key)].words}, {_amount(one.value, unit)} ({percent(one.value, whole)})"
 
 
 def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[str]:
@@ -198,8 +291,7 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
                 shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
                 y += high
     out += [
-        f'<path class="k-{key}" d="{"".join(d)}"><title>{look.LOOKS[key].words}</title></path>'
-        for key, d in shapes.items()
+        f'<path class="k-{key}" d="{"".join(d)}"><title>{LOOKS[key].words}</title></path>' for key, d in shapes.items()
     ]
     y = top + len(chart.lanes) * _LANE
     return "".join(out) + _axis(0, chart.length_ns, left, WIDE - left - 2, y), y + 20
@@ -268,7 +360,7 @@ def _heat(chart: Heat) -> tuple[str, float]:
     left, known = _heat_left(chart), [value for row in chart.values for value in row if value is not None]
     low, most = (0.0, max(known, default=0)) if chart.unit == "share" else _span(known)
     wide = min(max((WIDE - left - 4) / max(len(chart.columns), 1), 3), 64)
-    high, classes, top = 18, len(look.HEAT), 38 if chart.unit == "share" else 26
+    high, classes, top = 18, len(HEAT), 38 if chart.unit == "share" else 26
     titles = len(chart.columns) * len(chart.rows) <= _MOST_TITLES
     out = [_scale(chart, low, most)]
     for k, (label, values) in enumerate(zip(chart.rows, chart.values, strict=True)):
@@ -317,13 +409,11 @@ def _scale(chart: Heat, low: float, most: float) -> str:
         return _share_scale()
     first = _amount(low, chart.unit)
     x = len(first) * _LETTER + 8
-    boxes = "".join(
-        f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(look.HEAT))
-    )
-    edge = f'<rect class="c-edge" x="{x:g}" y="2" width="{22 * len(look.HEAT)}" height="13"/>'
+    boxes = "".join(f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(HEAT)))
+    edge = f'<rect class="c-edge" x="{x:g}" y="2" width="{22 * len(HEAT)}" height="13"/>'
     return (
         f'<text class="c-dim num" x="0" y="13">{first}</text>{boxes}{edge}'
-        f'<text class="c-dim num" x="{x + 22 * len(look.HEAT) + 8:g}" y="13">{_amount(most, chart.unit)}</text>'
+        f'<text class="c-dim num" x="{x + 22 * len(HEAT) + 8:g}" y="13">{_amount(most, chart.unit)}</text>'
     )
 
 

@@ -1,5 +1,7 @@
 """Pages as HTML: one file with its style and script inside, which may load nothing from anywhere.
 
+Their charts are written as files of their own, too, for slides: SVG, or PNG by a library that is there.
+
 All text is escaped, and what does not print is spelled out (``records.plain``), on the page as on the terminal.
 """
 
@@ -8,14 +10,19 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import os
+from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
 
-from graphlink.page import charts, look
-from graphlink.page.parts import Chart, Page, Picture, Table, flat
+from graphlink import publish
+from graphlink.errors import UsageError
+from graphlink.page.charts import LOOKS, STYLE, defs, fills, rules, svg
+from graphlink.page.parts import Page, Picture, Table, charts, flat
 from graphlink.records import plain
 
 _WRAPS: Final = 30  # characters of a cell that has a line of its own
@@ -25,21 +32,21 @@ _DARK: Final = ":root[data-theme=dark] "
 def html(page: Page) -> str:
     """Return the page as one file."""
     parts = [part for section in page.sections for part in section.parts]
-    keys, style, script = sorted(look.LOOKS), _text("page.css"), _text("page.js")
+    keys, style, script = sorted(LOOKS), _text("page.css"), _text("page.js")
     automatic = (
-        f"@media (prefers-color-scheme:dark){{{look.rules(keys, dark=True, scope=':root:not([data-theme=light]) ')}}}"
+        f"@media (prefers-color-scheme:dark){{{rules(keys, dark=True, scope=':root:not([data-theme=light]) ')}}}"
     )
     sheet = "\n".join(
         [
             style,
-            charts.STYLE,
-            look.rules(keys, dark=False),
+            STYLE,
+            rules(keys, dark=False),
             automatic,
-            look.rules(keys, dark=True, scope=_DARK),
-            look.fills(keys),
+            rules(keys, dark=True, scope=_DARK),
+            fills(keys),
         ]
     )
-    sheet = f"{sheet}\n@media print{{{look.rules(keys, dark=False, scope=':root:root ')}}}\n"
+    sheet = f"{sheet}\n@media print{{{rules(keys, dark=False, scope=':root:root ')}}}\n"
     return (
         _environment()
         .get_template("page.html.j2")
@@ -48,7 +55,7 @@ def html(page: Page) -> str:
             style=Markup(sheet),
             script=Markup(script),
             policy=_policy(sheet, script, any(isinstance(part, Picture) for part in flat(parts))),
-            patterns=Markup(look.defs(keys)),
+            patterns=Markup(defs(keys)),
         )
     )
 
@@ -77,16 +84,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(svg=_svg, kind=_kind, sides=_sides)
+    environment.globals.update(svg=lambda chart: Markup(svg(chart)), kind=_kind, sides=_sides)
     return environment
 
 
 def _shown(value: Any) -> Any:
     return plain(value) if type(value) is str else value
-
-
-def _svg(chart: Chart) -> Markup:
-    return Markup(charts.svg(chart))
 
 
 def _kind(part: Any) -> str:
@@ -100,3 +103,53 @@ def _sides(table: Table) -> list[str]:
         "n" if column.sort != "text" else "w" if long > _WRAPS else ""
         for column, long in zip(table.columns, longest, strict=True)
     ]
+
+
+_SCALE: Final = 2  # pixels of a PNG for one of the chart
+
+
+def pictures(page: Page) -> dict[str, bytes]:
+    """Return the charts of a page as SVG files by name, with that of a pipeline."""
+    parts = [part for section in page.sections for part in section.parts]
+    found = {f"{chart.name}.svg": svg(chart, alone=True).encode() for chart in charts(parts)}
+    return {
+        **found,
+        **{f"{part.name}.svg": base64.b64decode(part.data) for part in flat(parts) if isinstance(part, Picture)},
+    }
+
+
+def as_png(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return SVG files as PNG.
+
+    Raises:
+        UsageError: no library for it is installed.
+    """
+    png = _library()
+    return {f"{name.removesuffix('.svg')}.png": png(data) for name, data in files.items()}
+
+
+def write(files: dict[str, bytes], folder: Path) -> None:
+    """Write files into a folder, which is made; what has such a name there is replaced.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    with publish.naming(folder, todo="make room, or name another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            beside = folder / f".{name}.{os.getpid()}.part"
+            try:
+                beside.write_bytes(data)
+                beside.replace(folder / name)
+            finally:
+                beside.unlink(missing_ok=True)
+
+
+def _library() -> Callable[[bytes], bytes]:
+    try:
+        import resvg_py
+    except ImportError:
+        raise UsageError(
+            "--png: needs the library resvg-py", todo="pip install '.[pictures]' in a clone of graphlink, or use --svg"
+        ) from None
+    return lambda data: bytes(resvg_py.svg_to_bytes(svg_string=data.decode(), zoom=_SCALE))

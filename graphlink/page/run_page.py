@@ -1,20 +1,109 @@
-"""The page of a run: its sections in their order, from the outputs in its folder."""
+"""The page of a run, from the outputs in its folder: the verdict in three sentences, and its sections in their order.
+
+The sentences: what a step takes and why GPUs are idle, what would gain most, how far to trust it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from graphlink.page.communication import communication
-from graphlink.page.found import find
-from graphlink.page.parts import Page
+from msgspec import UNSET
+
+from graphlink.page.found import Found, find
+from graphlink.page.parts import Figure, Page, Sentence, Words
 from graphlink.page.path import critical_path
-from graphlink.page.recording import recording
-from graphlink.page.syncs import syncs
-from graphlink.page.verdict import about, verdict
-from graphlink.page.words import meanings
-from graphlink.report.summary import Summary
+from graphlink.page.sections import communication, recording, syncs
+from graphlink.page.words import meanings, time_figure
+from graphlink.records import counted, shortened
+from graphlink.report.summary import Rank, Summary
 from graphlink.wings import each
+
+
+def verdict(found: Found) -> list[Sentence]:
+    """Return the sentences; of a folder without graphs (Paddle's logs) what its pipeline says."""
+    lead: dict[str, Words] = {}
+    for _, hooks in each():
+        lead |= hooks.lead(found)
+    bubbles = lead.get("bubbles")
+    if not found.ranks:
+        return _without_graphs(bubbles)
+    idle = lead.get("idle") or [" No device ops were recorded.", *([" ", *bubbles] if bubbles else [])]
+    gain = lead.get("gain", ["No change of those that were tried would make the run end earlier."])
+    return [Sentence([*_step(found), *idle]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
+
+
+def _without_graphs(bubbles: Words | None) -> list[Sentence]:
+    if bubbles is None:
+        return [Sentence(["The folder holds no graph and no pipeline: there is nothing to tell."])]
+    why = "No gain was computed: the recording has no graph that could be replayed."
+    trust = "The figures are those of the log: how long jobs of the pipeline took, and when."
+    return [Sentence(bubbles), Sentence([why]), Sentence([trust])]
+
+
+def _step_ns(rank: Rank) -> int:
+    """Return how long the usual step of a rank takes, or else its recording."""
+    told = getattr(rank, "iterations", UNSET)
+    return rank.replay.measured_ns if told is UNSET else told.first_ns if told.mean_ns is None else told.mean_ns
+
+
+def _step(found: Found) -> Words:
+    rank = max(found.ranks, key=lambda one: (_step_ns(one), -one.rank))
+    at, told = f"summary.json#/ranks/{found.at[rank.rank]}", getattr(rank, "iterations", UNSET)
+    on = f" on rank {rank.rank}, the slowest" if len(found.ranks) > 1 else ""
+    if told is UNSET:
+        took = time_figure(rank.replay.measured_ns, "recorded", f"{at}/replay/measured_ns")
+        return ["The recording takes ", took, f"{on}; it marks no steps."]
+    if told.mean_ns is None:
+        return ["The recorded step takes ", time_figure(told.first_ns, "step", f"{at}/iterations/first_ns"), f"{on}."]
+    mean = time_figure(told.mean_ns, "step", f"{at}/iterations/mean_ns")
+    of = f"mean of {told.count - 1:,}, the first set aside" if told.count > 2 else "the first set aside"
+    return ["A step takes ", mean, f" ({of}){on}."]
+
+
+def _trust(found: Found, explained: Words) -> Words:
+    count = len({text for rank in found.ranks for text in rank.warnings}) + len(found.summary.warnings)
+    noted = (
+        f" {counted(count, 'warning')} below {'says' if count == 1 else 'say'} what the recording lacks."
+        if count
+        else ""
+    )
+    *words, last = [*_error(found), *([" ", *explained] if explained else [])]
+    return ["How far to trust it: ", *words, last, noted]
+
+
+def _error(found: Found) -> Words:
+    """Tell the error of the replay that the gains are differences of: of all ranks together, where they were replayed
+    so.
+    """
+    run, advice = found.summary.run.replay if found.summary.run else None, found.parts.get("advice")
+    if run is not None and run.error_pct is not None and advice and len(advice.ranks) == len(found.ranks):
+        error = Figure(f"{run.error_pct:+.3f} %", run.error_pct, "replay", "summary.json#/run/replay/error_pct")
+        return ["the replay of all ranks together differs by ", error, " from the recording."]
+    worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
+    at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
+    error = Figure(f"{worst.replay.error_pct:+.3f} %", worst.replay.error_pct, "replay", at)
+    return [
+        "the replay differs by ",
+        error,
+        " from the recording (that the graph agrees with itself is no prediction).",
+    ]
+
+
+def about(found: Found) -> str:
+    """Return a line on what was recorded: ranks, GPUs, host, when."""
+    ranks = found.ranks
+    if not ranks:
+        return next((text for _, hooks in each() if (text := hooks.about(found.summary))), "")
+    world = max(rank.world_size for rank in ranks)
+    parts = [counted(len(ranks), "rank") if len(ranks) == world else f"{len(ranks):,} of {counted(world, 'rank')}"]
+    gpus = {gpu for rank in ranks if rank.machine is not UNSET for gpu in rank.machine.gpus}
+    hosts = {rank.machine.host for rank in ranks if rank.machine is not UNSET and rank.machine.host}
+    parts += [", ".join(shortened(gpu) for gpu in sorted(gpus)[:3])] if gpus else []
+    parts += [f"on {shortened(next(iter(hosts)))}" if len(hosts) == 1 else f"on {len(hosts)} hosts"] if hosts else []
+    when = sorted(rank.inputs.recorded_at for rank in ranks if rank.inputs.recorded_at)
+    return ", ".join([*parts, *([f"recorded {when[0]}"] if when else [])])
+
 
 _OF_CORE: Final = {30: critical_path, 50: syncs, 60: communication, 80: recording}
 _OF_A_GRAPH: Final = ("gpu", "gains", "path", "operations", "syncs", "communication")

@@ -34,8 +34,7 @@ def report(arguments: argparse.Namespace) -> int:
     folder = run_folder(arguments.what)
     from graphlink import publish
     from graphlink.output_names import PAGE
-    from graphlink.page import pictures
-    from graphlink.page.render import html
+    from graphlink.page.render import as_png, html, pictures, write
     from graphlink.run.library import open as open_run
 
     beside = folder / PAGE
@@ -47,13 +46,13 @@ def report(arguments: argparse.Namespace) -> int:
     data = html(page).encode()
     lines = [f"{file}: {counted(len(page.sections), 'section')}, {len(data) / 1e6:.2f} MB"]
     if arguments.svg or arguments.png:
-        drawn = pictures.pictures(page)
+        drawn = pictures(page)
         wanted = [
             *([(arguments.svg, drawn)] if arguments.svg else []),
-            *([(arguments.png, pictures.as_png(drawn))] if arguments.png else []),
+            *([(arguments.png, as_png(drawn))] if arguments.png else []),
         ]
         for where, files in wanted:
-            pictures.write(files, Path(where))
+            write(files, Path(where))
             lines.append(f"{where}: {counted(len(files), 'picture')}")
     if inside:
         publish.add(folder, PAGE, data)

@@ -18,7 +18,6 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline import summary
 from graphlink.pipeline.records import (
     Cause,
     Idle,
@@ -27,6 +26,7 @@ from graphlink.pipeline.records import (
     Number,
     Other,
     Pass,
+    Pipeline,
     Ranges,
     RunPipeline,
     StageRun,
@@ -164,7 +164,7 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     graphlink: str = __version__
     format: int = FORMAT
-    pipeline: summary.Pipeline
+    pipeline: Pipeline
     definition: Definition
     steps: list[StepEntry]
     stages: list[StageEntry]
@@ -180,10 +180,10 @@ class Compared(Bubbles, frozen=True, kw_only=True):
     what_if: Other | UnsetType = UNSET
 
 
-def summarised(pipeline: RunPipeline) -> summary.Pipeline:
+def summarised(pipeline: RunPipeline) -> Pipeline:
     """Return ``summary.json.pipeline``, which stands at the start of ``bubbles.json`` as well."""
     seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
-    return summary.Pipeline(
+    return Pipeline(
         stages=pipeline.stages,
         microbatches=pipeline.microbatches,
         chunks=pipeline.chunks,

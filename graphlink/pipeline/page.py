@@ -8,14 +8,14 @@ from typing import Final
 from msgspec import UNSET, structs
 
 from graphlink.figures import column, columns, declared
+from graphlink.page.charts import LOOKS
 from graphlink.page.found import Found
-from graphlink.page.look import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Part, Picture, Section, Segment, Sentence, Table, Words
 from graphlink.page.words import entries, share_figure, table, time_figure
 from graphlink.page.words import name as named
-from graphlink.pipeline import summary, svg
+from graphlink.pipeline import svg
 from graphlink.pipeline.file import CAUSES, FORMULAS, Bubbles, IdleEntry, StageEntry
-from graphlink.pipeline.records import PartsNs
+from graphlink.pipeline.records import PartsNs, Pipeline, shape
 from graphlink.records import counted, shortened, time
 
 MOST_BARS: Final = 16
@@ -28,7 +28,7 @@ def pipeline(found: Found) -> Section | None:
     file = found.parts.get("pipeline")
     if file is None:
         return None
-    parts: list[Part] = [Sentence([f"{summary.shape(file.pipeline)}."])]
+    parts: list[Part] = [Sentence([f"{shape(file.pipeline)}."])]
     if file.pipeline.nearest is not UNSET:
         parts.append(Sentence([f"Nearest schedule: {file.pipeline.nearest}."]))
     parts += [_picture(file), _bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
@@ -45,7 +45,7 @@ def _picture(file: Bubbles) -> Part:
     if len(data) > MOST_PICTURE:
         text = f"The picture has {len(data) / 1e6:.1f} MB, too much for a page: open {svg.NAME}."
         return Sentence([text], note=True)
-    says = f"The schedule as recorded, a row for each stage: {summary.shape(file.pipeline)}. {svg.NAME} may be wider."
+    says = f"The schedule as recorded, a row for each stage: {shape(file.pipeline)}. {svg.NAME} may be wider."
     return Picture("pipeline", says, base64.b64encode(data).decode("ascii"))
 
 
@@ -141,7 +141,7 @@ def _longest(file: Bubbles) -> list[Part]:
     return [table("bubbles", "Longest bubbles", shown, "bubbles.json#/idle", more, order)]
 
 
-def bubble_words(pipeline: summary.Pipeline) -> Words:
+def bubble_words(pipeline: Pipeline) -> Words:
     """Tell how long stages stood idle, and mostly why."""
     lost = sum(pipeline.causes_ns.values())
     most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="unknown")

@@ -20,11 +20,19 @@ from numpy.typing import NDArray
 from graphlink import output_names
 from graphlink.hatches import xml
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
-from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style
-from graphlink.pipeline.panels import Marks, Panel, recorded
-from graphlink.pipeline.records import Cause, Pass, Ranges, RunPipeline
+from graphlink.pipeline.panels import (
+    FIRST_CAUSE,
+    MOST_LINES,
+    PHASE_TEXT,
+    Marks,
+    Panel,
+    class_of,
+    milliseconds,
+    recorded,
+    style,
+)
+from graphlink.pipeline.records import Cause, Pass, Pipeline, Ranges, RunPipeline, shape
 from graphlink.records import time
 from graphlink.tables import take
 
@@ -63,7 +71,7 @@ def _not_drawn(ranges: Sequence[Ranges]) -> list[str]:
     return [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else []
 
 
-def _lines(entry: summary.Pipeline) -> list[str]:
+def _lines(entry: Pipeline) -> list[str]:
     """Describe rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
@@ -78,20 +86,20 @@ def _lines(entry: summary.Pipeline) -> list[str]:
     return lines if entry.nearest is UNSET else [*lines, f"nearest schedule: {entry.nearest}"]
 
 
-def _causes(entry: summary.Pipeline) -> dict[Cause, int]:
+def _causes(entry: Pipeline) -> dict[Cause, int]:
     """Return the idle time by cause that the legend tells."""
     causes = {Cause(CAUSES.index(name)): ns for name, ns in entry.causes_ns.items() if name in CAUSES}
     return causes if entry.optimizer_sync_ns is UNSET else {**causes, Cause.OPTIMIZER_SYNC: entry.optimizer_sync_ns}
 
 
-def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = (), widest: int = WIDEST) -> bytes:
+def picture(entry: Pipeline, panels: Sequence[Panel], notes: Sequence[str] = (), widest: int = WIDEST) -> bytes:
     """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle
     intervals.
 
     ``entry`` and ``notes`` are the first lines; ``widest``: pixels of the time axis.
     """
     frame = _frame(panels, widest)
-    causes_ns, title, words = _causes(entry), xml(summary.shape(entry)), [*_lines(entry), *notes]
+    causes_ns, title, words = _causes(entry), xml(shape(entry)), [*_lines(entry), *notes]
     shown = {FIRST_CAUSE + cause for cause, ns in causes_ns.items() if ns or cause == Cause.UNKNOWN}
     looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | shown)
     whole = frame.left + frame.width + _SHARE + _MARGIN
@@ -283,8 +291,8 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
 def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
     """Draw a path per look of what is to be drawn of each."""
     of_look: defaultdict[int, list[str]] = defaultdict(list)
-    for look, shape in shapes:
-        of_look[look].append(shape)
+    for look, path in shapes:
+        of_look[look].append(path)
     return (f'<path {attributes.format(class_of(look))} d="{"".join(d)}"/>\n' for look, d in sorted(of_look.items()))
 
 

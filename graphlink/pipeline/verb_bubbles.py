@@ -203,7 +203,7 @@ def _head(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
     from graphlink.pipeline.file import FORMULAS
-    from graphlink.pipeline.summary import shape
+    from graphlink.pipeline.records import shape
 
     pipeline, definition = file.pipeline, file.definition
     steps = [s.number for s in file.steps]

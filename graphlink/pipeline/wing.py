@@ -126,14 +126,14 @@ class _Pipeline(Wing):
     def fields(self, record: str) -> Sequence[Field]:
         if record != "Summary":
             return ()
-        from graphlink.pipeline.summary import Pipeline
+        from graphlink.pipeline.records import Pipeline
 
         return (Field("run", "pipeline", Pipeline | None, None),)  # None: no pipeline was found
 
     def blocks(self, summary: Any) -> Blocks:
         if summary.pipeline is None:
             return Blocks()
-        from graphlink.pipeline.summary import pipeline_table
+        from graphlink.pipeline.records import pipeline_table
 
         return Blocks(behind=pipeline_table(summary.pipeline))
 

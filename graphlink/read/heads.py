@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from graphlink.errors import InputError
-from graphlink.read import nccl_kinds
+from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
-from graphlink.read.comms import count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.host_comms import RecordedOp, collective
+from graphlink.read.comms import RecordedOp, collective, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -225,8 +224,8 @@ def looks_like(path: str | Path) -> str | None:
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """
     with open_source(path) as source:
-        head = source.read(nccl_kinds.HEAD_BYTES)
-    if nccl_kinds.kind_of(head) is not None:
+        head = source.read(kinds.HEAD_BYTES)
+    if kinds.dump_kind(head) is not None:
         return NCCL.name
     kind = binary_kind(head[:512]) or kind_by_name(Path(path).name)
     if kind is not None:

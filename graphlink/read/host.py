@@ -24,8 +24,7 @@ from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
-from graphlink.read.comms import P2P_OPS, backend_ids, process_groups
-from graphlink.read.host_comms import RecordedOp, collective, peer
+from graphlink.read.comms import P2P_OPS, RecordedOp, backend_ids, collective, peer, process_groups
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import marked
 

@@ -45,7 +45,17 @@ from graphlink.read.columns import (
     to_int_or_none,
 )
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.devices import VERSIONS, device_processes, gpus_of, is_call, place, system_of
+from graphlink.read.devices import (
+    VERSIONS,
+    Extents,
+    device_processes,
+    fill_in,
+    gpus_of,
+    is_call,
+    place,
+    recorded,
+    system_of,
+)
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -71,7 +81,6 @@ from graphlink.read.kineto_rows import (
     sync_kind,
 )
 from graphlink.read.kineto_tables import MemoryRows, add_base, by_start, flow_rows, host_rows, refuse_span
-from graphlink.read.sms import Extents, fill_in, recorded
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 

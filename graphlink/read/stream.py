@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import NCCL, binary_kind, kind_by_name
-from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
+from graphlink.read.kinds import HEAD_BYTES, NCCL, binary_kind, dump_kind, kind_by_name
 from graphlink.read.source import Source, open_source
 
 BLOCK_BYTES = 1 << 20  # 4 MB and more cost a third more time in fresh memory pages, and gain nothing
@@ -224,7 +223,7 @@ class ArrayReader:
         return None
 
     def _refuse_foreign(self, text: bytes, begin: bytes, keys: Sequence[str], *, surely: bool) -> None:
-        side_file = _OF_TRACES.issubset(keys) and kind_of(text[:HEAD_BYTES]) is not None
+        side_file = _OF_TRACES.issubset(keys) and dump_kind(text[:HEAD_BYTES]) is not None
         kind = NCCL if side_file else binary_kind(text)
         if kind is None and begin not in (b"{", b"["):
             kind = kind_by_name(self._source.path.name)

@@ -14,7 +14,7 @@ from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.linking.step_cut import parse_steps
-from graphlink.read.nsys.numbering import Numbering
+from graphlink.read.nsys.places import Numbering
 from graphlink.records import Short
 from graphlink.wings import each
 

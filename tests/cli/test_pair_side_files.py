@@ -12,7 +12,7 @@ import pytest
 from graphlink.errors import InputError
 from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.nccl.side_files import given, pair
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Inputs
 from tests.cli.conftest import Ran

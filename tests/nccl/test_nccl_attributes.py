@@ -13,7 +13,7 @@ from graphlink.graph import write_et as chakra
 from graphlink.nccl.noted import columns
 from graphlink.nccl.read.records import Communicator
 from graphlink.nccl.records import SideFiles
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from tests.graph.test_chakra import frames
 from tests.nccl_records import Proxy, dump, ops, side_files
 from tests.pipeline.hand import ALL_REDUCE, communication, every_kind

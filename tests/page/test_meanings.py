@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from graphlink.page.charts import keys_of
-from graphlink.page.look import LOOKS
+from graphlink.page.charts import LOOKS, keys_of
 from graphlink.page.parts import Page, Table, charts, flat
 from graphlink.page.words import HEADINGS, MEANINGS
 from tests.page.conftest import RUNS, Compared, Shown

@@ -75,7 +75,7 @@ def test_strips_have_all_the_time_of_their_path(shown: Show, name: str) -> None:
 
 def test_all_causes_and_shares_have_a_look_and_a_meaning(shown: Show) -> None:
     from graphlink.graph.critical import SHARES
-    from graphlink.page.look import LOOKS
+    from graphlink.page.charts import LOOKS
     from graphlink.pipeline.file import CAUSES as OF_PIPELINES
 
     assert {*CAUSES, *SHARES, *OF_PIPELINES} - {"optimizer_sync"} <= set(LOOKS)

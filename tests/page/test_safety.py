@@ -31,8 +31,7 @@ from graphlink.page.parts import (
     StripCell,
     Table,
 )
-from graphlink.page.pictures import pictures
-from graphlink.page.render import html
+from graphlink.page.render import html, pictures
 from graphlink.records import plain
 from tests.page.conftest import RUNS, Shown
 from tests.page.hostile import CONTROLS, HEBREW, MARKUP, NAMES

@@ -12,7 +12,7 @@ from graphlink.cli.out import rendered
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline import summary
+from graphlink.pipeline import records
 from graphlink.pipeline.records import Cause, Pass, Rates, RunPipeline
 from tests.pipeline.pipelines import EPOCH_NS, EQUAL, Box, Gap, gaps_of, idle_of, one_f_one_b, pipeline, played, simple
 
@@ -214,14 +214,14 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_summary_prints_it() -> None:
-    text = rendered(summary.pipeline_table(bubbles.summarised(simple())))
+    text = rendered(records.pipeline_table(bubbles.summarised(simple())))
     assert text.splitlines()[0] == "pipeline, 1F1B: 4 stages, 8 microbatches, 1 chunk"
     assert "0.2727 (the schedule itself 0.2727)" in text
     assert (
         "36.000 ms: dependency_stall 18.000 ms (50.0 %), cooldown 12.000 ms (33.3 %), warmup 6.000 ms (16.7 %)" in text
     )
     assert "optimizer_sync 2.000 ms" in text
-    unknown = rendered(summary.pipeline_table(bubbles.summarised(CASES["no schedule"]())))
+    unknown = rendered(records.pipeline_table(bubbles.summarised(CASES["no schedule"]())))
     assert "schedule unknown" in unknown
     assert "rank 1 runs B0" in unknown
 
@@ -229,7 +229,7 @@ def test_the_summary_prints_it() -> None:
 def test_nothing_idle() -> None:
     given = pipeline([[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30)]])
     assert given.rates.bubble_rate_makespan == 0
-    text = rendered(summary.pipeline_table(bubbles.summarised(given)))
+    text = rendered(records.pipeline_table(bubbles.summarised(given)))
     assert "0.000 ms" in text
 
 

@@ -14,8 +14,8 @@ from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order, orders
 from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
-from graphlink.pipeline.step_time import drawn, habits
 from graphlink.pipeline.theory import measure
+from graphlink.pipeline.what_if_schedule import drawn, habits
 from tests.pipeline.made import recorded
 
 TIMES = ActionTimes(np.array([[90, 110], [200, 240], [0, 0], [0, 0]], np.int64), np.array([30]), np.array([50]))

@@ -18,8 +18,18 @@ from graphlink import records
 from graphlink.hatches import HATCHES, xml
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline.look import FILL, FIRST_CAUSE, luminance, milliseconds
-from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded, row_label
+from graphlink.pipeline.panels import (
+    FILL,
+    FIRST_CAUSE,
+    Marks,
+    Panel,
+    arranged,
+    computed,
+    luminance,
+    milliseconds,
+    recorded,
+    row_label,
+)
 from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.pipeline.svg import encode, picture
 from graphlink.tables import concat, take

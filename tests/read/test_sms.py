@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from graphlink.model import Gpu
+from graphlink.read.devices import sm_share
 from graphlink.read.kineto import read_kineto
-from graphlink.read.sms import sm_share
 
 DEVICES = [{"id": 0, "name": "GPU", "numSms": 80}]
 

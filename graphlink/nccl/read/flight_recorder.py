@@ -28,7 +28,7 @@ from graphlink.nccl.read.records import Calls, Communicator, Dump, table
 from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import rank_list
-from graphlink.read.nccl_kinds import PICKLE, DumpKind
+from graphlink.read.kinds import PICKLED, DumpKind
 from graphlink.read.source import open_source
 from graphlink.read.stream import ArrayReader
 
@@ -72,7 +72,7 @@ def read_flight_recorder(path: Path) -> Dump:
             than plain values.
     """
     with open_source(path) as source:
-        is_pickle = PICKLE.match(source.read(2)) is not None
+        is_pickle = PICKLED.match(source.read(2)) is not None
     recording = _Recording()
     with gc_paused():
         around = _read_pickle(path, recording) if is_pickle else _read_json(path, recording)

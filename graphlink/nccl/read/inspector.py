@@ -33,7 +33,7 @@ from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannel
 from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.comms import count_or_none
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from graphlink.read.source import open_source
 
 _ON_HOST: Final = "collective_cpu"

@@ -38,7 +38,7 @@ from graphlink.nccl.read.names import (
 )
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
 from graphlink.read.columns import Strings, ints
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 _STATES: Final = {
     "SendGpuWait": State.GPU, "SendPeerWait": State.PEER, "SendWait": State.WIRE,

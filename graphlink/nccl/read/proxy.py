@@ -33,7 +33,7 @@ from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginE
 from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Strings
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from graphlink.tables import lookup
 
 _STEP: Final = re.compile(r"(Send|Recv)-(\d{1,9})-(\d{1,9})")

@@ -18,7 +18,7 @@ from graphlink.nccl.read.proxy import read_proxy
 from graphlink.nccl.read.records import Communicator, Dump, DumpHead
 from graphlink.read.columns import to_int_or_none
 from graphlink.read.comms import rank_or_none
-from graphlink.read.nccl_kinds import HEAD_BYTES, DumpKind, kind_of, read_kind
+from graphlink.read.kinds import HEAD_BYTES, DumpKind, dump_kind, read_dump_kind
 from graphlink.read.source import open_source
 
 _READERS: Final[dict[DumpKind, Callable[[Path], Dump]]] = {
@@ -47,7 +47,7 @@ def read_dump(path: str | Path) -> Dump:
         InputError: it cannot be read, is no side file or one of a plugin that is not read, or is beyond repair.
     """
     path = Path(path)
-    kind = read_kind(path)
+    kind = read_dump_kind(path)
     if not isinstance(kind, DumpKind):
         raise InputError(
             f"is {kind}" if kind else "is no side file of NCCL or the Flight Recorder", path=path, todo=_TODO
@@ -64,7 +64,7 @@ def read_dump_head(path: Path) -> DumpHead | None:
     """
     with open_source(path) as source:
         head = source.read(HEAD_BYTES)
-        kind = kind_of(head)
+        kind = dump_kind(head)
         more = source.read(WHOLE_BYTES - HEAD_BYTES) if kind is DumpKind.FLIGHT_RECORDER else b""
     if not isinstance(kind, DumpKind):
         return None

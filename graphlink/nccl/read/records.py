@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 
 class State(IntEnum):

@@ -10,9 +10,9 @@ import numpy as np
 
 from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows, Gpu
 from graphlink.read.columns import MISSING, ByteTexts
+from graphlink.read.devices import sm_share
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
-from graphlink.read.sms import sm_share
 from graphlink.tables import concat, numbered_rows, numbered_values, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"

@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from graphlink.model import ProcessGroup
 from graphlink.read.nsys.nccl import Member
-from graphlink.read.nsys.numbering import Numbering
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The ranks of the places of one file, and what NCCL tells of the run: the numbers are its own where ``world_size``
+    is known.
+    """
+
+    ranks: tuple[int, ...]
+    world_size: int | None
+    groups: tuple[ProcessGroup, ...]
 
 
 class Place(NamedTuple):

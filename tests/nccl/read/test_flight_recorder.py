@@ -24,7 +24,7 @@ from graphlink.model import NOWHERE
 from graphlink.nccl.read.pickled import MOST_CONTAINERS, Refused, load
 from graphlink.nccl.read.read import read_dump, read_dump_head
 from graphlink.nccl.read.records import Dump
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 REAL = Path(__file__).parent / "real"
 

@@ -12,7 +12,7 @@ from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 EPOCH_US = 1752867229235059  # as in NCCL's README
 

@@ -20,7 +20,7 @@ from graphlink.nccl.read import events
 from graphlink.nccl.read.events import ends_of, inside
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump, State
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "nccl" / "nccl_trace_p2p_4rank.json"
 HASH = 12715772615376301750  # above 2**63

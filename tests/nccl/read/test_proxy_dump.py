@@ -15,7 +15,7 @@ from graphlink.model import NOWHERE
 from graphlink.nccl.read.proxy import op_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump, State
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 
 SEND = ("BufferWait", "GPUWait", "SendWait")
 RECEIVE = ("BufferWait", "RecvWait", "FlushWait", "GPUWait")

@@ -20,7 +20,7 @@ from graphlink.errors import InputError
 from graphlink.nccl.read.read import read_dump, read_dump_head
 from graphlink.nccl.read.records import Dump, DumpHead
 from graphlink.read.heads import looks_like
-from graphlink.read.nccl_kinds import DumpKind
+from graphlink.read.kinds import DumpKind
 from tests.nccl.read.test_flight_recorder import WHOLE
 from tests.nccl.read.test_inspector_log import LINES
 from tests.nccl.read.test_plugin_dump import EVENTS, quoted

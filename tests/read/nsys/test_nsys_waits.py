@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.read.nsys.split import number_streams
+from graphlink.read.nsys.report import number_streams
 from graphlink.read.nsys.syncs import calls_of
 from graphlink.tables import last_before
 
