@@ -1,27 +1,47 @@
-"""Why a device was idle: the causes, in the order in which they count, and what each means."""
+"""Why a device, or a stage of a pipeline, stood still: the causes, what the rows of a recording say of them, and the
+texts that are evidence.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+
+from graphlink.model import I32, I64, U8, Trace
+from graphlink.patterns import ALLOCATOR, LOADER, fits
+from graphlink.spans import Spans
+from graphlink.tables import numbered_values
 
 
 class Cause(IntEnum):
-    """Why a device was idle. Of several that hold at one moment the first counts."""
+    """Why a stage was idle, in the order of the contract of pipelines, then what only devices have."""
 
-    PROFILER_ARTEFACT = 0
-    STRAGGLER_WAIT = 1  # the host waited for a collective that another rank came late to
+    WARMUP = 0
+    COOLDOWN = 1
     DEPENDENCY_STALL = 2  # what was to run waited for work of another device or rank
-    MEMORY_MANAGEMENT = 3
-    DATA_LOADING = 4
-    HOST_BLOCKED = 5  # in a call that waits
-    START_DELAY = 6  # launched, not begun
-    HOST_WORK = 7  # the host was busy with ops
-    PYTHON = 8  # between ops
-    NO_WORK = 9  # before the first op of the thread that launched, and after the last launch
-    UNKNOWN = 10
+    EXPOSED_COMMUNICATION = 3
+    STRAGGLER_WAIT = 4  # waited for a communication that another rank came late to
+    OPTIMIZER_SYNC = 5
+    LAUNCH_STARVED = 6
+    HOST_SYNC = 7
+    DATA_LOADING = 8
+    MEMORY_MANAGEMENT = 9
+    PROFILER_ARTEFACT = 10
+    UNKNOWN = 11
+    HOST_BLOCKED = 12  # in a call that waits
+    START_DELAY = 13  # launched, not begun
+    HOST_WORK = 14  # the host was busy with ops
+    PYTHON = 15  # between ops
+    NO_WORK = 16  # before the first op of the thread that launched, and after the last launch
 
 
+NAMES: Final[tuple[Any, ...]] = tuple(cause.name.lower() for cause in Cause)  # by ``Cause``
+OF_STAGES: Final = tuple(Cause)[: Cause.UNKNOWN + 1]
+# of devices, in the order in which they count: of several that hold at one moment the first
 CauseName = Literal[
     "profiler_artefact",
     "straggler_wait",
@@ -35,7 +55,8 @@ CauseName = Literal[
     "no_work",
     "unknown",
 ]
-CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
+CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)
+OF_DEVICES: Final = tuple(Cause[name.upper()] for name in CAUSES)
 MEANING: Final[dict[CauseName, str]] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
@@ -49,3 +70,40 @@ MEANING: Final[dict[CauseName, str]] = {
     "no_work": "nothing was asked for",
     "unknown": "the recording does not tell",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons(Spans):
+    """Spans of time with a cause each. ``evidence``: numbers of ``Texts``."""
+
+    cause: U8
+    evidence: I32
+
+
+class Texts:
+    """Evidence, each text once; number 0 is none."""
+
+    def __init__(self) -> None:
+        self.place: dict[str, int] = {"": 0}
+
+    def code(self, text: str) -> int:
+        return self.place.setdefault(text, len(self.place))
+
+    def codes(self, texts: Sequence[str]) -> I32:
+        return np.array([self.code(text) for text in texts], np.int32)
+
+    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str = "{}") -> I32:
+        """Return the code of ``form`` with each name in it; O(n), and a text a name."""
+        used, which = numbered_values(names)
+        return self.codes([form.format(strings[k]) for k in used.tolist()])[which]
+
+
+def recorded_causes(trace: Trace) -> Iterator[tuple[Cause, Any, I64]]:
+    """Yield the causes that rows of the host name, with the table and its rows: calls that manage memory, and ranges
+    that load data.
+    """
+    for cause, table, pattern in (
+        (Cause.MEMORY_MANAGEMENT, trace.calls, ALLOCATOR),
+        (Cause.DATA_LOADING, trace.host, LOADER),
+    ):
+        yield cause, table, np.flatnonzero(fits(pattern, trace.strings)[table.name])

@@ -4,12 +4,17 @@ numpy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.tables import begins, distinct, numbered_values
+from graphlink.tables import begins, distinct, numbered_values, take
+
+NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
+_Table = TypeVar("_Table", bound=Any)  # a dataclass of columns, ``start_ns`` and ``end_ns`` among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +49,16 @@ class Pieces(Spans):
 
 def union(start_ns: I64, end_ns: I64) -> Spans:
     """Return the moments that any of the intervals covers; empty intervals cover none."""
-    some = np.flatnonzero(start_ns < end_ns)
-    order = some[np.argsort(start_ns[some], kind="stable")]
-    start_ns, end_ns = start_ns[order], end_ns[order]
-    if not len(order):
-        return NONE
-    reach = np.maximum.accumulate(end_ns)
-    new = np.append(True, start_ns[1:] > reach[:-1])
-    return Spans(start_ns[new], reach[np.append(new[1:], True)])
+    some = start_ns < end_ns
+    return joined(start_ns[some], end_ns[some])
+
+
+def joined(start_ns: I64, end_ns: I64) -> Spans:
+    """Return intervals, of those that touch or overlap one; empty ones are moments, and stay where nothing else is."""
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
+    first = np.append(True, start_ns[1:] > reach[:-1])[: len(start_ns)]
+    return Spans(start_ns[first], reach[np.append(first[1:], True)[: len(first)]])
 
 
 def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
@@ -66,12 +73,14 @@ def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
-def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """Return the parts of ``spans`` between two moments. O(log n), and what is there."""
-    if start_ns >= end_ns:
-        return NONE
-    low, high = np.searchsorted(spans.end_ns, start_ns, side="right"), np.searchsorted(spans.start_ns, end_ns)
-    return Spans(np.maximum(spans.start_ns[low:high], start_ns), np.minimum(spans.end_ns[low:high], end_ns))
+def within(spans: _Table, start_ns: int, end_ns: int) -> _Table:
+    """Return the parts of disjoint ascending ``spans``, rows of any record, between two moments. O(log n), and what is
+    there.
+    """
+    low = np.searchsorted(spans.end_ns, start_ns, side="right")
+    high = np.searchsorted(spans.start_ns, end_ns) if start_ns < end_ns else low
+    inside = take(spans, np.arange(low, high))
+    return replace(inside, start_ns=np.maximum(inside.start_ns, start_ns), end_ns=np.minimum(inside.end_ns, end_ns))
 
 
 def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
@@ -95,7 +104,7 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     cover, covers = Spans(start[some], end[some]), order[some]
     edges = distinct(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
     low, high = edges[:-1], edges[1:]
-    of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
+    of, by = holding(spans, low), holding(cover, low)
     inside = of != NOWHERE
     low, high, of, by = low[inside], high[inside], of[inside], by[inside]
     by = np.where(by == NOWHERE, NOWHERE, covers[by] if len(covers) else NOWHERE)
@@ -104,12 +113,41 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     return Pieces(low[new], high[last], of[new], by[new])
 
 
-def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
-    """Return the one of disjoint ascending intervals around each moment."""
-    if not len(start_ns):
+def cut_rows(table: _Table, start_ns: I64, end_ns: I64) -> tuple[_Table, I64]:
+    """Cut the rows of a record of disjoint spans where the intervals begin and end, and return the interval that covers
+    each, as ``cut`` does.
+    """
+    order = np.argsort(table.start_ns, kind="stable")
+    pieces = cut(Spans(table.start_ns[order], table.end_ns[order]), start_ns, end_ns)
+    return replace(take(table, order[pieces.of]), start_ns=pieces.start_ns, end_ns=pieces.end_ns), pieces.by
+
+
+def shared_out(table: _Table, covers: Iterable[Spans]) -> Iterator[tuple[_Table, I64]]:
+    """Yield, for each of ``covers``, what its spans cover of the rows that those before left, and the span that does;
+    last what none covers, with ``NOWHERE``.
+    """
+    for cover in covers:
+        pieces, by = cut_rows(table, cover.start_ns, cover.end_ns)
+        hit = by != NOWHERE
+        yield take(pieces, hit), by[hit]
+        table = take(pieces, ~hit)
+    yield table, np.full(len(table.start_ns), NOWHERE)
+
+
+def continued(start_ns: I64, end_ns: I64, *columns: np.ndarray[Any, Any]) -> tuple[I64, I64]:
+    """Return the first and the last row of each stretch of rows that touch and are equal in all columns."""
+    new = begins(*columns)
+    new[1:] |= start_ns[1:] != end_ns[:-1]
+    first = np.flatnonzero(new)
+    return first, np.append(first[1:], len(new))[: len(first)] - 1
+
+
+def holding(spans: Spans, at_ns: I64) -> I64:
+    """Return which of disjoint ascending spans is around each moment, ``NOWHERE`` for none."""
+    if not len(spans.start_ns):
         return np.full(len(at_ns), NOWHERE)
-    found = np.searchsorted(start_ns, at_ns, side="right") - 1
-    return np.asarray(np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE))
+    last = np.searchsorted(spans.start_ns, at_ns, side="right") - 1
+    return np.asarray(np.where((last >= 0) & (at_ns < spans.end_ns[last]), last, NOWHERE))
 
 
 def covered_before(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:

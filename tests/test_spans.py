@@ -79,3 +79,39 @@ def test_what_lies_before_a_place(bounds: set[int], asked: list[int]) -> None:
     from_ns, until_ns = (np.array(ends[k::2], np.int64) for k in (0, 1))
     plain = [sum(min(b, max(at, a)) - a for a, b in stretches) for at in asked]
     assert spans.covered_before(from_ns, until_ns, np.array(asked, np.int64)).tolist() == plain
+
+
+@given(intervals)
+def test_joined_intervals_keep_moments_where_nothing_else_is(some: Intervals) -> None:
+    """With each interval as long as it is and one behind, to see moments, they are a union."""
+    some = [(a, max(a, b)) for a, b in some]
+    out = spans.joined(*columns(some))
+    assert moments([(a, b + 1) for a, b in listed(out)]) == moments([(a, b + 1) for a, b in some])
+    assert all(b < c for (_, b), (c, _) in pairwise(listed(out)))
+
+
+@given(intervals, st.lists(st.integers(-1, 32), max_size=8))
+def test_the_span_around_a_moment(some: Intervals, asked: list[int]) -> None:
+    whole = spans.union(*columns(some))
+    plain = [next((k for k, (a, b) in enumerate(listed(whole)) if a <= t < b), NOWHERE) for t in asked]
+    assert spans.holding(whole, np.array(asked, np.int64)).tolist() == plain
+
+
+@given(intervals, st.lists(intervals, max_size=3))
+def test_of_several_covers_the_first_takes_what_it_covers(some: Intervals, covers: list[Intervals]) -> None:
+    whole, given_ = spans.union(*columns(some)), [spans.union(*columns(cover)) for cover in covers]
+    *taken, (left, none) = spans.shared_out(whole, given_)
+    rest = moments(some)
+    for cover, (pieces, by) in zip(given_, taken, strict=True):
+        assert moments(listed(pieces)) == rest & moments(listed(cover))
+        assert ((cover.start_ns[by] <= pieces.start_ns) & (pieces.end_ns <= cover.end_ns[by])).all()
+        rest -= moments(listed(cover))
+    assert moments(listed(left)) == rest
+    assert (none == NOWHERE).all()
+
+
+def test_rows_that_touch_and_are_equal_are_one_stretch() -> None:
+    start, end = np.array([0, 2, 5, 6, 8]), np.array([2, 4, 6, 8, 9])
+    first, last = spans.continued(start, end, np.array([1, 1, 1, 1, 2]))
+    assert (first.tolist(), last.tolist()) == ([0, 2, 4], [1, 3, 4])
+    assert [column.tolist() for column in spans.continued(start[:0], end[:0], start[:0])] == [[], []]

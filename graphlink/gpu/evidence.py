@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 
+from graphlink.causes import Texts
 from graphlink.depend.timeline import Axis
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, Linked
 from graphlink.steps import step_marks
 from graphlink.tables import counted_from, numbered_rows, numbered_values, spread
-
-
-class Texts:
-    """Evidence, each text once."""
-
-    def __init__(self) -> None:
-        self.place: dict[str, int] = {"": 0}
-
-    def code(self, text: str) -> int:
-        return self.place.setdefault(text, len(self.place))
-
-    def codes(self, texts: Sequence[str]) -> I64:
-        return np.array([self.code(text) for text in texts], np.int64)
-
-    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str) -> I64:
-        """Return the code of ``form`` with each name in it; O(n), and a text a name."""
-        used, which = numbered_values(names)
-        return self.codes([form.format(strings[k]) for k in used.tolist()])[which]
 
 
 def awaited_by(graph: Graph, linked: Linked) -> I64:
@@ -44,7 +25,7 @@ def awaited_by(graph: Graph, linked: Linked) -> I64:
     return np.asarray(spread(len(linked.trace.calls.name), kept.call[order], name))
 
 
-def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I64:
+def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
     """Return a text for each call (``NOWHERE``: none): the op around it, what it waited for (a name), and its Python
     line if recorded.
     """
@@ -100,7 +81,7 @@ class HostWork(msgspec.Struct, frozen=True):
         order = np.lexsort((turn, 1 - ends, at_ns))
         return HostWork(linked, words, at_ns[order], np.append(row, linked.parent[row]).astype(np.int64)[order])
 
-    def texts(self, start_ns: I64, end_ns: I64, number: I64) -> I64:
+    def texts(self, start_ns: I64, end_ns: I64, number: I32) -> I32:
         """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most
         of each, and the outermost one around it. ``number``: the outermost op of each, or behind all host rows a call
         outside any. O(n log n) in marks."""
@@ -114,7 +95,7 @@ class HostWork(msgspec.Struct, frozen=True):
         words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in pairs.tolist()]
         return self.words.codes(words)[which]
 
-    def _outermost(self, row: I64) -> I64:
+    def _outermost(self, row: I32) -> I32:
         """Return the outermost row around each host row that marks no step; where there is none, itself."""
         mark, parent, out = step_marks(self.linked.trace), self.linked.parent, row.copy()
         moving = np.arange(len(row))

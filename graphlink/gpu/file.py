@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from graphlink.causes import CAUSES, CauseName
+from graphlink.causes import NAMES, CauseName
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.time import GpuTime
@@ -65,7 +65,7 @@ def blocks(rank: int, found: GpuTime, trace: Trace) -> Iterator[bytes]:
                 device=device,
                 start_ns=start,
                 end_ns=end,
-                cause=CAUSES[cause],
+                cause=NAMES[cause],
                 evidence=idle.texts[text],
                 op=UNSET if row == NOWHERE else trace.strings[trace.device.name[row]],
                 stream=UNSET if row == NOWHERE else int(trace.device.stream[row]),

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
 from graphlink.gpu.records import StepTime
 from graphlink.gpu.time import GpuTime
@@ -16,7 +17,7 @@ from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
 from graphlink.spans import Spans, overlap_ns
 from graphlink.steps import commonest, outermost
-from graphlink.tables import distinct
+from graphlink.tables import MOST, distinct, values_at
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
@@ -136,11 +137,8 @@ def _launching(linked: Linked, rows: I64) -> I64:
     """Return those of the host rows ``rows`` in which their thread launches work for a device."""
     calls, host = linked.trace.calls, linked.trace.host
     call = distinct(linked.device_call[linked.device_call != NOWHERE])
-    kept = np.zeros(len(rows), np.bool_)
-    for thread in np.unique(host.tid[rows]).tolist():
-        mine, at_ns = host.tid[rows] == thread, np.sort(calls.start_ns[call[calls.tid[call] == thread]])
-        kept[mine] = np.searchsorted(at_ns, host.start_ns[rows[mine]]) < np.searchsorted(at_ns, host.end_ns[rows[mine]])
-    return rows[kept]
+    first = Neighbours.of(calls.tid[call], calls.start_ns[call]).since(host.tid[rows], host.start_ns[rows])
+    return rows[values_at(calls.start_ns[call], first, MOST) < host.end_ns[rows]]
 
 
 def _summed(spans: Iterable[_Span]) -> list[Phase]:

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.causes import Reasons
 from graphlink.figures import figure
-from graphlink.model import I64, U8
+from graphlink.model import I64
 from graphlink.records import Short
-from graphlink.spans import Spans
 
 
 class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Idle(Short, Spans):
+class Idle(Short, Reasons):
     """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the
     host's there.
 
@@ -169,7 +169,5 @@ class Idle(Short, Spans):
     """
 
     shift_ns: I64
-    cause: U8
-    evidence: I64
     row: I64
     texts: tuple[str, ...]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.causes import CAUSES, Cause
+from graphlink import spans
+from graphlink.causes import CAUSES, OF_DEVICES, Cause
 from graphlink.gpu.busy import Busy, busy, own_clock_ns
 from graphlink.gpu.causes import (
     BEFORE_WINDOW,
@@ -75,7 +77,9 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=by_stream(one, linked, first, last)))
         for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
             times.append(step)
-        idle.append((one.device, _within(why, first, last, graph.epoch_ns)))
+        inside = spans.within(why, first, last)
+        times_ns = {name: getattr(inside, name) - graph.epoch_ns for name in ("start_ns", "end_ns")}
+        idle.append((one.device, replace(inside, **times_ns)))
     steps = [
         StepTime(name=name, start_ns=start - graph.epoch_ns, end_ns=end - graph.epoch_ns, gpu=times)
         for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
@@ -177,8 +181,8 @@ def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> lis
     for low, high, compute, working, any_, comm, copies, beside, filled in zip(
         from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        part = _within(why, low, high, epoch_ns)
-        spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(CAUSES)).astype(np.int64).tolist()
+        part = spans.within(why, low, high)
+        spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(Cause)).astype(np.int64)[[*OF_DEVICES]]
         out.append(
             DeviceTime(
                 device=one.device,
@@ -190,7 +194,7 @@ def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> lis
                 idle_ns=high - low - any_,
                 comm_ns=comm,
                 copy_ns=copies,
-                idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent, strict=True) if ns},
+                idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent.tolist(), strict=True) if ns},
                 utilisation=share(any_, high - low),
                 est_sm_efficiency=UNSET if math.isnan(filled) else round(filled, 6),
                 hidden_share=share(comm - (working - compute), comm),
@@ -198,13 +202,3 @@ def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> lis
             )
         )
     return out
-
-
-def _within(why: Idle, from_ns: int, to_ns: int, epoch_ns: int) -> Idle:
-    """Return what lies in [from_ns, to_ns), in times since the start of the graph."""
-    low, high = np.searchsorted(why.end_ns, from_ns, side="right"), np.searchsorted(why.start_ns, to_ns)
-    start, end = np.maximum(why.start_ns[low:high], from_ns), np.minimum(why.end_ns[low:high], to_ns)
-    at = slice(low, high)
-    return Idle(
-        start - epoch_ns, end - epoch_ns, why.shift_ns[at], why.cause[at], why.evidence[at], why.row[at], why.texts
-    )

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import spread, successive
+from graphlink.tables import spread, successive, values_at
 
-_NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited
+ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)  # edges between device ops
+_NESTED_CALLS: Final = 4  # a runtime call inside a call, and one more; then it is not a call that waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,26 @@ def before_on_thread(graph: Graph) -> I32:
     return spread(len(graph.kind), after, before.astype(np.int32))
 
 
-def numbered(graph: Graph, node: I32 | I64) -> I64:
-    """Return the place of each node of the graph among ``node``, ``NOWHERE`` for the others."""
-    return spread(len(graph.kind), node, np.arange(len(node)))
-
-
-def last_source(graph: Graph, group: I64, count: int, kinds: Sequence[EdgeKind]) -> I64:
-    """Return, for each of ``count`` groups of nodes (``group`` of each node, or ``NOWHERE``), the source of its edges
-    of ``kinds`` that ended last; device delays are none. ``NOWHERE`` without any. O(n log n) in edges."""
+def last_source(graph: Graph, node: I32 | I64, kinds: Sequence[EdgeKind], place: I64 | None = None) -> I64:
+    """Return, for each node, the source of its edges of ``kinds`` that ended last, ``NOWHERE`` without any. O(n log n)
+    in edges. ``place``: of each node in what is returned, where several are one, which is no source of itself.
+    """
+    place = np.arange(len(node)) if place is None else place
+    group = spread(len(graph.kind), node, place)
     target = group[graph.target]
-    wanted = (target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
-    edge = np.flatnonzero(wanted)
+    edge = np.flatnonzero((target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (group[graph.source] != target))
     order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
-    return np.asarray(spread(count, target[order], graph.source[order].astype(np.int64)))  # of several the last holds
+    source = graph.source[order].astype(np.int64)
+    return np.asarray(spread(int(place.max(initial=-1)) + 1, target[order], source))  # of several the last holds
+
+
+def waited_for(graph: Graph, waits: WaitSlices) -> tuple[I64, I64, I64]:
+    """Return for each wait the node that was waited for last, and its row: of the host where it is communication there,
+    else of a device; ``NOWHERE`` for what is none.
+    """
+    source = last_source(graph, waits.part, (EdgeKind.SYNC,))
+    row, on_host = values_at(graph.row, source), values_at(graph.kind, source) == NodeKind.HOST_COMM
+    return source, np.where(on_host, row, NOWHERE), np.where(on_host, NOWHERE, row)
 
 
 def _woken(graph: Graph) -> Bool:

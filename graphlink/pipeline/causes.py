@@ -23,13 +23,14 @@ from functools import cache
 import numpy as np
 
 from graphlink import spans
+from graphlink.causes import Cause
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.between_ranks import PeerExchanges, Producers, matched, producers
-from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Pass, StageRun, StepEntry
+from graphlink.pipeline.records import NO_TIME, Delays, Idle, Pass, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.spans import Spans
-from graphlink.tables import MOST, begins, sums, take, values_at
+from graphlink.tables import MOST, sums, take, values_at
 
 
 def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
@@ -293,10 +294,7 @@ class _IdlePieces:
         """Return all of them, those that touch and say the same as one."""
         table = np.array(self.rows, np.int64).reshape(-1, 6)
         rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
-        new = begins(rank, step, cause, evidence)
-        new[1:] |= start[1:] != end[:-1]
-        first = np.flatnonzero(new)
-        last = np.append(first[1:], len(new))[: len(first)] - 1
+        first, last = spans.continued(start, end, rank, step, cause, evidence)
         columns = (rank[first], step[first], start[first], end[last], cause[first].astype(np.uint8))
         return Idle(*columns, evidence[first].astype(np.int32), tuple(self.texts))
 

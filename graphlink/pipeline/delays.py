@@ -16,32 +16,33 @@ before counts as that, too, and so do the up to 20 us that a launch takes right 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink import spans
+from graphlink.causes import Cause, Texts, recorded_causes
 from graphlink.choices import LATENCY_NS
-from graphlink.graph.waits import WaitSlices, last_source, numbered
-from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.depend.timeline import Neighbours
+from graphlink.graph.waits import ON_DEVICE, WaitSlices, last_source, waited_for
+from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
-from graphlink.patterns import ALLOCATOR, LOADER, fits
 from graphlink.pipeline.between_ranks import of_rows
 from graphlink.pipeline.named_ranges import Entries
-from graphlink.pipeline.records import Cause, Delays, Pass
+from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
-from graphlink.spans import Pieces, Spans
+from graphlink.spans import NEVER, Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import begins, concat, counted_from, least, numbered_texts, spread, take, values_at
+from graphlink.tables import begins, concat, least, spread, take, values_at
 
-_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-_NEVER: Final = np.iinfo(np.int64).min
 # what blocks a host, in the order in which it counts; waits come after these
 _FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
+_OF_LATE_HOST: Final = (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT)
 
 
-def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
+def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays, texts: Texts) -> Delays:
     """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
 
     First counts communication that the next work waited for, then its late launch, then communication that just ran
@@ -53,43 +54,37 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
     segments = _segments(graph, linked, idle, next_op)
     exchange = np.append(of_rows(ops, len(device.start_ns), on_host=False), NOWHERE)[segments.op]
     launched_late = (exchange == NOWHERE) & (segments.call != NOWHERE)
-    late = take(segments, np.flatnonzero(launched_late))
-    new = begins(late.next)
-    new[1:] |= late.start_ns[1:] != late.end_ns[:-1]
-    first = np.flatnonzero(new)
-    last = np.append(first[1:], len(new))[: len(first)] - 1
-    launches = [f"{strings[name]} came late" for name in linked.trace.calls.name[late.call[last]].tolist()]
-    by_host = _by_reason(Spans(late.start_ns[first], late.end_ns[last]), launches, reasons)
-    by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late])
-    return _with_exchanges(joined(by_host, by_device), ops)
+    delayed = take(segments, np.flatnonzero(launched_late))
+    first, last = spans.continued(delayed.start_ns, delayed.end_ns, delayed.next)
+    launches = texts.of_names(linked.trace.calls.name[delayed.call[last]], strings, "{} came late")
+    by_host = _by_reason(Spans(delayed.start_ns[first], delayed.end_ns[last]), launches, reasons)
+    by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late], texts)
+    return replace(_with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts.place))
 
 
-def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays) -> Delays:
+def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays, texts: Texts) -> Delays:
     """Explain the idle time of a run without device ops: what its thread does between ranges keeps it from the next."""
-    rows, strings = linked.trace.host, linked.trace.strings
-    marks = step_marks(linked.trace)
+    rows, marks = linked.trace.host, step_marks(linked.trace)
     outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
-    names = values_at(rows.name[outer], pieces.by).tolist()
-    words = ["host between operators" if name == NOWHERE else f"host: {strings[name]}" for name in names]
-    return _by_reason(pieces, words, reasons)
+    names = texts.of_names(rows.name[outer], linked.trace.strings, "host: {}")
+    otherwise = values_at(names, pieces.by, texts.code("host between operators"))
+    return replace(_by_reason(pieces, otherwise, reasons), texts=tuple(texts.place))
 
 
 def joined(*tables: Delays) -> Delays:
     """Put tables together, sorted by start; of equal starts those of the first table come first."""
-    texts = {text: k for k, text in enumerate(dict.fromkeys(["", *(text for table in tables for text in table.texts)]))}
-    places = (np.array([texts[text] for text in table.texts], np.int32)[table.evidence] for table in tables)
-    whole = concat(*(replace(table, evidence=place) for table, place in zip(tables, places, strict=True)))
-    return replace(take(whole, np.argsort(whole.start_ns, kind="stable")), texts=tuple(texts))
+    whole = concat(*tables)
+    return take(whole, np.argsort(whole.start_ns, kind="stable"))
 
 
-def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
-    """Return a table of one cause, one entry per text."""
-    evidence, texts = numbered_texts(["", *words])
-    if exchange is None:
-        exchange = np.full(len(words), NOWHERE, np.int32)
-    return Delays(start_ns, end_ns, np.full(len(words), cause, np.uint8), exchange, evidence[1:], texts)
+def _table(
+    start_ns: I64, end_ns: I64, cause: I64 | Cause, evidence: I32 | I64 | int, exchange: I32 | I64 | int = NOWHERE
+) -> Delays:
+    whole = np.zeros(len(start_ns), np.int64)
+    cause, exchange, evidence = whole + cause, whole + exchange, whole + evidence
+    return Delays(start_ns, end_ns, cause.astype(np.uint8), evidence.astype(np.int32), exchange.astype(np.int32), ())
 
 
 def _idle(worked: Worked) -> Spans:
@@ -135,9 +130,7 @@ def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segme
 def _ended_inside(graph: Graph, idle: Spans) -> I64:
     """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
-    end_ns = graph.end_ns[node] + graph.epoch_ns
-    before = np.searchsorted(idle.start_ns, end_ns) - 1
-    return np.asarray(node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0])
+    return np.asarray(node[spans.holding(idle, graph.end_ns[node] + graph.epoch_ns - 1) != NOWHERE])
 
 
 def _started_after(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:
@@ -145,19 +138,19 @@ def _started_after(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, .
     delay), what it started after (a position in ``node``), when that ended, its launch call, when that was called and
     when it returned.
 
-    Times absolute; ``_NEVER`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
+    Times absolute; ``NEVER`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
     """
-    calls, source = linked.trace.calls, _last_device(graph, node)
+    calls, source = linked.trace.calls, last_source(graph, node, ON_DEVICE)
     call = linked.device_call[graph.row[node]].astype(np.int64)
     columns = (
         graph.start_ns[node] + graph.epoch_ns,
         np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE),
         # a source that is none of these nodes ended outside all idle time: its walk ends there
         np.where(source == NOWHERE, NOWHERE, np.searchsorted(node, source)),
-        np.where(source == NOWHERE, _NEVER, graph.end_ns[source] + graph.epoch_ns),
+        np.where(source == NOWHERE, NEVER, graph.end_ns[source] + graph.epoch_ns),
         call,
-        values_at(calls.start_ns, call, _NEVER),
-        values_at(calls.end_ns, call, _NEVER),
+        values_at(calls.start_ns, call, NEVER),
+        values_at(calls.end_ns, call, NEVER),
     )
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -196,24 +189,14 @@ def _walk(
             return
 
 
-def _last_device(graph: Graph, node: I64) -> I64:
-    """Return the device dependency of each node that ended last, ``NOWHERE`` without any."""
-    count = graph.first[node + 1] - graph.first[node]
-    edge = counted_from(graph.first[node], count)
-    device = np.isin(graph.edge_kind[edge], _DEVICE)
-    which, source = np.repeat(np.arange(len(node)), count)[device], graph.source[edge[device]].astype(np.int64)
-    order = np.lexsort((source, graph.end_ns[source], which))
-    return np.asarray(spread(len(node), which[order], source[order]))  # of several the last holds
-
-
-def _by_device(linked: Linked, segments: _Segments, exchange: I64) -> Delays:
+def _by_device(linked: Linked, segments: _Segments, exchange: I64, texts: Texts) -> Delays:
     """Name the device ops outside ranges that ran in idle time."""
     foreign = (segments.op != NOWHERE) & (exchange == NOWHERE)
-    names = values_at(linked.trace.device.name, np.where(foreign, segments.op, NOWHERE)).tolist()
-    words = ["" if name == NOWHERE else f"{linked.trace.strings[name]} outside any range" for name in names]
-    table = _table(segments.start_ns, segments.end_ns, Cause.UNKNOWN, words, exchange.astype(np.int32))
-    table.cause[foreign & _loads(linked, segments.op)] = Cause.DATA_LOADING
-    return table
+    names = linked.trace.device.name[segments.op[foreign]]
+    named = texts.of_names(names, linked.trace.strings, "{} outside any range")
+    cause = np.where(foreign & _loads(linked, segments.op), Cause.DATA_LOADING, Cause.UNKNOWN)
+    evidence = spread(len(foreign), foreign, named, 0)
+    return _table(segments.start_ns, segments.end_ns, cause, evidence, exchange)
 
 
 def _loads(linked: Linked, row: I32 | I64) -> Bool:
@@ -231,68 +214,57 @@ def _with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:
     Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since
     no row tells what comes after them; the profiler's own time and work outside ranges stay what they are.
     """
-    late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
-    delays = _meanwhile(delays, exchanges, late, exchanges.kind == CommKind.COLLECTIVE)
-    unexplained = (delays.cause == Cause.UNKNOWN) & (delays.evidence == 0)
-    return _meanwhile(delays, exchanges, unexplained, exchanges.kind != CommKind.SEND)
+    collective, received = exchanges.kind == CommKind.COLLECTIVE, exchanges.kind != CommKind.SEND
+    delays = _meanwhile(delays, exchanges, collective, lambda cut: np.isin(cut.cause, _OF_LATE_HOST))
+    return _meanwhile(delays, exchanges, received, lambda cut: (cut.cause == Cause.UNKNOWN) & (cut.evidence == 0))
 
 
-def _meanwhile(delays: Delays, exchanges: CommOps, which: Bool, usable: Bool) -> Delays:
+def _meanwhile(delays: Delays, exchanges: CommOps, usable: Bool, which: Callable[[Delays], Bool]) -> Delays:
     """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
     candidate = np.flatnonzero(usable)
-    pieces = spans.cut(delays, exchanges.start_ns[candidate], exchanges.end_ns[candidate])
-    cut = take(delays, pieces.of)
-    free = which[pieces.of] & (cut.exchange == NOWHERE) & (pieces.by != NOWHERE)
-    cut.exchange[free] = candidate[pieces.by[free]]
-    return replace(cut, start_ns=pieces.start_ns, end_ns=pieces.end_ns)
+    cut, by = spans.cut_rows(delays, exchanges.start_ns[candidate], exchanges.end_ns[candidate])
+    free = which(cut) & (cut.exchange == NOWHERE) & (by != NOWHERE)
+    cut.exchange[free] = candidate[by[free]]
+    return cut
 
 
 # what blocked the host
 
 
-def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
+def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64, texts: Texts) -> Delays:
     """Return what may have blocked the host threads ``threads`` (ids); may overlap. ``waits`` in graph time."""
-    trace, strings = linked.trace, linked.trace.strings
-    overhead = trace.overhead
-    words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
-    tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, words)]
-    for table, pattern, cause in (
-        (trace.calls, ALLOCATOR, Cause.MEMORY_MANAGEMENT),
-        (trace.host, LOADER, Cause.DATA_LOADING),
-    ):
-        row = np.flatnonzero(fits(pattern, strings)[table.name] & np.isin(table.tid, threads))
-        words = [strings[name] for name in table.name[row].tolist()]
-        tables.append(_table(table.start_ns[row], table.end_ns[row], cause, words))
-    return joined(*tables, _waited(graph, linked, ops, waits, threads))
+    trace, overhead = linked.trace, linked.trace.overhead
+    profiler = texts.of_names(overhead.name, trace.strings, "profiler: {}")
+    tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, profiler)]
+    for cause, table, rows in recorded_causes(trace):
+        own = rows[np.isin(table.tid[rows], threads)]
+        named = texts.of_names(table.name[own], trace.strings)
+        tables.append(_table(table.start_ns[own], table.end_ns[own], cause, named))
+    return joined(*tables, _waited(graph, linked, ops, take(waits, np.isin(graph.tid[waits.part], threads)), texts))
 
 
-def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
+def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, texts: Texts) -> Delays:
     """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
-    strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
-    waits = take(waits, np.isin(graph.tid[waits.part], threads))
-    source = last_source(graph, numbered(graph, waits.part), len(waits.part), (EdgeKind.SYNC,))
-    row = values_at(graph.row, source)
-    on_host = values_at(graph.kind, source) == NodeKind.HOST_COMM
-    device_row = np.where(on_host, NOWHERE, row)
-    exchange = np.where(
-        on_host,
-        values_at(of_rows(ops, len(linked.trace.host.start_ns), on_host=True), np.where(on_host, row, NOWHERE)),
+    strings, device = linked.trace.strings, linked.trace.device
+    _, host_row, device_row = waited_for(graph, waits)
+    exchange = np.maximum(
+        values_at(of_rows(ops, len(linked.trace.host.start_ns), on_host=True), host_row),
         values_at(of_rows(ops, len(device.start_ns), on_host=False), device_row),
     )
-    communicates = on_host | (exchange != NOWHERE)
-    called, waited_for = values_at(calls.name, waits.call).tolist(), values_at(device.name, device_row).tolist()
+    communicates = (host_row != NOWHERE) | (exchange != NOWHERE)
+    called = values_at(linked.trace.calls.name, waits.call).tolist()
+    awaited = values_at(device.name, device_row).tolist()
     words = []
-    for call, name, is_exchange in zip(called, waited_for, communicates.tolist(), strict=True):
+    for call, name, is_exchange in zip(called, awaited, communicates.tolist(), strict=True):
         by = "wait" if call == NOWHERE else strings[call]
         words.append(by if is_exchange else f"{by} waited for {'device work' if name == NOWHERE else strings[name]}")
+    cause = np.where(_loads(linked, device_row), Cause.DATA_LOADING, Cause.HOST_SYNC)
+    cause[communicates] = Cause.UNKNOWN
     start, end = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns
-    out = _table(start, end, Cause.HOST_SYNC, words, exchange.astype(np.int32))
-    out.cause[_loads(linked, device_row)] = Cause.DATA_LOADING
-    out.cause[communicates] = Cause.UNKNOWN
-    return out
+    return _table(start, end, cause, texts.codes(words), exchange)
 
 
-def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
+def receive_waits(linked: Linked, comm: Communication, threads: I64, texts: Texts) -> Delays:
     """Return host-side receives and collectives that somebody waited for on ``threads``.
 
     Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or
@@ -302,40 +274,29 @@ def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
     rows = linked.trace.host
     row = comm.host_row[~comm.host_sends]
     row = row[np.isin(rows.tid[row], threads)]
-    start = rows.start_ns[row].copy()
-    for tid in np.unique(rows.tid[row]).tolist():
-        nested = (rows.tid == tid) & ~linked.crossing
-        moments = np.sort(np.concatenate([rows.start_ns[nested], rows.end_ns[nested], [_NEVER]]))
-        own = rows.tid[row] == tid
-        last = np.searchsorted(moments, rows.end_ns[row[own]], side="left") - 1
-        start[own] = np.maximum(start[own], moments[last])
+    nested = np.flatnonzero(~linked.crossing & np.isin(rows.tid, threads))
+    moments = np.append(rows.start_ns[nested], rows.end_ns[nested])
+    last = Neighbours.of(np.tile(rows.tid[nested], 2), moments).before(rows.tid[row], rows.end_ns[row])
+    start = np.maximum(rows.start_ns[row], values_at(moments, last, NEVER))
     exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
-    return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), exchange)
+    return _table(start, rows.end_ns[row], Cause.UNKNOWN, texts.code("wait"), exchange)
 
 
-def _by_reason(delayed: Spans, otherwise: list[str], reasons: Delays) -> Delays:
+def _by_reason(delayed: Spans, otherwise: I32 | I64, reasons: Delays) -> Delays:
     """Cut ``delayed`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n
     log n).
     """
     groups = [np.flatnonzero(reasons.cause == cause) for cause in _FIRST_REASONS]
     groups.append(np.flatnonzero(~np.isin(reasons.cause, _FIRST_REASONS)))
     count = len(delayed.start_ns)
-    left = Pieces(delayed.start_ns, delayed.end_ns, np.arange(count), np.full(count, NOWHERE))
-    done: list[Pieces] = []
-    for group in groups:
-        pieces = spans.cut(left, reasons.start_ns[group], reasons.end_ns[group])
-        pieces = replace(pieces, of=left.of[pieces.of], by=values_at(group, pieces.by))
-        done.append(take(pieces, np.flatnonzero(pieces.by != NOWHERE)))
-        left = take(pieces, np.flatnonzero(pieces.by == NOWHERE))
+    whole = Pieces(delayed.start_ns, delayed.end_ns, np.arange(count), np.full(count, NOWHERE))
+    *blocked, (left, _) = spans.shared_out(whole, [take(reasons, group) for group in groups])
+    done = [replace(pieces, by=group[by]) for group, (pieces, by) in zip(groups, blocked, strict=True)]
     cut = concat(*done, left)
     cut = _with_latency(_blocked_before(delayed, take(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
-    words = [
-        otherwise[span] if reason == NOWHERE else reasons.texts[reasons.evidence[reason]]
-        for span, reason in zip(cut.of.tolist(), cut.by.tolist(), strict=True)
-    ]
-    exchange = values_at(reasons.exchange, cut.by).astype(np.int32)
-    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, words, exchange)
-    return replace(out, cause=values_at(reasons.cause, cut.by, Cause.LAUNCH_STARVED).astype(np.uint8))
+    evidence = np.where(cut.by == NOWHERE, otherwise[cut.of], values_at(reasons.evidence, cut.by))
+    cause = values_at(reasons.cause, cut.by, Cause.LAUNCH_STARVED)
+    return _table(cut.start_ns, cut.end_ns, cause, evidence, values_at(reasons.exchange, cut.by))
 
 
 def _blocked_before(delayed: Spans, cut: Pieces, reasons: Delays) -> Pieces:

@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from graphlink import output_names
+from graphlink.causes import OF_STAGES, Cause
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import (
-    Cause,
     Idle,
     Layers,
     Ns,
@@ -355,7 +355,7 @@ def _head(pipeline: RunPipeline) -> Bubbles:
 
 def _definition(pipeline: RunPipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
-    hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
+    hidden = {c for run in pipeline.runs if not run.sees_causes for c in OF_STAGES if c not in _FROM_RANGES}
     sees_device = all(run.sees_device for run in pipeline.runs)
     return Definition(
         work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
@@ -387,11 +387,11 @@ def _stage(pipeline: RunPipeline, i: int) -> StageEntry:
 
 def _by_cause(idle: Idle, sees_causes: bool) -> dict[Cause, int]:
     """Sum up idle time, without the causes that cannot be seen."""
-    totals = np.zeros(len(Cause), np.int64)
+    totals = np.zeros(len(OF_STAGES), np.int64)
     np.add.at(totals, idle.cause, idle.end_ns - idle.start_ns)
     return {
         cause: ns
-        for cause, ns in zip(Cause, totals.tolist(), strict=True)
+        for cause, ns in zip(OF_STAGES, totals.tolist(), strict=True)
         if sees_causes or ns or cause in _FROM_RANGES
     }
 

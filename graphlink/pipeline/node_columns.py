@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.causes import NAMES, OF_STAGES, Cause
 from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.pipeline.records import Cause, Idle, Pass, RunPipeline, StageRun
+from graphlink.pipeline.records import Idle, Pass, RunPipeline, StageRun
 from graphlink.ranks.records import AlignedClock
 from graphlink.tables import take
 
@@ -88,7 +89,7 @@ def _bubbles(graph: Graph, working: I64, idle: Idle, rank: int, clock: AlignedCl
     node, length, held = working[order[found[hit]]], length[hit], held[hit]
     return {
         "bubble_before_ns": Column.of(node, length, length > 0),
-        "bubble_cause": Column.of(node, held, length > 0, tuple(c.name.lower() for c in Cause)),
+        "bubble_cause": Column.of(node, held, length > 0, NAMES[: len(OF_STAGES)]),
     }
 
 

@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.causes import Cause
 from graphlink.hatches import HATCHES
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
-from graphlink.pipeline.records import Cause, Idle, Pass, Ranges, StepEntry
+from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
 from graphlink.records import first_few
 from graphlink.tables import concat, take
 

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from graphlink.causes import Reasons
 from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps
 from graphlink.records import Short, Table, ms
@@ -38,23 +39,6 @@ class Pass(IntEnum):
     I = 2
     W = 3
     OPT = 4
-
-
-class Cause(IntEnum):
-    """Why a stage was idle; names of the contract, in its order (lower case there)."""
-
-    WARMUP = 0
-    COOLDOWN = 1
-    DEPENDENCY_STALL = 2
-    EXPOSED_COMMUNICATION = 3
-    STRAGGLER_WAIT = 4
-    OPTIMIZER_SYNC = 5
-    LAUNCH_STARVED = 6
-    HOST_SYNC = 7
-    DATA_LOADING = 8
-    MEMORY_MANAGEMENT = 9
-    PROFILER_ARTEFACT = 10
-    UNKNOWN = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +65,7 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays(Spans):
+class Delays(Reasons):
     """The delays of work after moments in which a rank was idle, as its own recording shows them, sorted by start;
     disjoint in a ``StageRun``.
 
@@ -90,9 +74,7 @@ class Delays(Spans):
     ``texts``, whose entry 0 is "".
     """
 
-    cause: U8
     exchange: I32
-    evidence: I32
     texts: tuple[str, ...]
 
 

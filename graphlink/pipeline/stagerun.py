@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from graphlink import spans
+from graphlink.causes import Texts
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
 from graphlink.model import I32, NOWHERE, CommOps, Communication, Linked
@@ -55,13 +56,13 @@ def stage_run(
         warnings = (*warnings, *more)
     if entries is None:
         return Staged(None, nothing, warnings)
-    waits = wait_slices(graph, linked, before_on_thread(graph))
+    waits, texts = wait_slices(graph, linked, before_on_thread(graph)), Texts()
     if has_device:
         worked, works = device_work(linked, comm, entries), launched(linked, comm)
-        reasons = host_reasons(graph, linked, comm.ops, waits, worked.threads)
+        reasons = host_reasons(graph, linked, comm.ops, waits, worked.threads, texts)
     else:
         threads = np.unique(entries.tid)
-        receives = receive_waits(linked, comm, threads)
+        receives = receive_waits(linked, comm, threads, texts)
         mine = take(waits, np.isin(graph.tid[waits.part], threads))
         start, end = (
             np.append(a + graph.epoch_ns, b)
@@ -69,7 +70,7 @@ def stage_run(
         )
         waited = spans.union(start, end)
         worked, works = host_work(entries, waited), waitless(waited)
-        reasons = joined(receives, host_reasons(graph, linked, comm.ops, waits, threads))
+        reasons = joined(receives, host_reasons(graph, linked, comm.ops, waits, threads, texts))
     if not len(worked.work.start_ns):
         return Staged(None, nothing, (*warnings, "no work was recorded inside the pipeline ranges"))
     run = StageRun(
@@ -81,9 +82,9 @@ def stage_run(
         optimizer=worked.optimizer,
         exchanges=comm.ops,
         ordinal=ordinals(comm.ops),
-        delays=device_delays(graph, linked, worked, comm.ops, reasons)
+        delays=device_delays(graph, linked, worked, comm.ops, reasons, texts)
         if has_device
-        else host_delays(linked, entries, worked, reasons),
+        else host_delays(linked, entries, worked, reasons, texts),
         sees_device=has_device,
         sees_causes=True,
         left_out=worked.left_out,

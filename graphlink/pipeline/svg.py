@@ -18,6 +18,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from graphlink import output_names
+from graphlink.causes import Cause
 from graphlink.hatches import xml
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
@@ -32,7 +33,7 @@ from graphlink.pipeline.panels import (
     recorded,
     style,
 )
-from graphlink.pipeline.records import Cause, Pass, Pipeline, Ranges, RunPipeline, shape
+from graphlink.pipeline.records import Pass, Pipeline, Ranges, RunPipeline, shape
 from graphlink.records import time
 from graphlink.tables import take
 

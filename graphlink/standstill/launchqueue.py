@@ -13,7 +13,8 @@ import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked, Trace
-from graphlink.tables import distinct, numbered_values
+from graphlink.spans import NEVER
+from graphlink.tables import distinct, numbered_values, values_at
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
 # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
@@ -37,7 +38,7 @@ def held_launches(linked: Linked) -> tuple[I64, I64]:
         return _told(trace)
     calls, device = trace.calls, trace.device
     role = roles(calls, trace.strings)
-    launched_ns = np.append(calls.start_ns, np.iinfo(np.int64).min)[call]
+    launched_ns = values_at(calls.start_ns, call, NEVER)
     order = np.lexsort((launched_ns, device.stream, device.device))
     moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
     found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
@@ -16,29 +15,24 @@ from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.spans import covered_before
-from graphlink.tables import begins, distinct
+from graphlink.spans import Spans, holding, joined, overlap_ns
+from graphlink.tables import begins, distinct, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
 
-class Timeline(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Timeline(Spans):
     """Stretches of threads as positions on ``axis``: disjoint, ascending, none touches the next."""
 
     axis: Axis
-    from_ns: I64
-    until_ns: I64
 
     @staticmethod
     def of(tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
         """Join the stretches that touch or overlap on their thread. Cost: O(n log n)."""
         axis = Axis.over(tid, from_ns, until_ns + 1)
-        start, end = axis.of(tid, from_ns), axis.of(tid, until_ns)
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], np.maximum.accumulate(end[order])
-        opens = np.append(True, start[1:] > end[:-1])[: len(start)]
-        start, end = start[opens], end[np.append(opens[1:], True)[: len(opens)]]
-        return Timeline(axis, start, end)
+        stretches = joined(axis.of(tid, from_ns), axis.of(tid, until_ns))
+        return Timeline(stretches.start_ns, stretches.end_ns, axis)
 
     def at(self, tid: I64, time_ns: I64) -> I64:
         """Return the positions of times on threads, clipped to what there is; -1 of an unknown thread."""
@@ -46,20 +40,15 @@ class Timeline(msgspec.Struct, frozen=True):
 
     def between(self, tid: I64, from_ns: I64, until_ns: I64) -> I64:
         """Return what lies inside each [from, until) of a thread, in ns."""
-        before, until = (covered_before(self.from_ns, self.until_ns, self.at(tid, ns)) for ns in (from_ns, until_ns))
-        return until - before
+        return overlap_ns(self, self.at(tid, from_ns), self.at(tid, until_ns))
 
     def since(self, tid: I64, time_ns: I64) -> I64:
         """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is
         none.
         """
         at = self.at(tid, time_ns)
-        k = np.searchsorted(self.from_ns, at, side="left") - 1
-        inside = (k >= 0) & (at >= 0)
-        inside[inside] = self.until_ns[k[inside]] >= at[inside]
-        out = np.zeros(len(at), np.int64)
-        out[inside] = at[inside] - self.from_ns[k[inside]]
-        return out
+        stretch = holding(self, at - 1)
+        return np.where(stretch == NOWHERE, 0, at - values_at(self.start_ns, stretch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +190,7 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
         none = np.zeros(0, np.int64)
         return Timeline.of(none, none, none)
     last_ns = int(graph.end_ns.max(initial=0))
-    bounds = np.concatenate([active.from_ns, active.until_ns])
+    bounds = np.concatenate([active.start_ns, active.end_ns])
     tid = np.concatenate([frames.tid, frames.tid, active.axis.tids[active.axis.thread(bounds)]])
     at_ns = np.concatenate(
         [frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, active.axis.time_ns(bounds)]
@@ -216,12 +205,12 @@ def _between(active: Timeline) -> tuple[I64, I64, I64]:
     """Return (thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is
     long enough.
     """
-    thread = active.axis.thread(active.from_ns)
+    thread = active.axis.thread(active.start_ns)
     zero = thread * active.axis.span_ns - active.axis.origin_ns
-    before = np.append(0, active.until_ns[:-1])[: len(thread)]
+    before = np.append(0, active.end_ns[:-1])[: len(thread)]
     before = np.where(begins(thread), zero, before)
-    long = active.from_ns - before >= ASLEEP_NS
-    zero, before, until, thread = zero[long], before[long], active.from_ns[long], thread[long]
+    long = active.start_ns - before >= ASLEEP_NS
+    zero, before, until, thread = zero[long], before[long], active.start_ns[long], thread[long]
     return active.axis.tids[thread], before - zero, until - zero
 
 
@@ -230,7 +219,7 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
 
     The thread itself did nothing inside its silence, so what is found there is another's.
     """
-    from_ns, until_ns = (np.sort(active.axis.time_ns(at)) for at in (active.from_ns, active.until_ns))
+    from_ns, until_ns = (np.sort(active.axis.time_ns(at)) for at in (active.start_ns, active.end_ns))
     running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
     k = np.searchsorted(until_ns, end_ns, side="left") - 1
     ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns

@@ -23,9 +23,10 @@ from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.records import Short
+from graphlink.spans import NEVER
 from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import marked, spread
+from graphlink.tables import marked, spread, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -193,10 +194,9 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
     before all.
     """
     calls, launch = linked.trace.calls, linked.device_call
-    least = np.iinfo(np.int64).min
-    launched_ns = np.append(calls.start_ns, least)[launch]
+    launched_ns = values_at(calls.start_ns, launch, NEVER)
     order = np.argsort(launched_ns, kind="stable")
-    until = np.concatenate([[least], np.maximum.accumulate(ended[order])])
+    until = np.concatenate([[NEVER], np.maximum.accumulate(ended[order])])
     return until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
 
 

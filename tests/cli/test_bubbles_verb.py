@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from graphlink.causes import OF_STAGES, Cause
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import what_if_schedule as schedules
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
+from graphlink.pipeline.records import Other, Pass, Rates, RunPipeline
 from graphlink.pipeline.theory import PlayedSchedule
 from graphlink.pipeline.verb_bubbles import what_if
 from tests.cli.conftest import Ran
@@ -90,7 +91,7 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
 
 def test_every_cause_that_took_time_is_a_column(graphlink: Run, tmp_path: Path) -> None:
     boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Pass.F: 40_000_000, Pass.B: 80_000_000}))
-    inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
+    inside = [c for c in OF_STAGES if c != Cause.OPTIMIZER_SYNC]
     stall = next(g for g in gaps[0] if g.cause == Cause.DEPENDENCY_STALL)
     bounds = np.linspace(stall.start_ns, stall.end_ns, len(inside) + 1).astype(np.int64).tolist()
     gaps[0].remove(stall)

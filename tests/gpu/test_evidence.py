@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.causes import CAUSES
+from graphlink.causes import NAMES
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.time import gpu_time
 from graphlink.linking.communication import communication
@@ -30,7 +30,7 @@ def said(trace: Trace, cause: str) -> dict[str, int]:
         for start, end, why, text in zip(
             *(x.tolist() for x in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence)), strict=True
         ):
-            if device == 0 and CAUSES[why] == cause:
+            if device == 0 and NAMES[why] == cause:
                 out[idle.texts[text]] = out.get(idle.texts[text], 0) + (end - start) // 1000
     return out
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.causes import CAUSES as CAUSE_NAMES
+from graphlink.causes import MEANING, NAMES, OF_DEVICES
 from graphlink.depend.build import BuildOptions, build
-from graphlink.gpu import file
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.gpu.tracks import idle_rows
 from graphlink.graph_model import Column, NodeKind
@@ -254,8 +254,8 @@ def test_the_timeline_names_the_evidence_of_every_device() -> None:
     assert texts == [idle.texts[k] for _, idle in found.idle for k in idle.evidence.tolist()]
 
 
-def test_the_file_has_a_name_for_every_cause_in_its_order() -> None:
-    assert file.CAUSES == CAUSE_NAMES
+def test_every_cause_of_a_device_has_its_meaning() -> None:
+    assert list(MEANING) == [*CAUSE_NAMES] == [NAMES[cause] for cause in OF_DEVICES]
 
 
 def test_idle_time_between_ops_of_graph_launches_is_said_to_be_unsure() -> None:
@@ -301,7 +301,7 @@ def test_what_is_not_known_of_a_launch_is_said_apart(
     ]
     found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 600)], calls=calls, device=device)))
     ((_, idle),) = found.idle
-    unknown = np.flatnonzero(idle.cause == CAUSE_NAMES.index("unknown"))
+    unknown = np.flatnonzero(idle.cause == NAMES.index("unknown"))
     assert {idle.texts[k] for k in idle.evidence[unknown].tolist()} == {text}
     assert [one.split(" ms of idle time lie ")[1][: len(warning or "")] for one in found.warnings] == (
         [warning] if warning else []

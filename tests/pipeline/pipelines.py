@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import structs
 
+from graphlink.causes import Cause
 from graphlink.model import NOWHERE
 from graphlink.pipeline.records import (
-    Cause,
     Delays,
     Idle,
     KeyedSpans,

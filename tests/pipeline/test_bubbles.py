@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from graphlink.causes import OF_STAGES, Cause
 from graphlink.cli.out import rendered
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import records
-from graphlink.pipeline.records import Cause, Pass, Rates, RunPipeline
+from graphlink.pipeline.records import Pass, Rates, RunPipeline
 from tests.pipeline.pipelines import EPOCH_NS, EQUAL, Box, Gap, gaps_of, idle_of, one_f_one_b, pipeline, played, simple
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "bubbles.schema.json").read_text())
@@ -55,7 +56,7 @@ def given(request: pytest.FixtureRequest) -> RunPipeline:
 
 def test_names_are_those_of_the_records() -> None:
     assert [p.name for p in Pass] == list(bubbles.PHASES)
-    assert [c.name.lower() for c in Cause] == list(bubbles.CAUSES)
+    assert [c.name.lower() for c in OF_STAGES] == list(bubbles.CAUSES)
 
 
 def test_it_is_the_contract(given: RunPipeline) -> None:
@@ -235,7 +236,7 @@ def test_nothing_idle() -> None:
 
 def test_idle_of_many_causes_sums_up() -> None:
     boxes = [[Box(Pass.F, 0, 0, EPOCH_NS, EPOCH_NS + 10), Box(Pass.B, 0, 0, EPOCH_NS + 100, EPOCH_NS + 130)]]
-    inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
+    inside = [c for c in OF_STAGES if c != Cause.OPTIMIZER_SYNC]
     bounds = (EPOCH_NS + np.linspace(10, 100, len(inside) + 1).astype(np.int64)).tolist()
     gaps = [[Gap(a, b, c, c.name) for a, b, c in zip(bounds, bounds[1:], inside, strict=False)]]
     file = written(pipeline(boxes, gaps))

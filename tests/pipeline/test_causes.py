@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from graphlink import spans
+from graphlink.causes import Cause
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.delays import joined
-from graphlink.pipeline.records import Cause, Delays, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Ranges, StageRun
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import simulate
 from tests.comm_ops import comm_ops
@@ -78,18 +79,19 @@ def test_steps_may_overlap_in_time() -> None:
 
 
 def test_a_short_gap_that_nothing_explains_is_from_one_kernel_to_the_next() -> None:
-    """Also where the table of delays was put together of several: its entry without a text stays the first."""
+    """Also where the table of delays was put together of several."""
     (run,) = runs("1F1B", 1, 2, 1, 24 * MS)
     late = np.where(np.arange(4) > 1, 10_000, 0) + np.where(np.arange(4) > 2, 30_000, 0)
     ranges = replace(run.ranges, start_ns=run.ranges.start_ns + late, end_ns=run.ranges.end_ns + late)
     work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
     start, end = ranges.end_ns[1:3], ranges.start_ns[2:]
-    other = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("", "cudaLaunchKernel came late"))
+    texts = ("", "cudaLaunchKernel came late")
+    other = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, texts)
     unexplained = Delays(
-        start, end, np.full(2, Cause.UNKNOWN, np.uint8), np.full(2, -1, np.int32), np.zeros(2, np.int32), ("",)
+        start, end, np.full(2, Cause.UNKNOWN, np.uint8), np.zeros(2, np.int32), np.full(2, -1, np.int32), texts
     )
     delays = joined(other, unexplained)
-    assert (delays.texts[0], delays.evidence.tolist()) == ("", [0, 0])
+    assert (delays.texts, delays.evidence.tolist()) == (texts, [0, 0])
     found = analyse([replace(run, ranges=ranges, work=work, delays=delays, sees_causes=True)])
     assert found is not None
     told = [found.idle.texts[k] for k in found.idle.evidence.tolist()]

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.causes import OF_STAGES, Cause
 from graphlink.errors import UsageError
 from graphlink.pipeline.paddle.runs import pipeline_of
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Pass, RunPipeline
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate
 from tests.simulator.paddle import EPOCH_NS, Job, Variation, write_paddle
 
@@ -24,7 +25,7 @@ def analysed(
 
 def idle_ns(pipeline: RunPipeline) -> dict[Cause, int]:
     length = pipeline.idle.end_ns - pipeline.idle.start_ns
-    return {cause: ns for cause in Cause if (ns := int(length[pipeline.idle.cause == cause].sum()))}
+    return {cause: ns for cause in OF_STAGES if (ns := int(length[pipeline.idle.cause == cause].sum()))}
 
 
 @pytest.mark.parametrize("as_double", [False, True])

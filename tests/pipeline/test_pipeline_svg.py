@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink import records
+from graphlink.causes import OF_STAGES, Cause
 from graphlink.hatches import HATCHES, xml
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
@@ -30,7 +31,7 @@ from graphlink.pipeline.panels import (
     recorded,
     row_label,
 )
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.pipeline.svg import encode, picture
 from graphlink.tables import concat, take
 from tests.pipeline.pipelines import (
@@ -47,7 +48,7 @@ from tests.pipeline.pipelines import (
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
-INSIDE = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
+INSIDE = [c for c in OF_STAGES if c != Cause.OPTIMIZER_SYNC]
 ODD = "<script>alert('&\"')</script>\x00\x01\x1b[31m\x7f\u0085\u202e\ufffe\ud800]]>\U0001f600"
 
 
@@ -163,7 +164,7 @@ def test_boxes_and_bubbles_are_counted() -> None:
     drawn = Drawn(encode(simple()))
     assert (drawn.count(Pass.F), drawn.count(Pass.B), drawn.count(Pass.OPT)) == (32, 32, 4)
     made = simple()
-    for cause in Cause:
+    for cause in OF_STAGES:
         assert drawn.count(cause) == int(np.count_nonzero(made.idle.cause == cause))
     assert sorted(Counter(drawn.numbers()).items()) == sorted(
         [*((f"{p}{k}", 4) for p in "FB" for k in range(8)), ("OPT", 4)]
@@ -192,8 +193,8 @@ def test_each_cause_has_its_pattern_and_its_legend_entry() -> None:
     totals = Counter[Cause]()
     for cause, start, end in zip(made.idle.cause, made.idle.start_ns, made.idle.end_ns, strict=True):
         totals[Cause(cause)] += int(end - start)
-    assert set(totals) == set(Cause)
-    for cause in Cause:
+    assert set(totals) == set(OF_STAGES)
+    for cause in OF_STAGES:
         assert f'id="h{cause.value}"' in text
         assert named[shown.index(name_of(cause))] == cause.name.lower()
         assert f"{cause.name.lower()} {records.time(totals[cause])}" in drawn.text
@@ -496,7 +497,7 @@ def test_it_is_light_and_dark() -> None:
     text = encode(all_causes()).decode()
     assert text.count("@media(prefers-color-scheme:dark)") == 1
     dark = text[text.index("@media") :]
-    assert all(f".a{c.value}{{" in dark for c in Cause)
+    assert all(f".a{c.value}{{" in dark for c in OF_STAGES)
     assert ".bg{" in dark
 
 
@@ -530,8 +531,8 @@ def test_phases_are_told_apart_by_everybody(vision: str) -> None:
 
 
 def test_causes_are_told_apart_without_colour() -> None:
-    assert set(HATCHES) == {cause.name.lower() for cause in Cause}
-    assert len({h.path for h in HATCHES.values()}) == len(Cause)
+    assert set(HATCHES) == {cause.name.lower() for cause in OF_STAGES}
+    assert len({h.path for h in HATCHES.values()}) == len(OF_STAGES)
     for cause, hatch in HATCHES.items():
         for tint, line in ((hatch.tint, hatch.line), (hatch.dark_tint, hatch.dark_line)):
             high, low = sorted((luminance(tint), luminance(line)), reverse=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.causes import Cause
 from graphlink.model import NOWHERE
 from graphlink.pipeline import tracks as pipeline_tracks
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.report import timeline
 from graphlink.tables import take
 from graphlink.wings import wing

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphlink.causes import Cause
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.inferred_ranges import RULE
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.run import job
 from tests.simulator.pipeline_losses import HOWS, Loss
 from tests.simulator.pipelines import PipelineRun, PipelineTraining, pipeline_run

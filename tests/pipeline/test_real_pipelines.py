@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.causes import Cause
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.inferred_ranges import RULE
-from graphlink.pipeline.records import Cause, Pass, RunPipeline
+from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.run import job
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces" / "pipelining-cpu"
