@@ -137,6 +137,16 @@ class Parts:
         self._columns[name] = [np.concatenate(self._columns[name])]
         return self._columns[name][0]
 
+    def keep(self, rows: NDArray[np.bool_]) -> int:
+        """Leave out all other rows, and return how many."""
+        left_out = self.count - int(np.count_nonzero(rows))
+        if left_out:
+            place = np.cumsum(rows) - 1
+            self.comms = {int(place[row]): comm for row, comm in self.comms.items() if rows[row]}
+            self._columns = {name: [self.seen(name)[rows]] for name in list(self._columns)}
+            self.count -= left_out
+        return left_out
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return those that have not been taken yet, and give them up."""
         return {name: self.column(name) for name in list(self._columns)}

@@ -80,7 +80,17 @@ from graphlink.read.kineto_rows import (
     peer_of,
     sync_kind,
 )
-from graphlink.read.kineto_tables import MemoryRows, add_base, by_start, flow_rows, host_rows, refuse_span
+from graphlink.read.kineto_tables import (
+    MemoryRows,
+    add_base,
+    by_start,
+    flow_rows,
+    host_rows,
+    leave_out_untimed,
+    name_without_overload,
+    put_on_their_threads,
+    refuse_span,
+)
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
@@ -324,6 +334,7 @@ class _KinetoRows:
             rf_id=ints([a.rf_id for a in args], 0),
             seq_id=ints([a.seq_id for a in args], -1),
             fw_tid=ints([a.fw_tid for a in args], 0),
+            external=ints([a.external for a in args], 0),
             input_shapes=self.json_texts.column([a.shapes or a.shapes_2020 for a in args]),
             input_types=self.json_texts.column([a.types for a in args]),
         )
@@ -337,6 +348,7 @@ class _KinetoRows:
             tid=tid,
             name=self.strings.column([row.name or "" for row in rows]),
             correlation=ints([(row.args or NO_ARGS).correlation for row in rows], 0),
+            external=ints([(row.args or NO_ARGS).external for row in rows], 0),
         )
 
     def _device(self, rows: list[Event], block: Block[Event]) -> None:
@@ -448,6 +460,12 @@ class _KinetoRows:
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
+        if untimed := leave_out_untimed(self.parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
+            self.left_out["without a time (start and length 0)"] = untimed
+            warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
+        name_without_overload(self.parts[HOST], self.strings)
+        if moved := put_on_their_threads(self.parts[CALL], self.parts[HOST]):
+            warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         if self.parts[OTHER].count:
             left_out, of_devices = place(

@@ -33,6 +33,7 @@ class Args(msgspec.Struct, gc=False):
     inputs: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    external: Any = msgspec.field(default=0, name="External id")
     order: Any = msgspec.field(default=None, name="Ev Idx")
     device: Any = None
     stream: Any = None

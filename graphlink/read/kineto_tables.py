@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, Bool, CallRows, DeviceMemory, DeviceRows, FlowRows, HostRows, SyncRows
+from graphlink.model import I32, I64, NOWHERE, Bool, CallRows, DeviceMemory, DeviceRows, FlowRows, HostRows, SyncRows
 from graphlink.patterns import fits
-from graphlink.read.columns import MAX_NS, MISSING, Parts, ints, to_int_or_none
+from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings, ints, to_int_or_none
 from graphlink.read.kineto_rows import Event
-from graphlink.tables import marked, successive
+from graphlink.tables import lookup, marked, successive
 
 # Ranges in any recording:
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py,
@@ -60,6 +60,7 @@ MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 _TIMES = ("start_ns", "end_ns", "ns")
 MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
 _CPU: Final = 0  # a device type of c10
+_OVERLOAD: Final = re.compile(r"(\w+::\w+)\.\w+")
 
 
 def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
@@ -74,6 +75,61 @@ def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
                 "an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=path, todo="record again"
             )
         column += base_ns
+
+
+def name_without_overload(host: Parts, strings: Strings) -> None:
+    """Name ops as everywhere else, in place: ``capture_overload_names`` makes ``aten::sum`` to
+    ``aten::sum.dim_IntList``, in Kineto alone."""
+    name = host.seen("name")
+    known = tuple(strings)
+    ops = np.flatnonzero(~host.seen("annotation").astype(np.bool_))
+    numbers, code = np.unique(name[ops], return_inverse=True)
+    plain = [strings[m[1]] if (m := _OVERLOAD.fullmatch(known[number])) else number for number in numbers.tolist()]
+    name[ops] = np.array(plain, name.dtype)[code]
+
+
+def put_on_their_threads(calls: Parts, host: Parts) -> int:
+    """Put calls on the thread whose op made them, in place, and return how many: CUPTI knows a thread by a handle that
+    a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11).
+
+    Such a call begins after the last row of its thread, inside the op that its ``External id`` names. The other calls
+    of that thread after its end go with the nearest of these in time. O(n log n).
+    """
+    op = lookup(host.column("external"), calls.column("external"))
+    if not calls.count or not host.count:
+        return 0
+    start_ns, tid, op_tid, op_end_ns = calls.seen("start_ns"), calls.seen("tid"), host.seen("tid"), host.seen("end_ns")
+    threads, place = np.unique(op_tid, return_inverse=True)
+    last_ns = np.full(len(threads), MISSING)
+    np.maximum.at(last_ns, place, op_end_ns)
+    at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
+    late = (threads[at] == tid) & (start_ns > last_ns[at])
+    inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])
+    moved = late & inside
+    for thread in np.unique(tid[moved]).tolist():
+        rows, known = np.flatnonzero(late & (tid == thread)), np.flatnonzero(moved & (tid == thread))
+        known = known[np.argsort(start_ns[known], kind="stable")]
+        after = np.searchsorted(start_ns[known], start_ns[rows])
+        later, earlier = known[np.minimum(after, len(known) - 1)], known[np.maximum(after - 1, 0)]
+        nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])
+        tid[rows] = op_tid[op[np.where(nearer, earlier, later)]]
+        moved[rows] = True
+    return int(np.count_nonzero(moved))
+
+
+def leave_out_untimed(tables: Iterable[Parts]) -> int:
+    """Leave out rows without a time, in place, and return how many: Kineto writes 0 for start and length of what CUPTI
+    gave no time (device work and calls of the warm-up, where counters of the GPU are recorded).
+
+    They are such rows only where all others are further from 0 than from each other.
+    """
+    untimed = {parts: (parts.seen("start_ns") == 0) & (parts.seen("end_ns") == 0) for parts in tables if parts.count}
+    if not any(rows.any() for rows in untimed.values()):
+        return 0
+    others = np.concatenate([parts.seen(name)[~rows] for parts, rows in untimed.items() for name in _TIMES[:2]])
+    if not len(others) or int(np.abs(others).min()) <= int(others.max()) - int(others.min()):
+        return 0
+    return sum(parts.keep(~rows) for parts, rows in untimed.items())
 
 
 def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | SyncRows], lanes: int) -> None:

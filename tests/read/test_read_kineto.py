@@ -70,6 +70,59 @@ def test_rows_without_an_index_keep_the_order_of_the_file(read):
     assert trace.host.order.tolist() == [2, 0, 1]
 
 
+def test_overloads_are_no_part_of_the_name_of_an_op(read):
+    """With ``capture_overload_names`` they are in Kineto's names (PyTorch 2.11 on an H100), never in those of the ET."""
+    trace = read(
+        row("cpu_op", "aten::sum.dim_IntList", 5, 1),
+        row("cpu_op", "aten::sum", 6, 1),
+        row("user_annotation", "mine::part.two", 7, 1),
+        row("cpu_op", "autograd::engine::evaluate_function: AddBackward0", 8, 1),
+    )
+    named = ["aten::sum", "aten::sum", "mine::part.two", "autograd::engine::evaluate_function: AddBackward0"]
+    assert names(trace, trace.host.name) == named
+    assert trace.host.name[0] == trace.host.name[1]
+
+
+def test_calls_of_a_thread_that_got_the_handle_of_another_are_its_own(read):
+    """Two threads in turn, with one handle: Kineto gives the calls of the second the number of the first (PyTorch 2.11
+    on an H100)."""
+    trace = read(
+        row("cpu_op", "aten::sum", 10, 10, tid=1, **{"External id": 4}),
+        row("cuda_runtime", "cudaLaunchKernel", 12, 2, tid=1, correlation=1, **{"External id": 4}),
+        row("cpu_op", "aten::sum", 40, 10, tid=2, **{"External id": 6}),
+        row("cuda_runtime", "cudaLaunchKernel", 42, 2, tid=1, correlation=2, **{"External id": 6}),
+        row("cuda_runtime", "cudaEventRecord", 55, 2, tid=1, correlation=3),
+        row("cpu_op", "aten::mm", 30, 40, tid=3, **{"External id": 5}),
+        row("cuda_runtime", "cudaLaunchKernel", 45, 2, tid=3, correlation=4, **{"External id": 6}),
+        row("cuda_runtime", "cudaLaunchKernel", 46, 2, tid=9, correlation=5),
+    )
+    order = np.argsort(trace.calls.correlation)
+    assert trace.calls.tid[order].tolist() == [1, 2, 2, 3, 9]
+    assert trace.warnings == ("calls (2) have the number of an ended thread: they count for the op around them",)
+
+
+def test_rows_without_a_time_are_left_out(read):
+    """Of the warm-up, where counters of the GPU are recorded, CUPTI gives no times (PyTorch 2.11 on an H100)."""
+    far = 4_890_165_213_343.5
+    rows = (
+        row("cpu_op", "aten::mm", far, 5),
+        row("kernel", "without", 0, 0, tid=7, correlation=1, device=0, stream=7),
+        row("kernel", "timed", far + 2, 9, tid=7, correlation=2, device=0, stream=7),
+        row("cuda_runtime", "cudaLaunchKernel", 0.0, 0.0, correlation=1),
+    )
+    trace = read(*rows)
+    assert names(trace, trace.device.name) == ["timed"]
+    assert len(trace.calls.start_ns) == 0
+    assert trace.left_out == {"without a time (start and length 0)": 2}
+    assert "(2) are left out" in trace.warnings[0]
+
+
+def test_a_recording_that_begins_at_0_keeps_its_first_row(read):
+    trace = read(row("cpu_op", "a", 0, 0), row("cpu_op", "b", 3, 40))
+    assert names(trace, trace.host.name) == ["a", "b"]
+    assert trace.warnings == ()
+
+
 def test_2024_relative_times_are_exact(read):
     trace = read(row("cpu_op", "a", 4212936085398.981, 116.821), baseTimeNanoseconds=1719853884000000000)
     assert trace.host.start_ns.tolist() == [1719853884000000000 + 4212936085398981]
