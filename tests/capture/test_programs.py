@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from graphlink import cli
 from tests.capture import truths
+from tests.capture.gpu_truths import unpack
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -49,10 +51,19 @@ def test_a_thread_that_hands_over_is_recorded(tmp_path: Path) -> None:
     assert len(set(one.graph.tid[one.graph.kind == truths.NodeKind.HOST_OP].tolist())) == 2
 
 
-def test_without_a_gpu_its_programs_say_so(tmp_path: Path) -> None:
+def test_the_kit_records_what_needs_no_gpu(tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    assert "needs a GPU" in record("gpu", "eager", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    record("kit", tmp_path / "out", "--steps", "3", "--repeats", "0", "--only", "pairs/loader-0")
+    (recording,) = json.loads((tmp_path / "out" / "kit.json").read_text())["recordings"]
+    assert (recording["failed"], recording["files"]) == ("", ["capture.0.json", "kineto_0.json", "truth.0.json"])
+    with tarfile.open(tmp_path / "out" / "kit_1.tar") as archives:
+        archives.extractall(tmp_path, filter="data")
+    (folder,) = unpack(tmp_path / "pairs" / "loader-0-workers.tar.xz", tmp_path / "recordings")
+    truth = json.loads((folder / "truth.0.json").read_text())
+    assert len(truth["steps_ns"]) == 3
+    assert cli.main([str(folder), "--out", str(tmp_path / "graphs")]) == 0
+    steps = json.loads((tmp_path / "graphs" / "summary.json").read_text())["ranks"][0]["steps"]
+    assert len(steps) == 3
