@@ -212,6 +212,14 @@ def numbered_texts(texts: Iterable[_Key]) -> tuple[I32, tuple[_Key, ...]]:
     return np.array(code, np.int32), tuple(number)
 
 
+def nearest(values: I64, among: I64) -> I64:
+    """Return for each of ``values`` the position of the nearest of ``among``, of two the first; both ascend."""
+    if len(among) == 1:
+        return np.zeros(len(values), np.int64)
+    after = np.clip(np.searchsorted(among, values), 1, max(len(among) - 1, 1))
+    return np.asarray(after - (values - among[after - 1] <= among[after] - values))
+
+
 def turns(*columns: NDArray[Any]) -> I64:
     """Count, for each row, the rows before it that are equal in all columns. O(n log n)."""
     order = np.lexsort(columns)

@@ -10,8 +10,7 @@ import numpy as np
 
 from graphlink.model import NOWHERE, CommKind, CommOps
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, ProxySteps, State
-from graphlink.nccl.records import SideFiles, Split
-from graphlink.nccl.summary import NcclClock, NcclGroup
+from graphlink.nccl.summary import NcclClock, NcclGroup, SideFiles, Split
 from graphlink.read.kinds import DumpKind
 from tests.build import Strings
 from tests.comm_ops import Op, comm_ops

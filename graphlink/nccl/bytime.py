@@ -11,6 +11,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.ops import OpSide
 from graphlink.nccl.shift import (
     LEAST_NS,
+    NEEDED_BITS,
     TAIL,
     WIDE_NS,
     EventTimes,
@@ -21,7 +22,6 @@ from graphlink.nccl.shift import (
     from_pairs,
     middle,
     near,
-    needed_bits,
     of_calls,
     overlap,
     settled,
@@ -29,13 +29,14 @@ from graphlink.nccl.shift import (
     timeline,
 )
 from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
-from graphlink.tables import codes, lookup
+from graphlink.tables import codes, least, lookup, successive
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
 RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
 AGREE: Final = 0.9  # share of pairs that a second witness must confirm
 MOSTLY: Final = 0.9  # of a lane's pairs that must be of one unit
+_FAR_NS: Final = 1 << 60
 
 Shifts = tuple[Shift, Shift | None]  # of one clock, and of the other one as the pairs of the first tell it
 
@@ -116,7 +117,7 @@ class _Search:
 
     def proven(self, shift: Shift, other: Shift | None) -> bool:
         bits = evidence_bits(self.line, shift) + (evidence_bits(self.other, other) if other else 0.0)
-        return bits >= needed_bits(self.line)
+        return bits >= NEEDED_BITS + float(np.log2(len(self.line.call) + len(self.line.op)))
 
     def numbered(self) -> list[int]:
         """Return the offsets under which the calls of a lane meet the ops of a group by their numbers."""
@@ -285,16 +286,11 @@ def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -
 def _among(times_ns: I64, of: I64) -> I64:
     """Return the least time between two that are of the same: as near one that is missing may have been."""
     order = np.lexsort((times_ns, of))
-    far = np.int64(1 << 60)
-    step = np.where(np.diff(of[order]) == 0, np.diff(times_ns[order]), far)
-    least = np.full(int(of.max(initial=0)) + 1, far)
-    np.minimum.at(least, of[order][1:], step)
-    return least[of]
+    earlier, later = successive(order, of)
+    return least(int(of.max(initial=0)) + 1, of[later], times_ns[later] - times_ns[earlier], _FAR_NS)[of]
 
 
 def _to_neighbour(times_ns: I64) -> I64:
     """Return the time from each to the nearest other one."""
-    far = np.int64(1 << 60)
-    gap = np.concatenate([[far], np.diff(times_ns), [far]])
-    nearest: I64 = np.minimum(gap[:-1], gap[1:])
-    return nearest
+    gap = np.concatenate([[_FAR_NS], np.diff(times_ns), [_FAR_NS]])
+    return np.asarray(np.minimum(gap[:-1], gap[1:]))

@@ -8,16 +8,16 @@ share a clock, whose offset is sought. A call is left alone, with a reason, rath
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, Communication, Linked
+from graphlink.linking.communication import communication
+from graphlink.model import I64, NOWHERE, Bool, Communication, Linked, ProcessGroup
 from graphlink.nccl.bytime import by_time
 from graphlink.nccl.ops import OpSide, op_side
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
     SEVERAL,
@@ -31,7 +31,7 @@ from graphlink.nccl.sides import (
     of_unit,
     units,
 )
-from graphlink.nccl.summary import TIMES, NcclGroup, NcclTimes
+from graphlink.nccl.summary import TIMES, NcclGroup, NcclTimes, SideFiles, Split
 from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
 from graphlink.read.kinds import DumpKind
@@ -50,29 +50,49 @@ def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) 
 
     O(n log n) in ops and calls.
     """
-    if not dumps:
-        nothing = np.zeros(0, np.int32)
-        return SideFiles(
-            (), comm.ops, nothing, nothing, nothing, [], (), split_ops(comm.ops, (), (), nothing, nothing, nothing), []
-        )
     codes = Strings()
     side = op_side(linked, comm, rank, codes)
     calls = call_side(dumps, side, rank, codes)
     outcome = Outcome(calls, side)
     shifts = _join(outcome, dumps)
-    matched = np.flatnonzero(outcome.op != NOWHERE)
-    dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
-    order = np.lexsort((dump, outcome.op[matched]))
-    op, dump, call = (
-        outcome.op[matched][order].astype(np.int32),
-        dump[order],
-        calls.row[matched][order].astype(np.int32),
-    )
-    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], side) for k, one in enumerate(dumps))
-    split = split_ops(comm.ops, dumps, clocks, op, dump, call)
+    call = np.flatnonzero(outcome.op != NOWHERE)
+    dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[call]]
+    order = np.lexsort((dump, outcome.op[call]))
+    dump, call = dump[order], call[order]
+    op, row = outcome.op[call].astype(np.int32), calls.row[call].astype(np.int32)
+    clocks = tuple(dump_clock(own, shifts.get(k), op[dump == k], row[dump == k], side) for k, own in enumerate(dumps))
+    split = split_ops(comm.ops, dumps, clocks, op, dump, row)
     return SideFiles(
-        tuple(dumps), comm.ops, op, dump, call, _table(outcome, list(codes)), clocks, split, _times(side, split)
+        tuple(dumps), comm.ops, op, dump, row, _table(outcome, list(codes)), clocks, split, _times(side, split)
     )
+
+
+def known_groups(
+    linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tuple[int, ...]]
+) -> tuple[ProcessGroup, ...]:
+    """Return groups for ``communication`` whose members a trace lacks. ``members``: key of a communicator -> global
+    ranks in ring order.
+
+    A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two
+    communicators have tells nothing.
+    """
+    found: dict[str, ProcessGroup] = {}
+    for dump in dumps:
+        for listed in dump.communicators if dump.kind is DumpKind.FLIGHT_RECORDER else ():
+            if listed.ranks and listed.name:
+                found[listed.name] = ProcessGroup(listed.name, listed.desc, size=len(listed.ranks), ranks=listed.ranks)
+    rank = NOWHERE if linked.trace.rank is None else linked.trace.rank
+    joined = join(linked, communication(linked, tuple(found.values())), dumps, rank)
+    ranks_of: dict[str, set[tuple[int, ...]]] = {}
+    for line in joined.groups:
+        ranks = members.get(line.communicator or "")
+        if line.group and line.ranks is None and line.matched and ranks is not None:
+            ranks_of.setdefault(line.group, set()).add(ranks)
+    for name, every in ranks_of.items():
+        if len(every) == 1 and name not in found:
+            (known,) = every
+            found[name] = ProcessGroup(name, size=len(known), ranks=known)
+    return tuple(found.values())
 
 
 def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
@@ -176,74 +196,71 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
     """Return a line per lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes
     of both sides.
     """
-    calls, ops = outcome.calls, outcome.ops
-    lines = []
-    joined: set[int] = set()
-    for k, lane in enumerate(calls.lanes):
-        own = calls.of_lane[k]
-        unit = outcome.unit.get(k)
-        every = lane.communicator == NOWHERE and k in outcome.rule
-        theirs = (
-            np.arange(len(ops.group))
-            if every
-            else np.flatnonzero(of_unit(ops, unit))
-            if unit
-            else np.zeros(0, np.int64)
+    lanes, ops = outcome.calls.lanes, outcome.ops
+    joined = {unit.group for unit in outcome.unit.values()}
+    apart = lanes and not any(_of_all_groups(outcome, k) for k in range(len(lanes)))
+    return [_line(outcome, words, k) for k in range(len(lanes))] + [
+        NcclGroup(
+            file=None,
+            communicator=None,
+            group=group.name,
+            ranks=group.ranks,
+            calls=0,
+            ops=int(np.count_nonzero(ops.group == g)),
+            matched=0,
+            calls_left={},
+            ops_left={"no communicator joined": int(np.count_nonzero(ops.group == g))},
+            rule="",
+            mismatch=None,
         )
-        joined.update(range(len(ops.groups)) if every else (unit.group,) if unit else ())
-        met = own[outcome.op[own] != NOWHERE]
-        group = ops.groups[unit.group] if unit else None
-        why = outcome.op_why[theirs]
-        if lane.kind is not DumpKind.FLIGHT_RECORDER:
-            why = np.where(ops.several[theirs] & ops.known[theirs], SEVERAL, why)
-        lines.append(
-            NcclGroup(
-                file=lane.dump,
-                communicator=lane.key or None,
-                group=group.name if group else None,
-                ranks=group.ranks if group else None,
-                calls=len(own),
-                ops=len(theirs),
-                matched=len(met),
-                calls_left=_left(own, met, outcome.why[own]),
-                ops_left=_left(theirs, np.sort(outcome.op[met]), why),
-                rule=outcome.rule.get(k, ""),
-                mismatch=_difference(outcome, words, *outcome.mismatch[k]) if k in outcome.mismatch else None,
-            )
-        )
-    for g, group in enumerate(ops.groups if calls.lanes else ()):
-        if g not in joined:
-            count = int(np.count_nonzero(ops.group == g))
-            lines.append(
-                NcclGroup(
-                    file=None,
-                    communicator=None,
-                    group=group.name,
-                    ranks=group.ranks,
-                    calls=0,
-                    ops=count,
-                    matched=0,
-                    calls_left={},
-                    ops_left={"no communicator joined": count},
-                    rule="",
-                    mismatch=None,
-                )
-            )
-    return lines
+        for g, group in enumerate(ops.groups if apart else ())
+        if g not in joined
+    ]
+
+
+def _of_all_groups(outcome: Outcome, lane: int) -> bool:
+    """Tell whether the calls of a lane, of which no communicator is known, are joined with ops of any group."""
+    return outcome.calls.lanes[lane].communicator == NOWHERE and lane in outcome.rule
+
+
+def _line(outcome: Outcome, words: Sequence[str], k: int) -> NcclGroup:
+    """Return the line of the lane ``k``."""
+    ops, lane, own, unit = outcome.ops, outcome.calls.lanes[k], outcome.calls.of_lane[k], outcome.unit.get(k)
+    group = ops.groups[unit.group] if unit else None
+    of_lane = np.full(len(ops.group), fill_value=_of_all_groups(outcome, k))
+    if unit:
+        of_lane |= of_unit(ops, unit)
+    theirs, joined = np.flatnonzero(of_lane), own[outcome.op[own] != NOWHERE]
+    why = outcome.op_why[theirs]
+    if lane.kind is not DumpKind.FLIGHT_RECORDER:
+        why = np.where(ops.several[theirs] & ops.known[theirs], SEVERAL, why)
+    return NcclGroup(
+        file=lane.dump,
+        communicator=lane.key or None,
+        group=group.name if group else None,
+        ranks=group.ranks if group else None,
+        calls=len(own),
+        ops=len(theirs),
+        matched=len(joined),
+        calls_left=_left(own, joined, outcome.why[own]),
+        ops_left=_left(theirs, np.sort(outcome.op[joined]), why),
+        rule=outcome.rule.get(k, ""),
+        mismatch=_difference(outcome, words, *outcome.mismatch[k]) if k in outcome.mismatch else None,
+    )
 
 
 def _times(ops: OpSide, split: Split) -> list[NcclTimes]:
     """Sum the parts of the time of ops by the name of their group."""
     names = Strings()
     of_group = names.column([group.name for group in ops.groups])[ops.group[split.op]]
-    words = list(names)
     return [
         NcclTimes(
-            group=words[code],
+            group=name,
             ops=int(np.count_nonzero(of_group == code)),
-            **{name: int(getattr(split, name)[of_group == code].sum()) for name in TIMES},
+            **{part: int(getattr(split, part)[of_group == code].sum()) for part in TIMES},
         )
-        for code in np.unique(of_group).tolist()
+        for name, code in names.items()
+        if code in of_group
     ]
 
 

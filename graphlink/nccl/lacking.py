@@ -13,7 +13,7 @@ from graphlink.doctor.kinds import ENOUGH, ENOUGH_RINGS, INSPECTOR_BYTES
 from graphlink.doctor.records import Finding, if_any
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import SideFiles
+from graphlink.nccl.summary import SideFiles
 from graphlink.read.kinds import DumpKind
 from graphlink.tables import Positions, successive
 

@@ -15,6 +15,7 @@ from graphlink.linking.commtypes import CollectiveType, collective_type, element
 from graphlink.linking.communication import CommRow, comm_rows
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
 from graphlink.read.columns import Strings
+from graphlink.tables import numbered_texts
 
 SEND: Final = "send"
 RECV: Final = "recv"
@@ -108,8 +109,8 @@ def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> O
     ops, by_row = comm.ops, [{one.row: one for one in rows} for rows in comm_rows(linked)]
     recorded = [by_row[on_host][row] for on_host, row in zip(ops.on_host.tolist(), ops.row.tolist(), strict=True)]
     calls = [_one_call(one) for one in recorded]
-    keys: dict[tuple[tuple[int, ...] | None, str], int] = {}
-    group = np.array([keys.setdefault(_group(ops, k, one), len(keys)) for k, one in enumerate(recorded)], np.int64)
+    of_group, keys = numbered_texts(_group(ops, k, row) for k, row in enumerate(recorded))
+    group = of_group.astype(np.int64)
     members = [ranks or () for ranks, _ in keys]
     member = np.array([_place(ranks, rank) for ranks in members], np.int64)
     peer = np.array(

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.tables import codes
+from graphlink.ranks.bytime import recorded_by_both
+from graphlink.tables import MOST, codes, nearest
 
 WIDE_NS: Final = 50_000  # what a witness may scatter by before its spread is known
 LEAST_NS: Final = 4_000  # and what it is always allowed
@@ -103,8 +104,7 @@ def shifted(line: EventTimes, offset_ns: int, reach_ns: int, may_meet: MayMeet, 
     if not len(line.call):
         return Shift(offset_ns, reach_ns, line.call, line.call, 0)
     at = line.call_ns + offset_ns
-    to_op = _nearest(at, line.op_ns)
-    to_call = _nearest(line.op_ns, at)
+    to_op, to_call = nearest(at, line.op_ns), nearest(line.op_ns, at)
     if around:
         to_op = _nearest_that(at, line.op_ns, to_op, around, lambda i, j: may_meet(line.call[i], line.op[j]))
         to_call = _nearest_that(line.op_ns, at, to_call, around, lambda j, i: may_meet(line.call[i], line.op[j]))
@@ -119,17 +119,17 @@ def shifted(line: EventTimes, offset_ns: int, reach_ns: int, may_meet: MayMeet, 
 def near(line: EventTimes, shift: Shift) -> tuple[I64, I64]:
     """Return each call within reach of an op, and the op, whatever else is nearer to that."""
     at = line.call_ns + shift.offset_ns
-    op = _nearest(at, line.op_ns)
+    op = nearest(at, line.op_ns)
     call = np.flatnonzero(np.abs(line.op_ns[op] - at) <= TAIL * shift.reach_ns)
     return call, op[call]
 
 
-def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> I64:
-    """Return as ``_nearest`` those that may meet; the nearest itself where none around it may."""
+def _nearest_that(of: I64, to: I64, closest: I64, around: int, may: MayMeet) -> I64:
+    """Return as ``nearest`` those that may meet; the nearest itself where none around it may."""
     every = np.arange(len(of))
-    best, least = nearest.copy(), np.full(len(of), np.iinfo(np.int64).max)
+    best, least = closest.copy(), np.full(len(of), MOST)
     for step in range(-around, around + 1):
-        other = np.clip(nearest + step, 0, len(to) - 1)
+        other = np.clip(closest + step, 0, len(to) - 1)
         apart = np.abs(to[other] - of)
         better = (apart < least) & may(every, other)
         best[better], least[better] = other[better], apart[better]
@@ -169,9 +169,7 @@ def _offset_and_reach(apart_ns: I64) -> tuple[int, int]:
 
 def overlap(line: EventTimes, shift: Shift) -> int:
     """Count how many events the side with fewer has while both were recorded."""
-    at = line.call_ns + shift.offset_ns
-    low, high = max(at[0], line.op_ns[0]) - shift.reach_ns, min(at[-1], line.op_ns[-1]) + shift.reach_ns
-    return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (at, line.op_ns))
+    return recorded_by_both(line.call_ns + shift.offset_ns, line.op_ns, shift.reach_ns)
 
 
 def evidence_bits(line: EventTimes, shift: Shift) -> float:
@@ -200,16 +198,3 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     bits[order] = np.log2(every / alike)
     follow = (np.diff(shift.left) == 1) & (np.diff(shift.right) == 1)
     return float(bits[shift.right[1:][follow]].sum())
-
-
-def needed_bits(line: EventTimes) -> float:
-    return NEEDED_BITS + float(np.log2(len(line.call) + len(line.op)))
-
-
-def _nearest(of: I64, to: I64) -> I64:
-    """Return for each of ``of`` the position of the nearest of ``to``, which ascends."""
-    if len(to) == 1:
-        return np.zeros(len(of), np.int64)
-    at = np.clip(np.searchsorted(to, of), 1, len(to) - 1)
-    nearest: I64 = at - (of - to[at - 1] <= to[at] - of)
-    return nearest

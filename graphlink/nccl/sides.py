@@ -19,7 +19,7 @@ from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import numbered_rows
+from graphlink.tables import MOST, least, numbered_rows
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
@@ -154,11 +154,10 @@ def _parted(lane: I64, count: int) -> tuple[I64, ...]:
 
 def gpu_starts(dump: Dump) -> I64:
     """Return the first start of the blocks of each call, 0 where none is recorded."""
-    kernels = dump.kernels
-    never = np.iinfo(np.int64).max
-    first = np.full(len(dump.calls.rank) + 1, never, np.int64)  # at the end: of blocks of no call that is known
-    np.minimum.at(first, kernels.call, np.where(kernels.gpu_start_ns > 0, kernels.gpu_start_ns, never))
-    return np.where(first == never, 0, first)[:-1]
+    start_ns = np.where(dump.kernels.gpu_start_ns > 0, dump.kernels.gpu_start_ns, MOST)
+    # at the end: of blocks of no call that is known
+    first = least(len(dump.calls.rank) + 1, dump.kernels.call, start_ns)
+    return np.where(first == MOST, 0, first)[:-1]
 
 
 def _ordinals(lane: I64, function: I32, seq: I64) -> I64:

@@ -1,12 +1,20 @@
-"""Side files of NCCL in ``summary.json`` (key ``nccl``), of a rank and of all ranks, and their printed tables."""
+"""Side files of NCCL joined with the communication of a rank, what ``summary.json`` holds of that (key ``nccl``), of
+a rank and of all ranks, and their printed tables.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+
+from graphlink.model import I32, I64, CommOps
+from graphlink.nccl.read.records import Dump
+from graphlink.read.kinds import DumpKind
+from graphlink.records import Short
 
 SHOWN: Final = 12  # lines of a sort that are printed
 TIMES: Final = {
@@ -101,6 +109,75 @@ class NcclRun(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     join: list[NcclRunGroup]
     times: list[NcclTimes]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The parts of the time of each matched op with proxy steps: gpu + peer + wire + receive + other = end - start,
+    exactly.
+    """
+
+    op: I32
+    gpu_ns: I64
+    peer_ns: I64
+    wire_ns: I64
+    receive_ns: I64
+    other_ns: I64  # no step was on its way
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SideFiles(Short):
+    """The side files of a rank, ``dumps``, joined with its communication, ``ops``: kernels and host-side (gloo) rows by
+    start.
+
+    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one
+    call per dump, and a call at most one op.
+    """
+
+    dumps: tuple[Dump, ...]
+    ops: CommOps
+    op: I32
+    dump: I32
+    call: I32
+    groups: list[NcclGroup]
+    clocks: tuple[NcclClock, ...]  # one a dump
+    split: Split
+    times: list[NcclTimes]
+
+
+def warnings(files: SideFiles) -> tuple[str, ...]:
+    """Return warnings: errors in the files, and files that are not joined at all."""
+    joined = set(files.dump.tolist())
+    alone = [dump for k, dump in enumerate(files.dumps) if k not in joined and len(dump.calls.rank)]
+    return (
+        *(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings),
+        *(f"{dump.path}: none of its calls is joined with the trace, {_reason(dump)}" for dump in alone),
+    )
+
+
+def _reason(dump: Dump) -> str:
+    if dump.kind is DumpKind.INSPECTOR and not dump.calls.start_ns.any():
+        return "as they have no times: record with NCCL_INSPECTOR_DUMP_VERBOSE=1"
+    return "for the reasons in the table: is it of this run?"
+
+
+def summarised(files: SideFiles) -> Nccl:
+    """Return the part of ``summary.json`` on the side files of a rank."""
+    return Nccl(
+        files=[
+            NcclFile(
+                path=dump.path,
+                kind=dump.kind.value,
+                events=dump.events,
+                calls=len(dump.calls.rank),
+                left_out=dict(sorted(dump.left_out.items())),
+                clock=clock,
+            )
+            for dump, clock in zip(files.dumps, files.clocks, strict=True)
+        ],
+        join=files.groups,
+        times=files.times,
+    )
 
 
 def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from graphlink.model import I32, I64, NOWHERE, CommOps
 from graphlink.nccl.ops import OpSide
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import Split
 from graphlink.nccl.shift import Shift, middle
 from graphlink.nccl.sides import gpu_starts
-from graphlink.nccl.summary import NcclClock
-from graphlink.tables import numbered_values
+from graphlink.nccl.summary import NcclClock, Split
+from graphlink.tables import numbered_values, spread
 
 SLACK_NS: Final = 2_000  # a block may seem to begin so long before its kernel: two clocks, each rounded
 
@@ -30,28 +29,25 @@ def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: OpSide)
         apart = ops.issued_ns[op[timed]] - dump.calls.start_ns[call[timed]]
         offset_ns = middle(apart)
         residual_ns = int(np.median(np.abs(apart - offset_ns)))
-    begun_ns = gpu_starts(dump)[call]
-    if not begun_ns.any():
-        return NcclClock(offset_ns=offset_ns, residual_ns=residual_ns, gpu_offset_ns=None, inside=0, checked=0)
-    gpu_offset_ns = middle((ops.trace.start_ns[op] - begun_ns)[begun_ns > 0])
-    at = _ops_of(dump, op, call)[dump.kernels.call]
-    timed = (at != NOWHERE) & (dump.kernels.gpu_start_ns > 0)
-    at, shown_ns = at[timed], dump.kernels.gpu_start_ns[timed] + gpu_offset_ns
-    inside = (shown_ns >= ops.trace.start_ns[at] - SLACK_NS) & (shown_ns <= ops.trace.end_ns[at])
+    begun_ns, gpu_offset_ns, inside = gpu_starts(dump)[call], None, np.zeros(0, np.bool_)
+    if begun_ns.any():
+        gpu_offset_ns = middle((ops.trace.start_ns[op] - begun_ns)[begun_ns > 0])
+        of_block = _ops_of(dump, op, call)[dump.kernels.call]
+        timed = (of_block != NOWHERE) & (dump.kernels.gpu_start_ns > 0)
+        of_block, shown_ns = of_block[timed], dump.kernels.gpu_start_ns[timed] + gpu_offset_ns
+        inside = (shown_ns >= ops.trace.start_ns[of_block] - SLACK_NS) & (shown_ns <= ops.trace.end_ns[of_block])
     return NcclClock(
         offset_ns=offset_ns,
         residual_ns=residual_ns,
         gpu_offset_ns=gpu_offset_ns,
         inside=int(inside.sum()),
-        checked=len(at),
+        checked=len(inside),
     )
 
 
 def _ops_of(dump: Dump, op: I32, call: I32) -> I64:
     """Return the op of each call of a dump, and one more NOWHERE at the end, for what belongs to no call."""
-    found = np.full(len(dump.calls.rank) + 1, NOWHERE, np.int64)
-    found[call] = op
-    return found
+    return spread(len(dump.calls.rank) + 1, call, op.astype(np.int64))
 
 
 def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
@@ -61,24 +57,18 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
     Each moment of an op belongs in equal parts to the steps that are in progress then. O(n log n) in steps.
     """
     nothing = np.zeros(0, np.int64)
-    found = [(nothing, nothing, nothing, nothing)]
+    parts = [(nothing, nothing, nothing, nothing)]
     taken = nothing
-    for k, (one, clock) in enumerate(zip(dumps, clocks, strict=True)):
+    for k, (file, clock) in enumerate(zip(dumps, clocks, strict=True)):
         if clock.offset_ns is None:
             continue
-        mine, steps = dump == k, one.steps
-        of_step = _ops_of(one, op[mine], call[mine])[one.proxies.call[steps.proxy]]
+        own_pairs, steps = dump == k, file.steps
+        of_step = _ops_of(file, op[own_pairs], call[own_pairs])[file.proxies.call[steps.proxy]]
         kept = (of_step != NOWHERE) & ~np.isin(of_step, taken)
-        found.append(
-            (
-                of_step[kept],
-                steps.state[kept],
-                steps.start_ns[kept] + clock.offset_ns,
-                steps.end_ns[kept] + clock.offset_ns,
-            )
-        )
+        shifted = (column[kept] + clock.offset_ns for column in (steps.start_ns, steps.end_ns))
+        parts.append((of_step[kept], steps.state[kept], *shifted))
         taken = np.union1d(taken, of_step[kept])
-    own, state, start_ns, end_ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    own, state, start_ns, end_ns = (np.concatenate(part) for part in zip(*parts, strict=True))
     every, at = numbered_values(own)
     low, high = ops.start_ns[own], ops.end_ns[own]
     sums = shares(at, state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))

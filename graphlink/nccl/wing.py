@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from graphlink.run.options import Inputs
     from graphlink.run.records import GraphedRank, Joined, PreparedRank, RankWork
 
-
+log: Final = logging.getLogger("graphlink")
 _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
 
 
 class _Nccl(Wing):
-    stored = ("records:SideFiles",)
+    stored = ("summary:SideFiles",)
 
     def may_be_side_file(self, name: str) -> bool:
         return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
@@ -48,13 +49,13 @@ class _Nccl(Wing):
     def beside(self, inputs: Inputs) -> Made:
         if not inputs.nccl:
             return Made()
-        from graphlink.nccl.job import read_dumps
+        from graphlink.nccl.read.read import read_dumps
 
         dumps, unread = read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
         return Made(dumps or None, unread)
 
     def groups(self, part: Any, linked: Linked, inputs: Inputs) -> Sequence[ProcessGroup]:
-        from graphlink.nccl.job import known_groups
+        from graphlink.nccl.join import known_groups
 
         return known_groups(linked, part, dict(inputs.members))
 
@@ -62,16 +63,18 @@ class _Nccl(Wing):
         dumps = rank.beside.get("nccl")
         if not dumps:
             return Made()
-        from graphlink.nccl.job import joined, warnings
+        from graphlink.nccl.join import join
+        from graphlink.nccl.summary import warnings
 
-        files = joined(dumps, rank.linked, rank.comm, rank.rank)
+        log.info("joining %d calls of NCCL", sum(len(dump.calls.rank) for dump in dumps))
+        files = join(rank.linked, rank.comm, dumps, rank.rank)
         return Made(files, warnings(files))
 
     def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
         files = prepared.parts.get("nccl")
         if files is None:
             return Columns()
-        from graphlink.nccl.noted import columns
+        from graphlink.nccl.outputs import columns
 
         added = columns(graph, files)
         texts = {name: column for name, column in added.items() if column.texts}
@@ -81,8 +84,8 @@ class _Nccl(Wing):
         files = work.prepared.parts.get("nccl")
         if files is None:
             return RankPart()
-        from graphlink.nccl.job import summarised
-        from graphlink.nccl.tracks import channel_rows
+        from graphlink.nccl.outputs import channel_rows
+        from graphlink.nccl.summary import summarised
 
         graph, fields = work.graph, {"nccl": summarised(files)}
         if work.options.timeline == "none":
@@ -152,8 +155,8 @@ class _Nccl(Wing):
 
     def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding]:
         from graphlink.doctor.records import Finding
-        from graphlink.nccl.job import read_dumps
         from graphlink.nccl.lacking import dump_lacking
+        from graphlink.nccl.read.read import read_dumps
 
         dumps, unread = read_dumps({path: str(path)}, {path} if found else ())
         if unread:

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import SideFiles
+from graphlink.nccl.summary import SideFiles
 from graphlink.pipeline.records import NO_TIME, Witness
 
 _LATEST: Final = np.iinfo(np.int64).max

@@ -17,6 +17,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.ranks.aligned import Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
 from graphlink.ranks.records import Line
+from graphlink.tables import nearest
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
@@ -66,7 +67,7 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
     a, b = _ending_together(left, there, NEAR_NS[-1])
     found = _filled(left, there, a, b)
     matched = np.count_nonzero(found[0] != NOWHERE)
-    return found if 2 * matched >= max(_recorded_by_both(left, there, 0), int(left.eager)) else None
+    return found if 2 * matched >= max(recorded_by_both(left.end_ns, there.end_ns, 0), int(left.eager)) else None
 
 
 def clock(left: Ops, right: Ops, a: I64, b: I64, least: int = TELLING) -> Line | None:
@@ -90,16 +91,14 @@ def _aligned(left: Ops, right: Ops, near_ns: int) -> Pairs | None:
         a, b = _ending_together(left, there, reach)
         if len(a) < FEWEST:
             return None
-    return _filled(left, there, a, b) if 2 * len(a) >= _recorded_by_both(left, there, near_ns) else None
+    return _filled(left, there, a, b) if 2 * len(a) >= recorded_by_both(left.end_ns, there.end_ns, near_ns) else None
 
 
-def _recorded_by_both(left: Ops, right: Ops, near_ns: int) -> int:
-    """Count how many ops, of the side that has fewer, ended while both were recorded. Both on one clock."""
-    low, high = (
-        max(left.end_ns.min(), right.end_ns.min()) - near_ns,
-        min(left.end_ns.max(), right.end_ns.max()) + near_ns,
-    )
-    return min(int(np.count_nonzero((side.end_ns >= low) & (side.end_ns <= high))) for side in (left, right))
+def recorded_by_both(left_ns: I64, right_ns: I64, near_ns: int) -> int:
+    """Count how many moments, of the side that has fewer, lie where both were recorded. Both on one clock."""
+    low = max(left_ns.min(), right_ns.min()) - near_ns
+    high = min(left_ns.max(), right_ns.max()) + near_ns
+    return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (left_ns, right_ns))
 
 
 def _allowed(end_ns: I64, near_ns: int) -> I64:
@@ -165,21 +164,13 @@ def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
     """Pair the ops of equal token each of which ends nearest to the other; ascending on both sides."""
     a_order, b_order = np.argsort(left.end_ns, kind="stable"), np.argsort(right.end_ns, kind="stable")
     a, b = left.end_ns[a_order], right.end_ns[b_order]
-    to_b, to_a = _nearest(a, b), _nearest(b, a)
+    to_b, to_a = nearest(a, b), nearest(b, a)
     k = np.arange(len(a))
     mutual = (to_a[to_b] == k) & (np.abs(b[to_b] - a) <= reach_ns)
     i, j = a_order[k[mutual]], b_order[to_b[mutual]]
     same = left.token[i] == right.token[j]
     order = np.argsort(i[same])
     return _ascending(i[same][order], j[same][order])
-
-
-def _nearest(of: I64, to: I64) -> I64:
-    """Find for each of ``of`` the position of the nearest of ``to``; both ascend."""
-    at = np.clip(np.searchsorted(to, of), 1, max(len(to) - 1, 1))
-    if len(to) == 1:
-        return np.zeros(len(of), np.int64)
-    return np.asarray(at - (of - to[at - 1] <= to[at] - of))
 
 
 def _ascending(i: I64, j: I64) -> tuple[I64, I64]:

@@ -14,7 +14,7 @@ from graphlink.model import Linked
 from graphlink.nccl.join import join
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import SideFiles
+from graphlink.nccl.summary import SideFiles
 from graphlink.read.kineto import read_kineto
 from tests.simulator import ClusterRun
 from tests.simulator.nccl import write_nccl

@@ -13,7 +13,7 @@ from graphlink.linking.match import match_hosts
 from graphlink.model import Comm
 from graphlink.nccl.join import join
 from graphlink.nccl.read.read import read_dump
-from graphlink.nccl.records import SideFiles
+from graphlink.nccl.summary import SideFiles
 from tests.build import Host, build_trace
 
 ASKED = (1_000, 9_000, 15_000)  # an op of 500 us each

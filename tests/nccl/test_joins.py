@@ -187,15 +187,6 @@ def test_a_trace_that_began_late_or_lacks_kernels_leaves_calls_by_their_place(tm
     assert len(one.joined.op) == one.possible()
 
 
-def test_a_rank_without_files_has_no_lines(run: ClusterRun, tmp_path: Path) -> None:
-    from graphlink.nccl.join import join
-
-    (one,) = join_run(run, tmp_path, NcclProfile(), ranks=(0,))
-    nothing = join(one.linked, communication(one.linked), (), 0)
-    assert nothing.groups == []
-    assert len(nothing.op) == len(nothing.split.op) == 0
-
-
 trainings = st.builds(
     ClusterTraining,
     data=st.sampled_from([2, 4]),

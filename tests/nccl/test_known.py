@@ -11,8 +11,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import CommKind, Linked
-from graphlink.nccl.job import known_groups
-from graphlink.nccl.noted import details
+from graphlink.nccl.join import known_groups
+from graphlink.nccl.outputs import details
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kineto import read_kineto

@@ -10,9 +10,9 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.nccl.noted import columns
+from graphlink.nccl.outputs import columns
 from graphlink.nccl.read.records import Communicator
-from graphlink.nccl.records import SideFiles
+from graphlink.nccl.summary import SideFiles
 from graphlink.read.kinds import DumpKind
 from tests.graph.test_chakra import frames
 from tests.nccl_records import Proxy, dump, ops, side_files
@@ -28,7 +28,7 @@ def written(files: SideFiles | None) -> bytes:
     g, comm = every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,))
     out = io.BytesIO()
     of_rank = target.written(g.of_rank(0, 2), comm, target.plan(g, comm, 0, "astra-sim"), {comm.ops.groups[0]: 5})
-    chakra.write_et(out, of_rank.with_columns(columns(g, files)))
+    chakra.write_et(out, of_rank.with_columns(columns(g, files) if files else {}))
     return out.getvalue()
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
+from graphlink.nccl.outputs import channel_rows
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import SideFiles
-from graphlink.nccl.summary import NcclClock
-from graphlink.nccl.tracks import channel_rows
+from graphlink.nccl.summary import NcclClock, SideFiles
 from graphlink.ranks.records import AlignedClock
 from graphlink.report.timeline import Shown
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files

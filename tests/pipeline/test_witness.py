@@ -13,8 +13,7 @@ from graphlink import spans
 from graphlink.causes import Cause
 from graphlink.model import NOWHERE, CommKind
 from graphlink.nccl.read.records import State
-from graphlink.nccl.records import SideFiles
-from graphlink.nccl.summary import NcclClock
+from graphlink.nccl.summary import NcclClock, SideFiles
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import NO_TIME, Delays, Pass, Ranges, StageRun, Witness
 from graphlink.pipeline.stagerun import on_run_clock, stage_run

@@ -28,6 +28,7 @@ from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
+from graphlink.tables import MOST, spread, successive
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1 << 20  # of a line
@@ -295,12 +296,9 @@ def ends_of(category: I32, name: I32, ident: I64, begins: Bool, ends: Bool) -> I
     """
     order = np.lexsort((ident, name, category))  # stable: file order inside a key
     order = order[(begins | ends)[order]]
-    before, after = order[:-1], order[1:]
-    same = (category[before] == category[after]) & (name[before] == name[after]) & (ident[before] == ident[after])
-    paired = same & begins[before] & ends[after]
-    end = np.full(len(category), NOWHERE, np.int64)
-    end[before[paired]] = after[paired]
-    return end
+    before, after = successive(order, category, name, ident)
+    paired = begins[before] & ends[after]
+    return spread(len(category), before[paired], after[paired])
 
 
 def inside(begins: I64, end: I64, at: I64) -> I64:
@@ -312,5 +310,5 @@ def inside(begins: I64, end: I64, at: I64) -> I64:
     if not len(begins):
         return np.full(len(at), NOWHERE, np.int64)
     row = np.searchsorted(begins, at, side="right") - 1
-    last = np.where(end == NOWHERE, np.iinfo(np.int64).max, end)
+    last = np.where(end == NOWHERE, MOST, end)
     return np.where((row >= 0) & (at < last[row]), row, NOWHERE)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +37,7 @@ from graphlink.read.comms import count_or_none
 from graphlink.read.kinds import DumpKind
 from graphlink.read.source import open_source
 
+_Value = TypeVar("_Value")
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
 _KERNEL: Final = "KernelCh"
@@ -143,11 +145,11 @@ def _objects(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[list[bytes]
 
 
 class _Gathered:
-    """The calls read so far. ``communicators``: by key, with their numbers."""
+    """The calls read so far. ``keys``: of the communicators; ``headers``: the first one of each."""
 
     def __init__(self) -> None:
-        self.strings = Strings()
-        self.communicators: dict[str, tuple[int, Communicator]] = {}
+        self.strings, self.keys = Strings(), Strings()
+        self.headers: dict[str, Header] = {}
         self.host = ""
         self.calls, self.kernels = Parts(), Parts()
         self.left_out: Counter[str] = Counter()
@@ -155,10 +157,13 @@ class _Gathered:
 
     def add(self, texts: list[bytes], damaged: str) -> None:
         """Add objects. ``damaged``: what those that are none count as."""
-        decoded = [line for text in texts if (line := _decoded(text)) is not None]
-        rows = [line for line in decoded if line.coll_perf is not None or line.p2p_perf is not None]
-        self.left_out[damaged] += len(texts) - len(decoded)
-        self.left_out["objects without coll_perf and p2p_perf"] += len(decoded) - len(rows)
+        objects = [line for text in texts if (line := decoded(_LINE, text)) is not None]
+        rows = [line for line in objects if line.coll_perf is not None or line.p2p_perf is not None]
+        self.left_out[damaged] += len(texts) - len(objects)
+        self.left_out["objects without coll_perf and p2p_perf"] += len(objects) - len(rows)
+        keys = [hash_text(line.header.id) or "" for line in rows]
+        for key, line in zip(keys, rows, strict=True):
+            self.headers.setdefault(key, line.header)
         sorts = ["p2p" if line.coll_perf is None else "coll" for line in rows]
         calls = [call for line in rows if (call := line.coll_perf or line.p2p_perf) is not None]
 
@@ -176,7 +181,7 @@ class _Gathered:
         self.on_host += column("_timing_source").count(_ON_HOST)
         self.host = self.host or next((name for line in rows if (name := text_of(line.metadata.hostname))), "")
         self.calls.add(
-            communicator=np.array([self._communicator(line.header) for line in rows], np.int32),
+            communicator=self.keys.column(keys) - 1,
             rank=small([line.header.rank for line in rows]),
             function=self.strings.column([function_of(text_of(name)) for name in column("")]),
             peer=small([call.p2p_peer if sort == "p2p" else None for sort, call in zip(sorts, calls, strict=True)]),
@@ -194,14 +199,6 @@ class _Gathered:
             end_ns=times([kernel.kernel_stop_ts for _, kernel in kernels]),
         )
 
-    def _communicator(self, header: Header) -> int:
-        key = hash_text(header.id)
-        if key is None:
-            return NOWHERE
-        if key not in self.communicators:
-            self.communicators[key] = (len(self.communicators), communicator_of(header, key))
-        return self.communicators[key][0]
-
     def dump(self, path: Path) -> Dump:
         pids = self.calls.column("pid")
         pids = pids[pids != NOWHERE]
@@ -214,7 +211,7 @@ class _Gathered:
             host=self.host or host,
             pid=int(pids[0]) if len(pids) else pid,
             strings=tuple(self.strings),
-            communicators=tuple(one for _, one in self.communicators.values()),
+            communicators=tuple(communicator_of(self.headers[key], key) for key in list(self.keys)[1:]),
             calls=table(Calls, self.calls.count, **self.calls.columns()),
             kernels=table(KernelChannels, self.kernels.count, **self.kernels.columns()),
             events=self.calls.count + sum(left_out.values()),
@@ -239,8 +236,8 @@ def communicator_of(header: Header, key: str) -> Communicator:
     return Communicator(key, "" if name == _UNNAMED else name, size=count_or_none(header.n_ranks))
 
 
-def _decoded(text: bytes) -> InspectorLine | None:
-    try:
-        return _LINE.decode(text)
-    except DAMAGED:
-        return None
+def decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
+    """Decode ``text``; None where it is none of what the decoder reads."""
+    with suppress(*DAMAGED):
+        return decoder.decode(text)
+    return None

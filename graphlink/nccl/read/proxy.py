@@ -34,7 +34,7 @@ from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import lookup
+from graphlink.tables import begins, codes, lookup, spread
 
 _STEP: Final = re.compile(r"(Send|Recv)-(\d{1,9})-(\d{1,9})")
 _CALL: Final = re.compile(r"(.{1,200})-(\d{1,9})", re.DOTALL)
@@ -162,15 +162,10 @@ def op_of(steps: Columns) -> I64:
     keys = [steps[name] for name in ("slot", "op", "channel", "peer", "sends")]
     order = np.lexsort(keys)  # stable: file order inside a key
     number = steps["step"][order]
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = number[1:] <= number[:-1]
-    for key in keys:
-        begins[1:] |= key[order][1:] != key[order][:-1]
-    op = np.zeros(len(order), np.int64)
-    op[order] = np.cumsum(begins) - 1
-    place = np.zeros(int(begins.sum()), np.int64)
-    place[np.argsort(order[begins], kind="stable")] = np.arange(len(place))
-    return place[op]
+    new = begins(*(key[order] for key in keys))
+    new[1:] |= number[1:] <= number[:-1]
+    first = order[new][np.cumsum(new) - 1]
+    return codes(spread(len(order), order, first))
 
 
 def _sort_of(row: PluginEvent) -> str | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from graphlink.errors import InputError
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
-from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, read_inspector
+from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, decoded, read_inspector
 from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name, text_of
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
@@ -35,9 +37,30 @@ WHOLE_BYTES: Final = 1 << 20  # a Flight Recorder's file up to this size is read
 _CALL: Final = re.compile(rb'"CommHash"\s*:\s*"?(\d{1,20})"?\s*,\s*"Rank"\s*:\s*(\d{1,7})\b')
 _PID: Final = re.compile(rb'"pid"\s*:\s*(\d{1,18})\b')
 _HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]{0,1000}\})')
+_HEADERS: Final = msgspec.json.Decoder(Header)
+_METADATAS: Final = msgspec.json.Decoder(InspectorMetadata)
 _METADATA: Final = re.compile(rb'"metadata"\s*:\s*(\{[^{}]{0,2000}\})')
 
-_Struct = TypeVar("_Struct", Header, InspectorMetadata)
+log: Final = logging.getLogger("graphlink")
+
+
+def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
+    """Read the side files of a rank; return them, and warnings of those of ``found`` that cannot be read. ``files``:
+    name by path.
+
+    Raises:
+        InputError: another one cannot be read.
+    """
+    dumps, unread = [], []
+    for path, name in files.items():
+        log.info("reading %s", name)
+        try:
+            dumps.append(replace(read_dump(path), path=name))
+        except InputError as problem:
+            if path not in found:
+                raise
+            unread.append(f"{name} is left out: {problem.what}")
+    return tuple(dumps), tuple(unread)
 
 
 def read_dump(path: str | Path) -> Dump:
@@ -86,14 +109,14 @@ def _of_plugin(path: Path, head: bytes) -> DumpHead:
 
 
 def _of_inspector(path: Path, head: bytes) -> DumpHead:
-    headers = [header for text in _HEADER.findall(head) if (header := _loose(text, Header)) is not None]
+    headers = [header for text in _HEADER.findall(head) if (header := decoded(_HEADERS, text)) is not None]
     members = dict.fromkeys(
         (communicator_of(header, key), rank_or_none(header.rank))
         for header in headers
         if (key := hash_text(header.id)) is not None
     )
     text = _METADATA.search(head)
-    metadata = (_loose(text[1], InspectorMetadata) if text else None) or InspectorMetadata()
+    metadata = (decoded(_METADATAS, text[1]) if text else None) or InspectorMetadata()
     host, pid = inspector_name(path) or ("", None)
     said_pid = to_int_or_none(metadata.pid)
     return DumpHead(
@@ -104,13 +127,6 @@ def _of_inspector(path: Path, head: bytes) -> DumpHead:
         text_of(metadata.hostname) or host,
         tuple(members),
     )
-
-
-def _loose(text: bytes, kind: type[_Struct]) -> _Struct | None:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def _of_flight_recorder(path: Path) -> DumpHead:
