@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.logs.lines import Line, lines_of
+from graphlink.logs.lines import Line, Sum, lines_of
 from graphlink.logs.records import MegatronLog, RankMemory, Timer
 
 MOST_TIMERS: Final = 256
@@ -45,15 +45,10 @@ _TODO: Final = "give the output of the rank that prints 'iteration N/ M | ... | 
 
 @dataclass(slots=True)
 class _Timer:
-    """Sums of one timer."""
+    """Sums of one timer: of lines with one value, of the least and of the largest rank."""
 
     samples: int = 0
-    values: int = 0
-    total: float = 0.0
-    ranges: int = 0  # samples over ranks, with the least
-    largest: int = 0  # and with the largest
-    least_total: float = 0.0
-    largest_total: float = 0.0
+    sums: dict[str, Sum] = field(default_factory=lambda: {name: Sum() for name in ("value", "least", "largest")})
 
 
 @dataclass(slots=True)
@@ -68,12 +63,6 @@ class _Block:
     largest: float = 0.0
 
 
-@dataclass(slots=True)
-class _Memory:
-    lines: int = 0
-    most: dict[str, float] = field(default_factory=dict)
-
-
 class _Reader:
     def __init__(self, path: Path):
         self.path = path
@@ -82,7 +71,8 @@ class _Reader:
         self.numbers: list[int] = []  # the iteration of each
         self.times: list[str] = []
         self.timers: dict[str, _Timer] = {}
-        self.memory: dict[int, _Memory] = {}
+        self.memory: dict[int, dict[str, float]] = {}  # the largest figures of each rank
+        self.memory_lines: Counter[int] = Counter()
         self.unread: Counter[str] = Counter()
         self.blocks: dict[str, _Block] = {}
 
@@ -110,8 +100,18 @@ class _Reader:
             step_median_ms=round(median(self.steps_ms), 6) if known else None,
             from_time=self.times[0] if self.times else None,
             to_time=self.times[-1] if self.times else None,
-            timers={name: _timer(one) for name, one in sorted(self.timers.items())},
-            memory=[_memory(rank, one) for rank, one in sorted(self.memory.items())],
+            timers={name: _timer(timer) for name, timer in sorted(self.timers.items())},
+            memory=[
+                RankMemory(
+                    rank=rank,
+                    lines=self.memory_lines[rank],
+                    allocated_mib=most.get("allocated"),
+                    max_allocated_mib=most.get("max allocated"),
+                    reserved_mib=most.get("reserved"),
+                    max_reserved_mib=most.get("max reserved"),
+                )
+                for rank, most in sorted(self.memory.items())
+            ],
             unread=dict(sorted(self.unread.items())),
         )
 
@@ -178,21 +178,17 @@ class _Reader:
     def _in_block(self, prefix: str, text: str, *, ended: bool) -> bool:
         """Read a line of the block of timers that is open; False if it is none of its lines."""
         block = self.blocks[prefix]
-        if block.kind == "(min, max)" and (ranks := _RANGE.fullmatch(text)) is not None:
+        # ``time across ranks (ms):`` says no kind
+        if block.kind in ("(min, max)", "all") and (ranks := _RANGE.fullmatch(text)) is not None:
             self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
         elif block.kind == "all" and (of_rank := _OF_RANK.fullmatch(text)) is not None and block.name and ended:
             value = float(of_rank[1])
             block.least, block.largest = min(block.least, value), max(block.largest, value)
-        elif (
-            block.kind == "all" and (ranks := _RANGE.fullmatch(text)) is not None
-        ):  # ``time across ranks (ms):`` says no kind
-            self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
         elif block.kind == "all" and (title := _TITLE.fullmatch(text)) is not None and text[:1].isspace():
             self._end_block(prefix)
             self.blocks[prefix] = _Block("all", title[1], float("inf"), float("-inf"))
         elif block.kind != "(min, max)" and (dotted := _DOTTED.fullmatch(text)) is not None and ended:
-            least = {"least": float(dotted[2])} if block.kind == "min" else {"largest": float(dotted[2])}
-            self._add(dotted[1], **least)
+            self._add(dotted[1], **{"least" if block.kind == "min" else "largest": float(dotted[2])})
         elif _cut_timer(text):
             self.unread["timer cannot be read"] += 1
         else:
@@ -204,12 +200,11 @@ class _Reader:
         if block is not None and block.name and block.least <= block.largest:
             self._add(block.name, least=block.least, largest=block.largest)
 
-    def _add(
-        self, name: str, *, value: float | None = None, least: float | None = None, largest: float | None = None
-    ) -> None:
-        """Add a sample to a timer. What is no finite time from 0 is not read."""
-        given = [one for one in (value, least, largest) if one is not None]
-        if not all(0 <= one < float("inf") for one in given):
+    def _add(self, name: str, **values: float) -> None:
+        """Add a sample to a timer, by what it is of: ``value``, ``least``, ``largest``. What is no finite time from 0
+        is not read.
+        """
+        if not all(0 <= value < float("inf") for value in values.values()):
             self.unread["timer is no time"] += 1
             return
         if name not in self.timers and len(self.timers) >= MOST_TIMERS:
@@ -217,30 +212,23 @@ class _Reader:
             return
         timer = self.timers.setdefault(name, _Timer())
         timer.samples += 1
-        if value is not None:
-            timer.values += 1
-            timer.total += value
-        if least is not None:
-            timer.ranges += 1
-            timer.least_total += least
-        if largest is not None:
-            timer.largest += 1
-            timer.largest_total += largest
+        for kind, value in values.items():
+            timer.sums[kind].add(value)
 
     def _memory_line(self, rank: int, text: str, *, ended: bool) -> None:
         parts = text.split("|")
-        found = [_PART.fullmatch(part) for part in parts]
-        whole = [one for k, one in enumerate(found) if one is not None and (ended or k < len(parts) - 1)]
+        figures = [_PART.fullmatch(part) for part in parts]
+        whole = [part for k, part in enumerate(figures) if part is not None and (ended or k < len(parts) - 1)]
         self.unread["memory figure cannot be read"] += sum(bool(part.strip()) for part in parts) - len(whole)
         self.unread = +self.unread
         if not whole or (rank not in self.memory and len(self.memory) >= MOST_RANKS):
             return
-        memory = self.memory.setdefault(rank, _Memory())
-        memory.lines += 1
-        for one in whole:
-            value = float(one[2])
+        self.memory_lines[rank] += 1
+        most = self.memory.setdefault(rank, {})
+        for part in whole:
+            value = float(part[2])
             if 0 <= value < float("inf"):
-                memory.most[one[1]] = max(value, memory.most.get(one[1], 0.0))
+                most[part[1]] = max(value, most.get(part[1], 0.0))
 
 
 def _cut_timer(text: str) -> bool:
@@ -248,25 +236,9 @@ def _cut_timer(text: str) -> bool:
     return re.match(r"\s*" + _NAME + r" \.{8,}", text) is not None
 
 
-def _timer(one: _Timer) -> Timer:
-    return Timer(
-        samples=one.samples,
-        mean_ms=round(one.total / one.values, 6) if one.values else None,
-        min_ms=round(one.least_total / one.ranges, 6) if one.ranges else None,
-        max_ms=round(one.largest_total / one.largest, 6) if one.largest else None,
-    )
-
-
-def _memory(rank: int, one: _Memory) -> RankMemory:
-    most = one.most
-    return RankMemory(
-        rank=rank,
-        lines=one.lines,
-        allocated_mib=most.get("allocated"),
-        max_allocated_mib=most.get("max allocated"),
-        reserved_mib=most.get("reserved"),
-        max_reserved_mib=most.get("max reserved"),
-    )
+def _timer(timer: _Timer) -> Timer:
+    mean_ms, min_ms, max_ms = (sum_.mean(6) for sum_ in timer.sums.values())
+    return Timer(samples=timer.samples, mean_ms=mean_ms, min_ms=min_ms, max_ms=max_ms)
 
 
 def logged_steps(path: Path) -> tuple[list[int], list[float]]:

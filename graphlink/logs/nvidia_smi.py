@@ -18,8 +18,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from graphlink.errors import InputError
-from graphlink.logs.clock import Window, moment, noted_zone, zones
-from graphlink.logs.lines import Line, lines_of
+from graphlink.logs.lines import Line, Sum, Window, lines_of, moment, noted_zone, zones
 from graphlink.logs.records import Figure, GpuLog, InRecording, SmiLog
 
 QUERY: Final = (
@@ -79,38 +78,11 @@ _OTHER: Final = (
 
 
 @dataclass(slots=True)
-class _Sum:
-    """One figure of one GPU."""
-
-    total: float = 0.0
-    largest: float = float("-inf")
-    samples: int = 0
-    absent: int = 0
-
-    def add(self, value: float | None) -> None:
-        if value is None:
-            self.absent += 1
-            return
-        self.total += value
-        self.largest = max(self.largest, value)
-        self.samples += 1
-
-    def figure(self) -> Figure | None:
-        if not self.samples + self.absent:
-            return None
-        known = self.samples > 0
-        mean = round(self.total / self.samples, 3) if known else None
-        return Figure(
-            mean=mean, max=round(self.largest, 3) if known else None, samples=self.samples, absent=self.absent
-        )
-
-
-@dataclass(slots=True)
 class _Gpu:
     name: str | None = None
     samples: int = 0
     times: list[str] = field(default_factory=list)  # the first, and the last
-    sums: dict[str, _Sum] = field(default_factory=lambda: {name: _Sum() for name in FIGURES})
+    sums: dict[str, Sum] = field(default_factory=lambda: {name: Sum() for name in FIGURES})
 
     def sample(self, time: str | None) -> None:
         self.samples += 1
@@ -147,7 +119,6 @@ class _Reader:
         self.unread: Counter[str] = Counter()
         self.header: _Header | None = None
         self.screens = 0
-        self.rows = 0
         self.no_header = 0
         self.told_apart = True
         self._orders: dict[str, dict[str, int]] = {}  # by host and what identifies a GPU: its place
@@ -172,10 +143,9 @@ class _Reader:
         gpus = self.samples()
         if not self.gpus:
             raise self._refusal()
-        form = "screen" if self.header is None else "csv"
         return SmiLog(
             path=str(self.path),
-            form=form,
+            form="screen" if self.header is None else "csv",
             told_apart=self.told_apart,
             gpus=gpus,
             unread=dict(sorted(self.unread.items())),
@@ -275,7 +245,7 @@ class _Reader:
         if name and gpu.name is None and _PLAIN.fullmatch(name) and not _ABSENT.fullmatch(name):
             gpu.name = name
 
-    def _figure(self, to: _Sum, role: str, cell: str, unit: str) -> None:
+    def _figure(self, to: Sum, role: str, cell: str, unit: str) -> None:
         if _ABSENT.fullmatch(cell):
             to.add(None)
             return
@@ -392,14 +362,12 @@ def joined_by_time(log: SmiLog, host: str, window: Window) -> SmiLog:
         InputError: it cannot be opened any more.
     """
     times = [(moment(gpu.from_time or ""), moment(gpu.to_time or ""), gpu.samples) for gpu in log.gpus]
-    known = [(first, last, samples) for first, last, samples in times if first is not None and last is not None]
+    known = [(begin, end, samples) for begin, end, samples in times if begin is not None and end is not None]
     if not known:
         return replace(log, not_joined="its samples have no times, or such as are not read")
-    first, last = (
-        min((one[0] for one in known), key=lambda at: at.ns),
-        max((one[1] for one in known), key=lambda at: at.ns),
-    )
-    between_ns = max((one[1].ns - one[0].ns) // max(one[2] - 1, 1) for one in known)
+    first = min((begin for begin, _, _ in known), key=lambda at: at.ns)
+    last = max((end for _, end, _ in known), key=lambda at: at.ns)
+    between_ns = max((end.ns - begin.ns) // max(samples - 1, 1) for begin, end, samples in known)
     found = zones(first, last, window, between_ns)
     noted = noted_zone(window)
     by: Literal["log", "execution trace", "cover"] = "log" if first.zoned else "cover"
@@ -476,8 +444,15 @@ def _value(cell: str, role: str, unit: str) -> float | None:
     return value if plausible else None
 
 
+def _figure(values: Sum) -> Figure | None:
+    if not values.samples + values.absent:
+        return None
+    most = round(values.largest, 3) if values.samples else None
+    return Figure(mean=values.mean(3), max=most, samples=values.samples, absent=values.absent)
+
+
 def _log(key: _Key, gpu: _Gpu) -> GpuLog:
-    figures = {name: one.figure() for name, one in gpu.sums.items()}
+    figures = {name: _figure(values) for name, values in gpu.sums.items()}
     total = figures["total"]
     return GpuLog(
         host=key.host,

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.logs.clock import zone_name
+from graphlink.logs.lines import zone_name
 from graphlink.logs.records import Figure, GpuLog, InRecording, Logs, Matched, MegatronLog, SmiLog, Timer
 from graphlink.records import Table, counted, ms
 

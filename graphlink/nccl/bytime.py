@@ -11,7 +11,6 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.ops import OpSide
 from graphlink.nccl.shift import (
     LEAST_NS,
-    NEEDED_BITS,
     TAIL,
     WIDE_NS,
     EventTimes,
@@ -22,6 +21,7 @@ from graphlink.nccl.shift import (
     from_pairs,
     middle,
     near,
+    needed_bits,
     of_calls,
     overlap,
     settled,
@@ -117,7 +117,7 @@ class _Search:
 
     def proven(self, shift: Shift, other: Shift | None) -> bool:
         bits = evidence_bits(self.line, shift) + (evidence_bits(self.other, other) if other else 0.0)
-        return bits >= NEEDED_BITS + float(np.log2(len(self.line.call) + len(self.line.op)))
+        return bits >= needed_bits(self.line)
 
     def numbered(self) -> list[int]:
         """Return the offsets under which the calls of a lane meet the ops of a group by their numbers."""

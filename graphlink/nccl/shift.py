@@ -198,3 +198,7 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     bits[order] = np.log2(every / alike)
     follow = (np.diff(shift.left) == 1) & (np.diff(shift.right) == 1)
     return float(bits[shift.right[1:][follow]].sum())
+
+
+def needed_bits(line: EventTimes) -> float:
+    return NEEDED_BITS + float(np.log2(len(line.call) + len(line.op)))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from graphlink.logs.against import against, timers_of
 from graphlink.logs.megatron import read_megatron
+from graphlink.logs.run import against, timers_of
 from graphlink.pipeline.records import Pass
 from tests.logs.megatron_variants import THREE, TIMERS
 from tests.pipeline.pipelines import Box, pipeline
