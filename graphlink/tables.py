@@ -158,6 +158,11 @@ def begins(*columns: NDArray[Any]) -> Bool:
     return out
 
 
+def equal_runs(rows: I64, *columns: NDArray[Any]) -> list[I64]:
+    """Split rows wherever one of the columns, of an entry for each of them, changes; no run without rows."""
+    return np.split(rows, np.flatnonzero(begins(*columns))[1:]) if len(rows) else []
+
+
 def codes(*columns: NDArray[Any]) -> I64:
     """Return one number from 0 for each different row of the columns, of shape (n,) each, in their order.
 

@@ -27,7 +27,7 @@ from graphlink.doctor.waits import late_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.times import Apart
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host

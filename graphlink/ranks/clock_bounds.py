@@ -18,10 +18,9 @@ from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
 from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
-from graphlink.tables import numbered_values
+from graphlink.tables import MOST, equal_runs, numbered_values
 
 OPEN: Final = 1 << 60  # ns: no bound
-_NEVER: Final = np.iinfo(np.int64).max
 _WORST: Final = 1_000  # meetings of a group, those with the least room, that bound shifts
 
 
@@ -51,8 +50,8 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
     for at in blocks(ranks, meetings):
         message = at.spread(meetings.kind[at.meetings] != CommKind.COLLECTIVE)
         receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
-        late, last = _first_of(np.where(receives, _NEVER, -start_ns[at.op]), at.first, at.count)
-        early, ends = _first_of(np.where(sends, _NEVER, end_ns[at.op]), at.first, at.count)
+        late, last = _first_of(np.where(receives, MOST, -start_ns[at.op]), at.first, at.count)
+        early, ends = _first_of(np.where(sends, MOST, end_ns[at.op]), at.first, at.count)
         on_host = np.logical_or.reduceat(host[at.op], at.first)
         parts.append((np.where(free[at.meetings], OPEN, early + late), at.rank[last], at.rank[ends], on_host))
     return Room(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -110,8 +109,7 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:
     """Find the collectives with the least room in each group."""
     order = use[np.lexsort((room[use], group[use]))]
-    cuts = np.flatnonzero(group[order][1:] != group[order][:-1]) + 1
-    return [np.sort(part[:_WORST]) for part in np.split(order, cuts) if len(part)]
+    return [np.sort(part[:_WORST]) for part in equal_runs(order, group[order])]
 
 
 def _placed(tight: I64) -> tuple[I64, I64]:

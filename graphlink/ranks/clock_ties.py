@@ -23,7 +23,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Meetings, RankComms
-from graphlink.tables import take
+from graphlink.tables import codes, numbered_values, take, turns
 
 MOST: Final = 512
 ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.BROADCAST)
@@ -106,13 +106,9 @@ def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
 
 def _evenly(key: I64, most: int) -> I64:
     """Choose at most ``most`` positions of each key, evenly in their order."""
-    order = np.argsort(key, kind="stable")
-    new = np.append(True, key[order][1:] != key[order][:-1]) if len(key) else np.zeros(0, np.bool_)
-    first = np.flatnonzero(new)
-    count = np.diff(np.append(first, len(key)))
-    turn, total = np.arange(len(key)) - np.repeat(first, count), np.repeat(count, count)
-    kept = (total <= most) | ((turn + 1) * most // np.maximum(total, 1) > turn * most // np.maximum(total, 1))
-    return np.sort(order[kept])
+    turn, of_key = turns(key), codes(key)
+    total = np.bincount(of_key)[of_key]
+    return np.flatnonzero((total <= most) | ((turn + 1) * most // total > turn * most // total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +145,8 @@ class Tree:
 
 def pairs_of(ties: Ties, count: int) -> Pairs:
     """Number the pairs of ranks that ties join: n log n in ties."""
-    code, of, number = np.unique(ties.hub * count + ties.other, return_inverse=True, return_counts=True)
-    return Pairs(code // max(count, 1), code % max(count, 1), of.reshape(-1), number)
+    code, of = numbered_values(ties.hub * count + ties.other)
+    return Pairs(code // max(count, 1), code % max(count, 1), of, np.bincount(of, minlength=len(code)))
 
 
 def medians(value: F64, group: I64, count: int) -> F64:

@@ -35,7 +35,7 @@ from graphlink.ranks.clock_ties import (
 )
 from graphlink.ranks.columns import added, blocks, column
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
-from graphlink.tables import take
+from graphlink.tables import codes, marked, spread, take
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
@@ -106,9 +106,8 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     like, warnings = shared(ranks, fit, pairs, grown, drifting)
     clock = fit.clock
     if (like != np.arange(count)).any():
-        any_drifting = np.zeros(count, np.bool_)
-        np.logical_or.at(any_drifting, like, drifting)
-        clock = _together(found, middle, like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
+        any_drifting = marked(count, like[drifting]) & ~pinned
+        clock = _together(found, middle, like, fit, np.stack([~pinned, any_drifting]), resolution_ns)
     all_clocks, residual = _spread(found, middle, like, clock)
     counted = fit.weight > 0
     off = np.abs(residual[counted])
@@ -171,12 +170,11 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
     """
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
-    meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
-    common = added(of.reshape(-1), off, len(meeting)) / (size + 1)
-    one_hub = np.zeros(len(meeting), np.int64)
-    one_hub[of.reshape(-1)] = hub
-    rank = np.concatenate([other, one_hub])
-    middle = medians(np.abs(np.concatenate([off - common[of.reshape(-1)], common])), rank, count)
+    of = codes(found.meeting[kept])
+    size = np.bincount(of)
+    common = added(of, off, len(size)) / (size + 1)
+    rank = np.concatenate([other, spread(len(size), of, hub)])
+    middle = medians(np.abs(np.concatenate([off - common[of], common])), rank, count)
     return np.rint(np.nan_to_num(middle)).astype(np.int64)
 
 

@@ -1,16 +1,21 @@
-"""The ops of all ranks in one column each, meetings as slices of them, and statistics by group."""
+"""The ops of a rank from its graph, those of all ranks in one column each, meetings as slices of these, and statistics
+by group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64
+from graphlink.graph.target import comm_nodes
+from graphlink.graph_model import Graph
+from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.ranks.records import Meetings, RankComms
+from graphlink.tables import counted_from, numbered_texts, take
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to bound memory
@@ -33,6 +38,36 @@ class Members:
         return np.repeat(value, self.count)
 
 
+def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
+    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n)
+    in nodes.
+    """
+    every = comm_nodes(graph, comm.ops)
+    kept = np.flatnonzero((every != NOWHERE) & (comm.ops.kind != CommKind.UNKNOWN) & (comm.ops.group != NOWHERE))
+    kept = kept[np.lexsort((every[kept], graph.end_ns[every[kept]], graph.start_ns[every[kept]]))]
+    ops, node = take(comm.ops, kept), every[kept]
+    group, numbers = numbered_texts(ops.group.tolist())
+    columns = {field.name: getattr(ops, field.name) for field in fields(CommOps)} | {
+        "group": group,
+        "groups": tuple(ops.groups[g] for g in numbers),
+        "start_ns": graph.epoch_ns + graph.start_ns[node],
+        "end_ns": graph.epoch_ns + graph.end_ns[node],
+    }
+    overhead = linked.trace.overhead
+    return RankComms(
+        **columns,
+        rank=rank,
+        world_size=world_size,
+        host=linked.trace.host_name,
+        resolution_ns=linked.trace.resolution_ns,
+        began_ns=graph.epoch_ns,
+        ended_ns=graph.epoch_ns + int(graph.end_ns.max(initial=0)),
+        node=node,
+        overhead_start_ns=overhead.start_ns,
+        overhead_end_ns=overhead.end_ns,
+    )
+
+
 def offsets(ranks: Sequence[RankComms]) -> I64:
     """Return where the ops of each rank begin in ``column``."""
     return np.cumsum([0, *(len(r.node) for r in ranks)])[:-1]
@@ -46,10 +81,10 @@ def column(ranks: Sequence[RankComms], name: str) -> NDArray[Any]:
 def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64) -> Members:
     """Return the meetings ``chosen`` (ascending), whose slices mean nothing then."""
     count = np.diff(meetings.first)[chosen]
-    first = np.cumsum(count) - count
-    entry = np.arange(int(count.sum())) + np.repeat(meetings.first[chosen] - first, count)
+    entry = counted_from(meetings.first[chosen], count)
     rank = meetings.rank[entry]
-    return Members(slice(0), slice(0), first, count, rank, offsets(ranks)[rank] + meetings.op[entry])
+    op = offsets(ranks)[rank] + meetings.op[entry]
+    return Members(slice(0), slice(0), np.cumsum(count) - count, count, rank, op)
 
 
 def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
@@ -59,10 +94,8 @@ def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
     while True:
         high = int(np.searchsorted(meetings.first, meetings.first[low] + _BLOCK, side="right")) - 1
         high = min(max(high, low + 1), total)
-        first, entries = (
-            meetings.first[low : high + 1] - meetings.first[low],
-            slice(meetings.first[low], meetings.first[high]),
-        )
+        first = meetings.first[low : high + 1] - meetings.first[low]
+        entries = slice(meetings.first[low], meetings.first[high])
         rank = meetings.rank[entries]
         yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
         if high == total:

@@ -13,10 +13,10 @@ import numpy as np
 
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, clash
-from graphlink.ranks.byorder import by_order
+from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, by_order, clash
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.summary import Unmatched
+from graphlink.tables import equal_runs
 
 WHERE: Final = ("before", "between", "after", "everywhere")
 
@@ -211,13 +211,13 @@ def leftovers(
     for k, member in enumerate(members):
         mine = lineup.at[k]
         matched = mine[met & (mine >= 0)]
-        left = np.ones(len(member), np.bool_)
+        left = ~taken[k]
         left[matched] = False
-        left[taken[k]] = False
         place = np.full(len(member), NOWHERE, np.int64)
         place[mine[mine >= 0]] = np.flatnonzero(mine >= 0)
         where = _where(len(member), matched)
-        for run in _runs(np.flatnonzero(left), where):
+        rows = np.flatnonzero(left)
+        for run in equal_runs(rows, rows - np.arange(len(rows)), where[rows]):
             first, last = int(run[0]), int(run[-1])
             places = place[run].tobytes()
             if places not in known:
@@ -255,12 +255,6 @@ def _where(count: int, matched: I32) -> I64:
         return np.full(count, 3)
     k = np.arange(count)
     return np.where(k < matched.min(), 0, np.where(k > matched.max(), 2, 1))
-
-
-def _runs(ops: I64, where: I64) -> list[I64]:
-    if not len(ops):
-        return []
-    return np.split(ops, np.flatnonzero((np.diff(ops) > 1) | (np.diff(where[ops]) != 0)) + 1)
 
 
 def _lacking(members: Sequence[Ops], lineup: Lineup, places: I64) -> list[int]:

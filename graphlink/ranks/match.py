@@ -21,6 +21,7 @@ from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
 from graphlink.ranks.records import GroupKey, Meetings, RankComms
 from graphlink.ranks.summary import Unmatched, group_name
+from graphlink.tables import equal_runs, numbered_texts
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -132,7 +133,7 @@ def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str
     position = {one.rank: k for k, one in enumerate(ranks)}
     for one, label in zip(ranks, labels, strict=True):
         rows = np.flatnonzero(one.kind == CommKind.COLLECTIVE).astype(np.int32)
-        for mine in _alike([one.group[rows]]):
+        for mine in _equal(one.group[rows]):
             own[label[one.groups[one.group[rows[mine[0]]]]]][one.rank] = rows[mine]
     nothing = np.zeros(0, np.int32)
     for group, of_rank in own.items():
@@ -155,7 +156,7 @@ def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) 
     found: dict[GroupKey, dict[_Channel, list[I32]]] = defaultdict(dict)  # positions of sends, then of receives
     for one, label in zip(ranks, labels, strict=True):
         rows = np.flatnonzero(one.kind != CommKind.COLLECTIVE).astype(np.int32)
-        for mine in _alike([one.kind[rows], one.group[rows], one.peer[rows], one.tag[rows]]):
+        for mine in _equal(one.kind[rows], one.group[rows], one.peer[rows], one.tag[rows]):
             ops = rows[mine]
             first, sends = ops[0], one.kind[ops[0]] == CommKind.SEND
             peer = int(one.peer[first])
@@ -175,15 +176,10 @@ def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) 
             yield _CallSeries(group, CommKind.SEND, by_rank, in_step=in_step)
 
 
-def _alike(columns: Sequence[NDArray[np.integer[Any]]]) -> list[I64]:
+def _equal(*columns: NDArray[np.integer[Any]]) -> list[I64]:
     """Return the rows that are equal in all columns, in order."""
-    if not len(columns[0]):
-        return []
     order = np.lexsort(columns)
-    new = np.zeros(len(order) - 1, np.bool_)
-    for column in columns:
-        new |= column[order][1:] != column[order][:-1]
-    return np.split(order, np.flatnonzero(new) + 1)
+    return equal_runs(order, *(column[order] for column in columns))
 
 
 def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
@@ -257,8 +253,7 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
     order = np.argsort(_joined(start_ns, np.int64), kind="stable")
     meeting = np.empty(len(order), np.int32)  # of each op of ``met``, one after the other
     meeting[order] = np.arange(len(order))
-    group_of: dict[GroupKey, int] = {}
-    codes = [group_of.setdefault(calls.group, len(group_of)) for calls, _ in met]
+    of_series, groups = numbered_texts(calls.group for calls, _ in met)
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
     of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
     rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
@@ -276,11 +271,11 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(
-        groups=tuple(group_of),
+        groups=groups,
         of_op=of_op,
         kind=spread([calls.kind for calls, _ in met], np.uint8),
         type=_joined([ranks[calls.members[0][0]].type[ops[0]] for calls, ops in met], np.int32)[order],
-        group=spread(codes, np.int32),
+        group=spread(of_series.tolist(), np.int32),
         turn=_joined([np.arange(count) for count in counts], np.int64)[order],
         complete=spread([calls.complete for calls, _ in met], np.bool_),
         first=first,

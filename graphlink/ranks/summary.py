@@ -214,9 +214,9 @@ def run_table(run: Run) -> list[str | Table]:
     """Return the block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
     unmatched = _unmatched(run.matched.listed)
-    rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
+    rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched))
     rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more(
-        "  conflict", len(run.matched.conflicts), "of them"
+        "  conflict", len(run.matched.conflicts)
     )
     rows.append(("clocks", _clocks(run.clocks)))
     for group in sorted(run.groups, key=lambda g: (g.id is None, g.id))[:GROUPS_SHOWN]:
@@ -225,7 +225,7 @@ def run_table(run: Run) -> list[str | Table]:
     rows += [
         ("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}")
         for a in run.set_apart[:SHOWN]
-    ] + _more("set apart", len(run.set_apart), "of them")
+    ] + _more("set apart", len(run.set_apart))
     if run.groups:
         stands_out = run.straggler or run.suspect
         rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
@@ -239,11 +239,10 @@ def run_table(run: Run) -> list[str | Table]:
 def matched_lines(run: Run) -> list[str]:
     """Return what is known of partners and clocks: a line each."""
     unmatched = _unmatched(run.matched.listed)
-    more = [f"... and {len(unmatched) - SHOWN:,} more of them"] if len(unmatched) > SHOWN else []
     return [
         f"Matched: {_matched(run.matched)}.",
         *(f"Unmatched: {line}." for line in unmatched[:SHOWN]),
-        *more,
+        *(more for _, more in _more("", len(unmatched))),
         *(f"Conflict: {line}." for line in run.matched.conflicts[:SHOWN]),
         f"Clocks: {_clocks(run.clocks)}.",
     ]
@@ -369,8 +368,8 @@ def _compared(c: Compared) -> str:
     )
 
 
-def _more(name: str, count: int, of: str) -> list[tuple[str, str]]:
-    return [(name, f"... and {count - SHOWN:,} more {of}")] if count > SHOWN else []
+def _more(name: str, count: int) -> list[tuple[str, str]]:
+    return [(name, f"... and {count - SHOWN:,} more of them")] if count > SHOWN else []
 
 
 def _ms(ns: int) -> str:

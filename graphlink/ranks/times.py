@@ -32,6 +32,7 @@ from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
 from graphlink.spans import overlap_ns, union
+from graphlink.tables import MOST
 
 _TIMES_USUAL: Final = 3
 _FEWEST_LATER: Final = 3
@@ -106,15 +107,14 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
     """Return the transfer time of meetings whose clocks are known; may be below 1."""
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
-    never = np.iinfo(np.int64).max
     host = np.logical_or.reduceat(own["on_host"][at.op], at.first)
     if host.any():
-        ended = np.minimum.reduceat(np.where(since > 0, since, never), at.first)
-        out = np.where(host, np.where(ended < never, ended, 1), out)
+        ended = np.minimum.reduceat(np.where(since > 0, since, MOST), at.first)
+        out = np.where(host, np.where(ended < MOST, ended, 1), out)
     message = meetings.kind[at.meetings] != CommKind.COLLECTIVE
     if message.any():
-        received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, never), at.first)
-        out = np.where(message & (received < never), received, out)
+        received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, MOST), at.first)
+        out = np.where(message & (received < MOST), received, out)
     return out
 
 

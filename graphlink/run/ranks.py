@@ -19,7 +19,7 @@ from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
 from graphlink.ranks import summary
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import CommKind
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import graphlink as graphlink_library
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.run import state
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.out import out_of

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
-from graphlink.ranks.aligned import Ops
-from graphlink.ranks.byorder import by_order, longest_common
+from graphlink.ranks.aligned import Ops, by_order, longest_common
 from graphlink.ranks.bytime import _ascending
 from graphlink.ranks.match import Matching, match
 from graphlink.ranks.summary import Unmatched
@@ -376,7 +375,7 @@ def test_by_order_matches_as_many_as_can_be(a: list[int], b: list[int]) -> None:
 
 
 def test_sequences_too_long_for_one_table_are_cut_at_common_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphlink.ranks.byorder.LARGEST", 200)
+    monkeypatch.setattr("graphlink.ranks.aligned.LARGEST", 200)
     rng = random.Random(1)
     a = [rng.randrange(6) for _ in range(500)]
     b = [x for k, x in enumerate(a) if k % 97 != 3 and k > 30]

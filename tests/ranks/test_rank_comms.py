@@ -14,7 +14,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job

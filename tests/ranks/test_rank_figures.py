@@ -17,9 +17,8 @@ from graphlink.linking.commtypes import SHARDS, CollectiveType
 from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by
-from graphlink.ranks.figures import Figures, figures, rank_totals, type_name
+from graphlink.ranks.figures import Figures, _tail, figures, rank_totals, type_name
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
-from graphlink.ranks.stragglers import _tail
 from graphlink.ranks.summary import NOBODY, Collectives
 from graphlink.ranks.times import WORDS, Apart
 from graphlink.tables import take

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.model import Comm, CommTable, EventRows, HostRows, ProcessGroup, Trace
-from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.columns import rank_comms
 from graphlink.run import codec
 from graphlink.run.job import Inputs, Options, prepare, to_join
 from graphlink.run.records import PreparedRank, RankRows
