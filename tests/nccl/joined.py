@@ -64,10 +64,11 @@ class Joined:
 def join_run(
     run: ClusterRun, folder: Path, profile: NcclProfile, *, ranks: Sequence[int] = (), seq: bool = True
 ) -> list[Joined]:
-    """Of some ranks, or all, each beside the files that hold its calls."""
+    """Of some ranks, or all, each beside the files that hold its calls, where there are any."""
     run.write(folder / "kineto", seq=seq)
     files = write_nccl(run, folder / "nccl", profile)
-    return [join_rank(folder, files, rank) for rank in ranks or run.ranks]
+    written = {rank for file in files for rank in file.process}
+    return [join_rank(folder, files, rank) for rank in ranks or run.ranks if rank in written]
 
 
 def join_rank(folder: Path, files: Sequence[TrueFile], rank: int) -> Joined:
