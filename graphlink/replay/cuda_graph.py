@@ -25,7 +25,7 @@ from graphlink.replay.rewire import outermost, rewired
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import marked, spread
+from graphlink.tables import last_before, marked, spread
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -46,7 +46,7 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     if not head.any():
         todo = "graphlink replay DIR --list host prints the names that there are"
         raise UsageError(f"{change.title}: no such op or range", todo=todo)
-    owner = outermost(work, head)
+    owner = _with_their_threads(work, outermost(work, head))
     launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
     launched = spread(len(work), work.target[launch], owner[work.source[launch]])  # the part that launched each
     inside, on_device = owner != NOWHERE, launched != NOWHERE
@@ -76,6 +76,34 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
         what += f"; {gap_us:g} us from one device op to the next"
     grown_ns = int((cost - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(inside)), grown_ns)
+
+
+def _with_their_threads(work: Workload, owner: I64) -> I64:
+    """Return ``owner`` with the nodes of other threads that work for a part: from the first that it hands over to a
+    thread to the last that it waits for there, as in a backward pass, which PyTorch captures with the rest. n log n.
+    """
+    hands = work.kind == EdgeKind.THREAD
+    source, target = work.source[hands], work.target[hands]
+    start_ns = work.column("start_ns")
+    threads, lane = np.unique(np.stack([work.member, work.column("tid")]), axis=1, return_inverse=True)
+    lane = lane.reshape(-1)
+    there = (owner[source] != NOWHERE) & (owner[target] == NOWHERE)
+    back = (owner[source] == NOWHERE) & (owner[target] != NOWHERE)
+    begun, begun_by = np.unique(owner[source[there]] * threads.shape[1] + lane[target[there]], return_inverse=True)
+    ended, ended_by = np.unique(owner[target[back]] * threads.shape[1] + lane[source[back]], return_inverse=True)
+    from_ns, until_ns = np.full(len(begun), np.iinfo(np.int64).max), np.full(len(ended), NOWHERE)
+    np.minimum.at(from_ns, begun_by, start_ns[target[there]])
+    np.maximum.at(until_ns, ended_by, start_ns[source[back]])
+    both, first, last = np.intersect1d(begun, ended, return_indices=True)
+    if not len(both):
+        return owner
+    part, thread = np.divmod(both, threads.shape[1])
+    host = np.flatnonzero((owner == NOWHERE) & np.isin(work.work, (Work.HOST, Work.GAP)))
+    of = last_before((thread,), from_ns[first], (lane[host],), start_ns[host] + 1)
+    within = (of != NOWHERE) & (start_ns[host] <= until_ns[last][of])
+    out = owner.copy()
+    out[host[within]] = part[of[within]]
+    return out
 
 
 def _launched_once(work: Workload, launched: I64) -> Workload:
@@ -108,13 +136,14 @@ def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> N
     """Refuse a part that no graph can hold, naming what it is. Raises UsageError."""
     target = work.target
     inner = (owner != NOWHERE) & (owner != np.arange(len(work)))
+    foreign = inner[target] & (owner[work.source] != owner[target])
     type_ = work.column("type")
     comm = np.isin(type_, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
     of_host = comm & (work.column("device") == NOWHERE)  # gloo
     of_launch = launched != NOWHERE
     for why, nodes in (
         ("waits for the device in", target[inner[target] & (work.kind == EdgeKind.SYNC)]),
-        ("waits for another thread in", target[inner[target] & (work.kind == EdgeKind.THREAD)]),
+        ("waits for another thread in", target[foreign & (work.kind == EdgeKind.THREAD)]),
         ("loads data in", np.flatnonzero((owner != NOWHERE) & names_found(work, LOADER))),
         ("communicates on the host in", np.flatnonzero(of_launch & of_host)),
         (

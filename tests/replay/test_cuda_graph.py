@@ -66,6 +66,47 @@ def with_graphs(recorded: Program) -> Program:
     return Program((type(thread)(thread.name, tuple(out)),), seed=recorded.seed)
 
 
+def backward(seed: int, *, as_graph: bool) -> Program:
+    """Steps with a forward pass, then a backward pass on another thread for which the first one waits, then the
+    optimizer; or the same kernels in one graph a step."""
+    random = Random(seed)
+    main, autograd = ThreadBuilder("python", random), ThreadBuilder("autograd", random)
+    kernels = [[random.randint(2_000, 30_000) for _ in range(random.randint(3, 20))] for _ in range(3 * 4)]
+
+    def ops(builder: ThreadBuilder, name: str, lengths: Sequence[int]) -> None:
+        for length in lengths:
+            with builder.op(name):
+                builder.launch(7, length)
+
+    for step in range(4):
+        forward, back, optimizer = kernels[3 * step : 3 * step + 3]
+        with main.op(PART, annotation=True):
+            if as_graph:
+                work = tuple(main.work(length, "kernel", None) for length in (*forward, *back, *optimizer))
+                main.actions.append(Call(Api.LAUNCH, "cudaGraphLaunch", 8_000, stream=7, work=work))
+            else:
+                ops(main, "aten::addmm", forward)
+                main.signal(f"loss {step}")
+                autograd.wait_for(f"loss {step}")
+                ops(autograd, "AddmmBackward0", back)
+                autograd.signal(f"gradients {step}")
+                main.wait_for(f"gradients {step}")
+                ops(main, "aten::_foreach_add_", optimizer)
+        with main.op("aten::item"):
+            main.stream_sync(7)
+    return Program((main.thread(), autograd.thread()), seed=seed)
+
+
+def test_the_thread_of_the_backward_pass_is_in_the_graph(tmp_path: Path) -> None:
+    """PyTorch captures it with the rest, as seen on an H100 (``fixtures/real/gpu/pairs/train-graph``)."""
+    for seed in range(6):
+        true_ns = run(backward(seed, as_graph=True)).makespan_ns
+        work = recorded(tmp_path, run(backward(seed, as_graph=False)), cuda_sync=True)
+        replayed = changed(work)
+        assert "4 launches" in replayed.done[0].what
+        assert abs(play_ideal(replayed.work).total_ns / true_ns - 1) < 0.02
+
+
 def changed(work: Workload, name: str = PART, launch_us: float | None = None) -> Changed:
     return apply(work, Changes(cuda_graph=(GraphChange(name=UserPattern(name, "name"), launch_us=launch_us),)), {})
 
@@ -91,13 +132,18 @@ def test_a_part_takes_what_it_takes_as_a_graph(tmp_path: Path, seeds: int) -> No
 
 def small(tmp_path: Path, inside: Sequence[str]) -> Workload:
     """A part with a kernel, and what is named."""
-    main = ThreadBuilder("python", Random(1))
+    main, other = ThreadBuilder("python", Random(1)), ThreadBuilder("other", Random(1))
     with main.op(PART, annotation=True):
         with main.op("aten::mm"):
             main.launch(7, 500_000)
         if "sync" in inside:
             with main.op("aten::item"):
                 main.stream_sync(7)
+        if "thread" in inside:
+            with other.op("aten::sort"):
+                other.host(3_000_000)
+            other.signal("sorted")
+            main.wait_for("sorted")
         if "copy" in inside:
             with main.op("aten::copy_"):
                 main.launch(7, 40_000, kind="gpu_memcpy", name="Memcpy DtoH (Device -> Pageable)")
@@ -110,13 +156,15 @@ def small(tmp_path: Path, inside: Sequence[str]) -> Workload:
         main.stream_sync(7)
     with main.op("aten::sum"):
         main.host(5_000)
-    return recorded(tmp_path, run(Program((main.thread(),))), cuda_sync=True)
+    threads = (main.thread(), other.thread()) if other.actions else (main.thread(),)
+    return recorded(tmp_path, run(Program(threads)), cuda_sync=True)
 
 
 @pytest.mark.parametrize(
     ("what", "why"),
     [
         ("sync", "waits for the device in aten::item"),
+        ("thread", "waits for another thread in"),
         ("copy", "pageable memory, which blocks"),
         ("loader", "loads data in enumerate"),
     ],
