@@ -1,13 +1,18 @@
-"""What each device of a rank was busy with. All of it is algebra of time spans, so that the parts add up to the ns."""
+"""What each device of a rank was busy with, in all and in windows of time. All of it is algebra of time spans, so that
+the parts add up to the ns.
+"""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from graphlink import spans
-from graphlink.model import F64, I64, Communication, DeviceKind, Linked
-from graphlink.spans import Spans
+from graphlink.gpu.records import GroupTime, StreamTime
+from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
+from graphlink.spans import KeyedSpans, Spans
+from graphlink.tables import counted_from, spread
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -67,3 +72,79 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
         )
         out.append(Busy(number, rows, start, end, device.sm_share[rows], *unions, *others))
     return out
+
+
+# what it did in windows of time, by group and by stream, and how much of it its kernels can fill
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a device did in each of some windows. ``beside_ns``: communication while a kernel ran; ``sm_efficiency``:
+    NaN where unknown.
+    """
+
+    compute_ns: I64
+    working_ns: I64
+    busy_ns: I64
+    comm_ns: I64
+    copy_ns: I64
+    beside_ns: I64
+    sm_efficiency: F64
+
+
+def parts(one: Busy, from_ns: I64, to_ns: I64) -> Parts:
+    """Measure what a device did in windows that are ascending, each by itself. O(n log n) in rows and in windows."""
+    compute, working, busy, comm, copies, kernels, launched = (
+        spans.overlap_ns(covered, from_ns, to_ns)
+        for covered in (one.compute, one.working, one.any, one.comm, one.copies, one.kernels, one.launched)
+    )
+    return Parts(compute, working, busy, comm, copies, kernels + comm - launched, _sm_efficiency(one, from_ns, to_ns))
+
+
+def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:
+    """Return sum(share of SMs x time) / sum(time) of the kernels in each window, cut at its ends. Linear in kernels and
+    windows.
+    """
+    rows = np.flatnonzero(one.sm_share > 0)
+    first = np.searchsorted(to_ns, one.start_ns[rows], side="right")
+    count = np.maximum(np.searchsorted(from_ns, one.end_ns[rows]) - first, 0)
+    row = np.repeat(rows, count)
+    window = counted_from(first, count)
+    took_ns = np.minimum(one.end_ns[row], to_ns[window]) - np.maximum(one.start_ns[row], from_ns[window])
+    whole, filled = (np.bincount(window, ns, len(from_ns)) for ns in (took_ns, took_ns * one.sm_share[row]))
+    return np.where(whole > 0, filled / np.maximum(whole, 1), np.nan)
+
+
+def share(part: float, whole: float) -> float | UnsetType:
+    """Return a share of 1 with six decimals; nothing of nothing."""
+    return round(part / whole, 6) if whole else UNSET
+
+
+def by_stream(one: Busy, linked: Linked, from_ns: int, to_ns: int) -> list[StreamTime]:
+    """Return the time of each stream, by number. O(n log n) in rows."""
+    key = linked.trace.device.stream[one.rows]
+    found = spans.union_by(key, one.start_ns, one.end_ns)
+    busy = _summed(key, found, found.end_ns - found.start_ns)
+    return [StreamTime(stream=number, busy_ns=ns, idle_ns=to_ns - from_ns - ns) for number, ns in busy.items()]
+
+
+def by_group(one: Busy, linked: Linked, comm: Communication) -> list[GroupTime]:
+    """Return the communication of each group, the longest first. O(n log n) in rows."""
+    ops = comm.ops
+    here = ~ops.on_host
+    group = spread(len(linked.trace.device.start_ns), ops.row[here], ops.group[here], NOWHERE - 1)[one.rows]
+    mine = np.flatnonzero(group >= NOWHERE)
+    key = group[mine].astype(np.int64)
+    found = spans.union_by(key, one.start_ns[mine], one.end_ns[mine])
+    hidden = _summed(key, found, spans.overlap_ns(one.compute, found.start_ns, found.end_ns))
+    out = []
+    for number, ns in _summed(key, found, found.end_ns - found.start_ns).items():
+        ranks, name = ops.groups[number] if number != NOWHERE else ((), "")
+        out.append(GroupTime(name=name, ranks=list(ranks), comm_ns=ns, exposed_ns=ns - hidden[number]))
+    return sorted(out, key=lambda one: (-one.comm_ns, one.name, one.ranks))
+
+
+def _summed(key: I64, found: KeyedSpans, ns: I64) -> dict[int, int]:
+    """Return the sum of each key, by key; 0 where nothing of it was found."""
+    keys = np.unique(key)
+    sums = np.bincount(np.searchsorted(keys, found.key), ns, len(keys)).astype(np.int64)  # exact below 2**53
+    return dict(zip(keys.tolist(), sums.tolist(), strict=True))

@@ -10,11 +10,9 @@ from msgspec import UNSET
 
 from graphlink.causes import CAUSES, MEANING
 from graphlink.figures import column, columns, declared
-from graphlink.gpu.file import IdleEntry
 from graphlink.gpu.phases import Phase
-from graphlink.gpu.records import DeviceTime, GroupTime, StepTime
-from graphlink.gpu.summary import exposed_percent, idle_percent
-from graphlink.gpu.table import CauseTime, RankIdle, late_lines, rank_idle, wait_lines
+from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, StepTime
+from graphlink.gpu.table import CauseTime, RankIdle, exposed_percent, idle_percent, late_lines, rank_idle, wait_lines
 from graphlink.page.charts import LOOKS
 from graphlink.page.found import Found
 from graphlink.page.parts import (

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from graphlink.causes import Reasons
+from graphlink.causes import CauseName, Reasons
 from graphlink.figures import figure
 from graphlink.model import I64
+from graphlink.read import document
 from graphlink.records import Short
+from graphlink.version import __version__
+
+FORMAT: Final = 1
 
 
 class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -171,3 +176,42 @@ class Idle(Short, Reasons):
     shift_ns: I64
     row: I64
     texts: tuple[str, ...]
+
+
+class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An interval of one cause, since the start of the graph, on the device's own clock.
+
+    ``op`` and ``stream`` are absent where nothing more began.
+    """
+
+    device: int
+    start_ns: Annotated[int, figure("at", head="at ms", unit="place")]
+    end_ns: int
+    cause: CauseName
+    evidence: Annotated[str, figure(means="evidence")]
+    op: Annotated[str | UnsetType, figure("until this began", "the op that ended it", head="until", spare=2)] = UNSET
+    stream: Annotated[int | UnsetType, figure(text="of the op that ended it", spare=1)] = UNSET
+
+    @property
+    def duration_ns(self) -> Annotated[int, figure(means="idle")]:
+        return self.end_ns - self.start_ns
+
+
+class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The file. ``gpu`` and ``steps`` as in ``summary.json``; ``idle`` by device, then time."""
+
+    graphlink: str = __version__
+    format: int = FORMAT
+    rank: int
+    gpu: list[DeviceTime]
+    steps: list[StepTime]
+    idle: list[IdleEntry]
+
+
+def load(path: Path) -> IdleFile:
+    """Read a file of an earlier run.
+
+    Raises:
+        InputError: it is none.
+    """
+    return document.load(path, IdleFile, "idle time of this version of graphlink")

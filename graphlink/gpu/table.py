@@ -1,23 +1,24 @@
-"""What ``graphlink idle`` prints and its ``--json`` holds: time of each device, why it was idle, and the longest idle
-intervals.
+"""What is printed of GPU time, and what ``graphlink idle --json`` holds: time of each device, why it was idle, and the
+longest idle intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from statistics import median, median_low
+from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink.causes import MEANING, CauseName
+from graphlink.choices import LATENCY_NS
 from graphlink.figures import column, columns, figure, table
-from graphlink.gpu.file import IdleEntry, IdleFile
-from graphlink.gpu.records import DeviceTime, GroupTime, StepTime, StreamTime
-from graphlink.gpu.regular import LateStarts, late_starts
-from graphlink.gpu.summary import busy_words
+from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, IdleFile, StepTime, StreamTime
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
+from graphlink.wings import Telling
 
 _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
@@ -266,3 +267,147 @@ def _steps(steps: Sequence[StepTime]) -> Table:
     most = column("idle", "ns", [max(gpu.idle_by_cause_ns.values(), default=0) for _, gpu in gpus])
     shown = columns(DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "mostly", most)
     return table(shown)
+
+
+# lines in the printed summary of a rank, and how ranks compare by their idle time
+
+_FEW: Final = 3  # causes on a line
+_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
+
+
+def gpu_line(one: DeviceTime) -> str:
+    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3
+    %, ...); ...``.
+    """
+    whole = one.whole_ns
+    causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
+    why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
+    return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {busy_words(one)}"
+
+
+def busy_words(one: DeviceTime) -> str:
+    parts = {
+        "compute": one.compute_ns,
+        "exposed communication": one.exposed_comm_ns,
+        "exposed copies": one.exposed_copy_ns,
+    }
+    return ", ".join(f"{name} {percent(ns, one.whole_ns)}" for name, ns in parts.items() if ns) or "no work"
+
+
+def steps_line(rank: Any) -> str:
+    """Format the steps: ``4: the first 30.000 ms, the others 10.000 ms +- 0.100 on average; slowest: 12.000 ms (step
+    3), ...``.
+    """
+    told = rank.iterations
+    if told is UNSET:
+        return ""
+    if told.mean_ns is None or told.slowest is None:
+        return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
+    key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
+    slowest = ""
+    if told.count > 2:
+        why = "".join(f", {ms(one.ns)} ms more {one.what}" for one in told.why[:1])
+        slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
+    others = (
+        f"the others {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} on average"
+        if told.count > 2
+        else f"the other {ms(told.mean_ns)} ms"
+    )
+    return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{slowest}"
+
+
+def idle_percent(rank: Any) -> float:
+    """Return the idle share of all GPUs of a rank, in per cent; 0 without any."""
+    return _share(rank.gpu, "idle_ns")
+
+
+def exposed_percent(rank: Any) -> float:
+    """Return the share of exposed communication in the time of all GPUs of a rank, in per cent; 0 without any."""
+    return _share(rank.gpu, "exposed_comm_ns")
+
+
+def _share(devices: Sequence[DeviceTime], part: str) -> float:
+    part_ns = sum(int(getattr(device, part)) for device in devices)
+    return 100 * part_ns / (sum(device.whole_ns for device in devices) or 1)
+
+
+def far_from_usual(ranks: Sequence[Any]) -> tuple[float, list[Any]]:
+    """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
+    idle = {one.rank: idle_percent(one) for one in ranks}
+    usual = median(idle.values())
+    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
+    order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
+    return usual, [one for one in order if abs(idle[one.rank] - usual) > far > 0]
+
+
+def telling(ranks: Sequence[Any]) -> Telling:
+    """Choose the most idle rank, the median one and the one with most exposed communication, and those that are far
+    from the usual.
+    """
+    idle = {rank.rank: idle_percent(rank) for rank in ranks}
+    first = dict[int, str]()
+    if any(rank.gpu for rank in ranks):
+        first[max(ranks, key=lambda rank: (idle[rank.rank], -rank.rank)).rank] = "most idle"
+        usual = median_low(idle.values())
+        first.setdefault(next(rank for rank, share in idle.items() if share == usual), "median idle time")
+        exposed = {rank.rank: exposed_percent(rank) for rank in ranks}
+        most = max(exposed, key=lambda rank: (exposed[rank], -rank))
+        if exposed[most] > idle[most]:
+            first.setdefault(most, "most exposed communication")
+    return Telling(first, {rank.rank: "far from the usual idle time" for rank in far_from_usual(ranks)[1]})
+
+
+# late starts that end idle time of one length again and again, as where a GPU is shared in time slices (docs/idle.md)
+
+_FEWEST: Final = 10
+_TIMES_USUAL: Final = 10  # start delays of a device, beyond which one is late
+_WITHIN: Final = 0.05  # of the median, on either side
+_SHARE: Final = 0.75  # of all late starts
+
+
+class LateStarts(msgspec.Struct, frozen=True, kw_only=True):
+    """Late starts on a device: ``count`` of them, ``alike`` of which end idle time of ``gap_ns`` (the median), within 5
+    %.
+
+    ``late_ns``: what those waited after their launch calls had returned; ``other_ns``: the rest of the same idle time,
+    before.
+    """
+
+    count: int
+    alike: int
+    gap_ns: int
+    late_ns: int
+    other_ns: int
+
+
+def late_starts(entries: Sequence[IdleEntry]) -> LateStarts | None:
+    """Return the regular late starts among the idle intervals of a device, ascending; None where there are none.
+    Linear, and a sort.
+
+    Late is what exceeds ten times the usual start delay of the device, so that a slow launch is not. Regular are ten
+    and three quarters.
+    """
+    start, end = (np.array([getattr(entry, name) for entry in entries], np.int64) for name in ("start_ns", "end_ns"))
+    delays = np.array([entry.cause == "start_delay" for entry in entries], np.bool_)
+    if not delays.any():
+        return None
+    gap = np.cumsum(np.append(True, start[1:] != end[:-1])) - 1
+    took_ns = end - start
+    whole_ns, delay_ns = (
+        np.bincount(gap, ns).astype(np.int64) for ns in (took_ns, np.where(delays, took_ns, 0))
+    )  # exact below 2**53
+    late = np.flatnonzero(delay_ns > max(LATENCY_NS, _TIMES_USUAL * float(np.median(delay_ns[delay_ns > 0]))))
+    if len(late) < _FEWEST:
+        return None
+    usual = float(np.median(whole_ns[late]))
+    alike = late[np.abs(whole_ns[late] - usual) <= _WITHIN * usual]
+    if len(alike) < max(_FEWEST, _SHARE * len(late)):
+        return None
+    late_ns = int(delay_ns[alike].sum())
+    return LateStarts(
+        count=len(late),
+        alike=len(alike),
+        gap_ns=round(usual),
+        late_ns=late_ns,
+        other_ns=int(whole_ns[alike].sum()) - late_ns,
+    )

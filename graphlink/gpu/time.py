@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,24 +13,18 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink import spans
-from graphlink.causes import CAUSES, OF_DEVICES, Cause
-from graphlink.gpu.busy import Busy, busy, own_clock_ns
-from graphlink.gpu.causes import (
-    BEFORE_WINDOW,
-    BEHIND_GRAPH,
-    LAUNCHED_BEFORE,
-    NOT_RECORDED,
-    Hosts,
-    explain,
-)
-from graphlink.gpu.records import DeviceTime, Excess, Idle, Iterations, StepTime
-from graphlink.gpu.shares import by_group, by_stream, parts, share
+from graphlink.causes import CAUSES, NAMES, OF_DEVICES, Cause
+from graphlink.gpu.busy import Busy, busy, by_group, by_stream, own_clock_ns, parts, share
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
+from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
 from graphlink.graph_model import Column, Graph
-from graphlink.model import I64, NOWHERE, Communication, Linked
+from graphlink.model import I64, NOWHERE, Communication, Linked, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
+from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
+from graphlink.perfetto.slices import flat
 from graphlink.records import Short, counted, ms
 from graphlink.steps import Steps, steps_of
-from graphlink.tables import marked
+from graphlink.tables import marked, spread
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
 _MUCH: Final = 0.05  # of a device's idle time: a reason of unknown time with more of it is warned of
@@ -202,3 +196,47 @@ def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> lis
             )
         )
     return out
+
+
+# what is written of idle time: a row of the timeline for each device, and ``idle.<rank>.json``
+
+
+def idle_rows(found: GpuTime) -> Rows:
+    """Return the idle intervals of all devices, on the host's clock like all else of the timeline. Linear."""
+    idle = [one for _, one in found.idle]
+
+    def column(name: str) -> I64:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in idle)])
+
+    track = np.repeat(np.arange(len(idle), dtype=np.int32), [len(one.start_ns) for one in idle])
+    shift, name = column("shift_ns"), spread(len(Cause), np.array(OF_DEVICES), np.arange(len(CAUSES), dtype=np.int32))
+    # texts grow from device to device, those of the last are all
+    said = [] if not idle else [Arg("evidence", np.arange(len(track)), column("evidence"), idle[-1].texts)]
+    return Rows(
+        tuple(Track(0, f"GPU {device} idle", order=SUMMARY) for device, _ in found.idle),
+        flat(track, column("start_ns") - shift, column("end_ns") - shift, name[column("cause")]),
+        CAUSES,
+        tuple(said),
+    )
+
+
+def blocks(rank: int, found: GpuTime, trace: Trace) -> Iterator[bytes]:
+    """Yield the file, an interval a line. ``trace``: the recording, which names the ops."""
+    head = msgspec.json.encode(IdleFile(rank=rank, gpu=list(found.gpu), steps=list(found.steps), idle=[]))
+    yield head.removesuffix(b"]}")
+    encode, before = msgspec.json.Encoder().encode, b"\n"
+    for device, idle in found.idle:
+        columns = (column.tolist() for column in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence, idle.row))
+        for start, end, cause, text, row in zip(*columns, strict=True):
+            entry = IdleEntry(
+                device=device,
+                start_ns=start,
+                end_ns=end,
+                cause=NAMES[cause],
+                evidence=idle.texts[text],
+                op=UNSET if row == NOWHERE else trace.strings[trace.device.name[row]],
+                stream=UNSET if row == NOWHERE else int(trace.device.stream[row]),
+            )
+            yield before + encode(entry)
+            before = b",\n"
+    yield b"]}\n"

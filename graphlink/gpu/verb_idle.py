@@ -24,13 +24,13 @@ def idle(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: the folder has no idle.<rank>.json, or none of this rank; a file cannot be read.
     """
-    from graphlink.gpu import file
+    from graphlink.gpu.records import load
     from graphlink.gpu.table import IdleReport, idle_table, rank_idle
     from graphlink.report import summary
 
     files = rank_files(Path(arguments.dir), "idle", arguments.rank)
     beside = Path(arguments.dir) / summary.NAME
     run = summary.load(beside).run if beside.is_file() else None
-    report = IdleReport(ranks=[rank_idle(file.load(path), arguments.top, run) for path in files.values()])
+    report = IdleReport(ranks=[rank_idle(load(path), arguments.top, run) for path in files.values()])
     tell(arguments.json, report, lambda: idle_table(report))
     return 0

@@ -25,16 +25,14 @@ class _GpuTime(Wing):
         from msgspec import UNSET
 
         from graphlink import publish
-        from graphlink.gpu import file
         from graphlink.gpu.phases import phases
-        from graphlink.gpu.time import gpu_time
-        from graphlink.gpu.tracks import idle_rows
+        from graphlink.gpu.time import blocks, gpu_time, idle_rows
 
         log.info("finding out why devices were idle")
         gpu = gpu_time(work.graph, work.linked, work.comm, work.joined.wait_ns)
         name = output_names.idle(work.rank)
         with publish.writing(work.folder / name) as out:
-            out.writelines(file.blocks(work.rank, gpu, work.linked.trace))
+            out.writelines(blocks(work.rank, gpu, work.linked.trace))
         fields = {
             "gpu": list(gpu.gpu),
             "steps": list(gpu.steps),
@@ -63,19 +61,19 @@ class _GpuTime(Wing):
         from msgspec import UNSET
 
         from graphlink.gpu.phases import phases_line
-        from graphlink.gpu.summary import gpu_line, steps_line
+        from graphlink.gpu.table import gpu_line, steps_line
 
         lines = [("steps", steps_line(rank)), ("phases", "" if rank.phases is UNSET else phases_line(rank.phases))]
         lines += [(f"GPU {device.device}", gpu_line(device)) for device in rank.gpu]
         return [("critical path", line) for line in lines]
 
     def ranked(self, ranks: Sequence[Any]) -> Sequence[Any]:
-        from graphlink.gpu.summary import idle_percent
+        from graphlink.gpu.table import idle_percent
 
         return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
-        from graphlink.gpu.summary import exposed_percent, idle_percent
+        from graphlink.gpu.table import exposed_percent, idle_percent
 
         causes: Counter[str] = Counter()
         for device in rank.gpu:
@@ -87,7 +85,7 @@ class _GpuTime(Wing):
         }
 
     def remarks(self, ranks: Sequence[Any]) -> Sequence[str]:
-        from graphlink.gpu.summary import far_from_usual, idle_percent
+        from graphlink.gpu.table import far_from_usual, idle_percent
 
         usual, outliers = far_from_usual(ranks)
         named = [f"rank {rank.rank} {idle_percent(rank):.1f} %" for rank in outliers]
@@ -102,24 +100,24 @@ class _GpuTime(Wing):
         return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []
 
     def tables(self) -> Mapping[str, RowTable]:
-        from graphlink.gpu.file import IdleEntry, load
+        from graphlink.gpu.records import IdleEntry, load
 
         figures = ("device", "start_ns", "end_ns", "duration_ns", "cause", "evidence", "stream", "op")
         return {"idle": RowTable(IdleEntry, figures, lambda folder, rank: load(folder / output_names.idle(rank)).idle)}
 
     def schemas(self) -> Mapping[str, Any]:
-        from graphlink.gpu.file import IdleFile
+        from graphlink.gpu.records import IdleFile
         from graphlink.gpu.table import IdleReport
 
         return {"idle": IdleFile, "idle.report": IdleReport}
 
     def page_part(self, reading: Reading) -> Any:
-        from graphlink.gpu.file import load
+        from graphlink.gpu.records import load
 
         return {rank: reading.of_rank(rank, reading.folder / output_names.idle(rank), load) for rank in reading.told}
 
     def worth_telling(self, ranks: Sequence[Any]) -> Telling:
-        from graphlink.gpu.summary import telling
+        from graphlink.gpu.table import telling
 
         return telling(ranks)
 

@@ -11,7 +11,6 @@ from graphlink.page.words import table
 from graphlink.records import shortened
 from graphlink.report.summary import Rank
 from graphlink.standstill.standstill import Piece, Stood
-from graphlink.standstill.summary import all_stood, explained
 
 MOST_ROWS: Final = 100
 
@@ -19,8 +18,8 @@ MOST_ROWS: Final = 100
 def trust(found: Found) -> Words:
     """Tell how much of the standstill is explained on the rank where least is."""
     ranks = found.ranks
-    least = min(ranks, key=lambda one: float(explained(all_stood(one.standstill))))
-    share = explained(all_stood(least.standstill))
+    least = min(ranks, key=lambda one: float(one.standstill.whole.explained))
+    share = least.standstill.whole.explained
     stood = Figure(f"{share} %", float(share) / 100, "explained")
     some = "" if len(ranks) == 1 else ", at worst (rank " + f"{least.rank})"
     known = [
@@ -33,7 +32,7 @@ def trust(found: Found) -> Words:
 
 def standstill(found: Found) -> Table:
     """Return how much of what stood still the graph explains, the least explained rank first."""
-    ranks = sorted(found.ranks, key=lambda rank: float(explained(all_stood(rank.standstill))))[:MOST_ROWS]
+    ranks = sorted(found.ranks, key=lambda rank: float(rank.standstill.whole.explained))[:MOST_ROWS]
     errors = [Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct) for rank in ranks]
     shown = columns(
         Rank, ranks, "rank", column("replay error", "number", errors, means="replay", name="replay/error_pct")
@@ -43,7 +42,7 @@ def standstill(found: Found) -> Table:
         times = [one.ns for one in stood]
         shown.append(column(title, "ns", times, means="explained", name=f"standstill/{name}/ns"))
         shown.append(column("explained", "number", map(_explained, stood)))
-    whole = [_explained(all_stood(rank.standstill)) for rank in ranks]
+    whole = [_explained(rank.standstill.whole) for rank in ranks]
     fixed = [rank.standstill.path.pinned_ns for rank in ranks]
     shown.append(column("all explained", "number", whole, means="explained"))
     shown.append(column("fixed on the path", "ns", fixed, means="fixed", name="standstill/path/pinned_ns"))
@@ -53,8 +52,7 @@ def standstill(found: Found) -> Table:
 
 
 def _explained(stood: Stood) -> Cell:
-    share = explained(stood)
-    return Cell(f"{share} %" if stood.ns else "", float(share) / 100)
+    return Cell(f"{stood.explained} %" if stood.ns else "", float(stood.explained) / 100)
 
 
 def largest(found: Found) -> list[Part]:

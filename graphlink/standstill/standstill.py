@@ -21,12 +21,11 @@ from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
-from graphlink.records import Short
+from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind, Trace
+from graphlink.records import Short, ms
 from graphlink.spans import NEVER
-from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import marked, spread, values_at
+from graphlink.tables import distinct, marked, numbered_values, spread, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -58,6 +57,13 @@ class Stood(msgspec.Struct, frozen=True, kw_only=True):
 
     ns: int
     explained_ns: int
+
+    @property
+    def explained(self) -> str:
+        """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to
+        explain is all.
+        """
+        return f"{(1000 * self.explained_ns // self.ns if self.ns else 1000) / 10:.1f}"
 
 
 class PathStood(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +99,22 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
     streams: Stood
     path: PathStood
     largest: list[Piece]
+
+    @property
+    def whole(self) -> Stood:
+        """Add up the standstill of calls, threads and streams."""
+        parts = (self.calls, self.threads, self.streams)
+        return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
+
+    @property
+    def line(self) -> str:
+        """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the
+        longest piece that nothing explains.
+        """
+        shares = ", ".join(f"{name} {getattr(self, name).explained}" for name in ("calls", "threads", "streams"))
+        longest = self.largest[0] if self.largest else None
+        rest = f"; longest unexplained {ms(longest.ns)} ms: {longest.what[:60]}" if longest else ""
+        return f"{ms(self.whole.ns)} ms, {self.whole.explained} % explained: {shares}{rest}"
 
 
 class StoodStill(msgspec.Struct, frozen=True):
@@ -386,3 +408,74 @@ def _seen_by(linked: Linked) -> str:
         return SOME_ROWS
     used = np.unique(linked.trace.calls.name).tolist()
     return HIP_ROWS if any(linked.trace.strings[k].startswith("hip") for k in used) else CUDA_ROWS
+
+
+# Launches that were blocked because the queue to the device was full. A host may run some 1,000 ops ahead of a stream;
+# then a launch returns only as an op ahead of it begins. CUPTI's overhead rows say so; where there are none, it shows
+# in that launches are slow where most ops are ahead of them, and nowhere else.
+
+LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
+# of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
+NEAR_FULL: Final = 0.9
+SLOW: Final = 3  # times what 95 % of the launches take that have fewer ahead of them
+TIMES: Final = 10
+MORE_OFTEN: Final = 10  # than where fewer are ahead
+
+
+ROWS: Final = "Command Buffer Full"
+
+
+def held_launches(linked: Linked) -> tuple[I64, I64]:
+    """Return the launch calls that a full queue blocked, ascending, and for how long each, in ns. O(n log n).
+
+    Those that rows tell of, else of streams whose queue was full time and again, what is beyond what launches take with
+    fewer ops ahead. Ops without a call were launched before all.
+    """
+    trace, call = linked.trace, linked.device_call
+    if ROWS in trace.strings and (trace.overhead.name == trace.strings.index(ROWS)).any():
+        return _told(trace)
+    calls, device = trace.calls, trace.device
+    role = roles(calls, trace.strings)
+    launched_ns = values_at(calls.start_ns, call, NEVER)
+    order = np.lexsort((launched_ns, device.stream, device.device))
+    moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for rows in np.split(order, moves):
+        if len(rows) > LEAST_AHEAD:
+            launches = distinct(call[rows][call[rows] != NOWHERE])
+            launches = launches[role[launches] == Role.OTHER]
+            begun = np.searchsorted(np.sort(device.start_ns[rows]), calls.start_ns[launches], side="right")
+            ahead = np.searchsorted(launched_ns[rows], calls.start_ns[launches]) - begun
+            found.append(_held(launches, ahead, (calls.end_ns - calls.start_ns)[launches]))
+    joined, ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    by_call = np.argsort(joined, kind="stable")
+    return joined[by_call], ns[by_call]
+
+
+def _told(trace: Trace) -> tuple[I64, I64]:
+    """Return the calls around the rows, and for how long; rows do not say on which thread they are."""
+    calls, row = trace.calls, np.flatnonzero(trace.overhead.name == trace.strings.index(ROWS))
+    start_ns, end_ns = trace.overhead.start_ns[row], trace.overhead.end_ns[row]
+    long = np.flatnonzero(calls.end_ns - calls.start_ns >= (end_ns - start_ns).min())
+    order = long[np.argsort(calls.start_ns[long], kind="stable")]
+    at = np.searchsorted(calls.start_ns[order], start_ns, side="right") - 1
+    start_ns, end_ns, at = (column[at >= 0] for column in (start_ns, end_ns, at))
+    call = order[at]
+    inside = calls.end_ns[call] >= end_ns
+    held, which = numbered_values(call[inside])
+    ns = np.zeros(len(held), np.int64)
+    np.add.at(ns, which, (end_ns - start_ns)[inside])
+    return held, ns
+
+
+def _held(launches: I64, ahead: I64, took_ns: I64) -> tuple[I64, I64]:
+    full = ahead >= max(NEAR_FULL * ahead.max(initial=0), LEAST_AHEAD)
+    none = launches[:0], took_ns[:0]
+    if np.count_nonzero(full) < TIMES or np.count_nonzero(~full) < TIMES:
+        return none
+    usual_ns = int(np.quantile(took_ns[~full], 0.95))
+    slow = took_ns > SLOW * usual_ns
+    held, often = full & slow, float(np.mean(slow[full]))
+    if np.count_nonzero(held) < TIMES or often < MORE_OFTEN * float(np.mean(slow[~full])):
+        return none
+    return launches[held], took_ns[held] - usual_ns

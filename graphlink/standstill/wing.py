@@ -32,20 +32,14 @@ class _Standstill(Wing):
         return (Field("critical_path", "standstill", Standstill),)
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
-        from graphlink.standstill.summary import standstill_line
-
-        return (("left out", ("stood still", standstill_line(rank.standstill))),)
+        return (("left out", ("stood still", rank.standstill.line)),)
 
     def trust(self, rank: Any) -> str:
-        from graphlink.standstill.summary import all_stood, explained
-
-        whole = all_stood(rank.standstill)
-        return f"{explained(whole)} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
+        whole = rank.standstill.whole
+        return f"{whole.explained} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
-        from graphlink.standstill.summary import all_stood, explained
-
-        return {"explained %": explained(all_stood(rank.standstill))}
+        return {"explained %": rank.standstill.whole.explained}
 
     def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
         from graphlink.standstill.lacking import standing_lacking

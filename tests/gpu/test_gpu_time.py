@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.causes import MEANING, NAMES, OF_DEVICES
 from graphlink.depend.build import BuildOptions, build
-from graphlink.gpu.time import GpuTime, gpu_time
-from graphlink.gpu.tracks import idle_rows
+from graphlink.gpu.time import GpuTime, gpu_time, idle_rows
 from graphlink.graph_model import Column, NodeKind
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link

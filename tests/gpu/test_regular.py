@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.causes import CauseName
-from graphlink.gpu.file import IdleEntry
-from graphlink.gpu.regular import late_starts
+from graphlink.gpu.records import IdleEntry
+from graphlink.gpu.table import late_starts
 
 SLICE_NS = 2_400_000
 USUAL_NS = 2_000

@@ -11,8 +11,7 @@ import pytest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, OverheadRows
-from graphlink.standstill.launchqueue import ROWS, held_launches
-from graphlink.standstill.standstill import QUEUE
+from graphlink.standstill.standstill import QUEUE, ROWS, held_launches
 from tests.build import Call, Device, Host, build_trace
 from tests.standstill.test_standstill import stood
 
