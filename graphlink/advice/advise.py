@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from graphlink import output_names
 from graphlink.advice.kinds import Outputs, candidates
-from graphlink.advice.records import Advice, AdviceReport, Candidate
+from graphlink.advice.records import Advice, AdviceReport
 from graphlink.errors import UsageError
-from graphlink.operations import file as operations_file
+from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, recorded
 from graphlink.replay.changes import Changes
@@ -42,7 +44,7 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
     Raises:
         InputError: a file of the run cannot be read.
     """
-    operations = {number: operations_file.load(run.folder / output_names.operations(number)) for number in files}
+    operations = {number: operation_records.load(run.folder / output_names.operations(number)) for number in files}
     outputs = Outputs(run.summary, tuple(files), workload(load(files)), operations)
     return advise(outputs, load_groups(run.folder), str(run.folder), whole=len(files) == len(run.ranks))
 
@@ -71,15 +73,15 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    found = [_advice(one, run, groups, before, prefix) for one in candidates(run)]
-    told = [one for one in found if one.gain_ns is None or one.gain_ns > 0]
+    advice = [_with_gain(*candidate, run, groups, before, prefix) for candidate in candidates(run)]
+    gaining = [one for one in advice if one.gain_ns is None or one.gain_ns > 0]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     return AdviceReport(
         ranks=list(run.ranks),
         machine=machine,
         replayed_ns=before.total_ns,
-        advice=sorted(told, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
-        notes=[*cannot(files, machine, Changes()), *_no_lines(run, told)],
+        advice=sorted(gaining, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
+        notes=[*cannot(files, machine, Changes()), *_no_lines(run, gaining)],
     )
 
 
@@ -89,27 +91,27 @@ def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:
     return [] if lines or not any(one.kind == "blocking_sync" for one in told) else [_NO_LINES]
 
 
-def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix: list[str]) -> Advice:
+def _with_gain(
+    advice: Advice, changes: Changes | None, run: Outputs, groups: Groups, before: Played, prefix: list[str]
+) -> Advice:
     work = run.work
-    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (one.todo, one.why_not))
-    told = Advice(kind=one.kind, what=one.what, evidence=one.evidence, todo=todo, why_not=why_not)
-    if one.changes is None:
-        return told
+    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (advice.todo, advice.why_not))
+    without = replace(advice, todo=todo, why_not=why_not, supposed="")
+    if changes is None:
+        return without
     try:
-        changed = fit(work, one.changes, groups)
+        changed = fit(work, changes, groups)
     except UsageError as problem:
-        return _without_gain(told, problem.what)
+        return replace(without, why_not=problem.what)
     if changed.refused:
-        return _without_gain(told, next(iter(changed.refused.values())).what)
+        return replace(without, why_not=next(iter(changed.refused.values())).what)
     after = play(changed.work, groups)
     if not (before.ran.all() and after.ran.all()):
-        return _without_gain(told, _STUCK)
+        return replace(without, why_not=_STUCK)
     gain_ns = before.total_ns - after.total_ns
-    return Advice(
-        kind=told.kind,
-        what=told.what,
-        evidence=told.evidence,
-        todo=told.todo,
+    options = [part for change in changes.each() for part in change.title.split(" ", 1)]
+    return replace(
+        without,
         gain_ns=gain_ns,
         gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
         band=band(
@@ -117,10 +119,6 @@ def _advice(one: Candidate, run: Outputs, groups: Groups, before: Played, prefix
         )
         if gain_ns > 0
         else None,
-        supposed=one.supposed,
-        command=shlex.join([*prefix, *one.arguments]),
+        supposed=advice.supposed,
+        command=shlex.join([*prefix, *options]),
     )
-
-
-def _without_gain(told: Advice, why: str) -> Advice:
-    return Advice(kind=told.kind, what=told.what, evidence=told.evidence, todo=told.todo, why_not=why)

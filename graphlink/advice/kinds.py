@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.advice.records import Candidate, Kind
+from graphlink.advice.records import Advice, Kind
 from graphlink.graph.families import PYTHON
 from graphlink.operations.records import Operations
 from graphlink.patterns import LOADER, UserPattern
@@ -41,6 +41,8 @@ _ON_RANKS: Final = (
     "other ranks",
     "send earlier, wait later (async_op=True), give all ranks equal work; graphlink critical-path DIR --across",
 )
+# what may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says why
+Candidate = tuple[Advice, Changes | None]  # commands in texts are of the folder ``DIR``
 _POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
 
 
@@ -60,17 +62,16 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
         yield from kind(run)
 
 
-def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> tuple[Changes, tuple[str, ...]]:
-    """Return a what-if and its arguments: sorts of work, patterns of names ("" = all) and factors; of one rank, if it
-    is set.
-    """
-    made = tuple(
-        TimeChange(
-            sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank
+def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:
+    """Return a what-if: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
+    return Changes(
+        tuple(
+            TimeChange(
+                sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank
+            )
+            for work, pattern, factor in scales
         )
-        for work, pattern, factor in scales
     )
-    return Changes(made), tuple(part for one in made for part in ("--scale", f"{one.what}={one.scale:g}"))
 
 
 def _data_loading(run: Outputs) -> Iterator[Candidate]:
@@ -81,16 +82,16 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
     pattern = f"^(?:{'|'.join(loaders)})"
     host_ns, idle_ns = _ns_of(run.work, pattern, Work.HOST), _idle_ns(run, "data_loading")
     idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile" if idle_ns else ""
-    changes, arguments = _scaled((Work.HOST, pattern, 0))
-    yield Candidate(
-        kind="data_loading",
-        what="the run waits for its data",
-        evidence=f"the loader took {ms(host_ns)} ms of host time{idle}",
-        todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment "
-        "before the run",
-        changes=changes,
-        arguments=arguments,
-        supposed="if the loader itself took no time; the ops that it calls keep theirs",
+    yield (
+        Advice(
+            kind="data_loading",
+            what="the run waits for its data",
+            evidence=f"the loader took {ms(host_ns)} ms of host time{idle}",
+            todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment "
+            "before the run",
+            supposed="if the loader itself took no time; the ops that it calls keep theirs",
+        ),
+        _scaled((Work.HOST, pattern, 0)),
     )
 
 
@@ -106,19 +107,20 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         return
     launch_ns = int(np.quantile(alone, QUICKEST))
     short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
-    yield Candidate(
-        kind="launch_bound",
-        what="GPUs wait for the host to launch work",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
-        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
-        f"quickest ops); {short} "
-        "of the kernels take less time than one launch call",
-        todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer Python "
-        "layers",
-        changes=Changes((TimeChange(launch_us=-launch_ns / 1000),)),
-        arguments=("--launch-cost", f"{-launch_ns / 1000:g}"),
-        supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other work of "
-        "the ops that launch",
+    yield (
+        Advice(
+            kind="launch_bound",
+            what="GPUs wait for the host to launch work",
+            evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
+            f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
+            f"quickest ops); {short} "
+            "of the kernels take less time than one launch call",
+            todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer "
+            "Python layers",
+            supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other "
+            "work of the ops that launch",
+        ),
+        Changes((TimeChange(launch_us=-launch_ns / 1000),)),
     )
 
 
@@ -145,15 +147,16 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         cause = shortened(causes[op].most_common(1)[0][0])
-        yield Candidate(
-            kind="blocking_sync",
-            what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-            evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "  # noqa: E501
-            f"most often for {cause}{line}",
-            todo=todo,
-            changes=Changes(wait=(WaitChange(which=op, remove=True),)),
-            arguments=("--remove-sync", op),
-            supposed="if the host did not wait there",
+        yield (
+            Advice(
+                kind="blocking_sync",
+                what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
+                evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "  # noqa: E501
+                f"most often for {cause}{line}",
+                todo=todo,
+                supposed="if the host did not wait there",
+            ),
+            Changes(wait=(WaitChange(which=op, remove=True),)),
         )
 
 
@@ -182,16 +185,16 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
     for kind, sort, what, exposed_ns, whole_ns, todo in sorts:
         mine = run.work.work == sort
         if mine.any():
-            changes, arguments = _scaled((sort, "", 0))
             on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms on the host (gloo), all ranks added up"
-            yield Candidate(
-                kind=kind,
-                what=what,
-                evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed" if whole_ns else on_host,
-                todo=todo,
-                changes=changes,
-                arguments=arguments,
-                supposed="if all of it took no time; a real change saves less",
+            yield (
+                Advice(
+                    kind=kind,
+                    what=what,
+                    evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed" if whole_ns else on_host,
+                    todo=todo,
+                    supposed="if all of it took no time; a real change saves less",
+                ),
+                _scaled((sort, "", 0)),
             )
 
 
@@ -202,19 +205,18 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
     look = "idle" if any(one.gpu for one in _ranks(run)) else "critical-path"
     scales = _slower(run, whole.straggler.rank)
-    changes, arguments = (
-        _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else (None, ())
-    )
-    yield Candidate(
-        kind="straggler",
-        what=f"rank {whole.straggler.rank} comes late to communication",
-        evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
-        todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU clock, "
-        "share of the work",
-        changes=changes,
-        arguments=arguments,
-        supposed=f"if its {', '.join(sort.name.lower() for sort, _ in scales)} time were the median of the other ranks",
-        why_not="" if scales else "its own work takes no longer than that of the others",
+    yield (
+        Advice(
+            kind="straggler",
+            what=f"rank {whole.straggler.rank} comes late to communication",
+            evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
+            todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU "
+            "clock, share of the work",
+            supposed=f"if its {', '.join(sort.name.lower() for sort, _ in scales)} time were the median of the other "
+            "ranks",
+            why_not="" if scales else "its own work takes no longer than that of the others",
+        ),
+        _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else None,
     )
 
 
@@ -242,13 +244,16 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
         return
     lost_ns = sum(pipeline.causes_ns.values())
     most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="")
-    yield Candidate(
-        kind="pipeline_bubble",
-        what="stages of the pipeline stand idle",
-        evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
-        todo="more microbatches, another schedule, equal stages",
-        why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
-        "simulates one",
+    yield (
+        Advice(
+            kind="pipeline_bubble",
+            what="stages of the pipeline stand idle",
+            evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
+            todo="more microbatches, another schedule, equal stages",
+            why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
+            "simulates one",
+        ),
+        None,
     )
 
 
@@ -262,16 +267,17 @@ def _heaviest(run: Outputs) -> Iterator[Candidate]:
     }
     for name, share in sorted(one for one in tops if not LOADER.fullmatch(one[0].removesuffix(_PART))):
         pattern = f"^{_escaped(name)}$"
-        changes, arguments = _scaled((sorts[share], pattern, 0.5))
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
-        yield Candidate(
-            kind="heaviest_work",
-            what=f"{shortened(name)} is the work that holds up most",
-            evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this name",
-            todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
-            changes=changes,
-            arguments=arguments,
-            supposed="if it took half of its time",
+        yield (
+            Advice(
+                kind="heaviest_work",
+                what=f"{shortened(name)} is the work that holds up most",
+                evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
+                "name",
+                todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
+                supposed="if it took half of its time",
+            ),
+            _scaled((sorts[share], pattern, 0.5)),
         )
 
 
@@ -295,28 +301,26 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         return
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
-    types = (
-        f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)"
-        if type_ns
-        else ""
-    )
-    rest = (
-        f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
-        "(layouts, sums)"
-    )
-    rest = rest if unused_ns > ns else ""
-    changes, arguments = _scaled((Work.KERNEL, pattern, 0.5)) if named else (None, ())
-    yield Candidate(
-        kind="tensor_cores",
-        what="matrix products and convolutions without tensor cores",
-        evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
-        f"ms{rest}{types}",
-        todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are "
-        "multiples of 8",
-        changes=changes,
-        arguments=arguments,
-        supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
-        why_not="" if named else "other ops run the same kernels",
+    types = rest = ""
+    if type_ns:
+        types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)"
+    if unused_ns > ns:
+        rest = (
+            f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
+            "(layouts, sums)"
+        )
+    yield (
+        Advice(
+            kind="tensor_cores",
+            what="matrix products and convolutions without tensor cores",
+            evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
+            f"ms{rest}{types}",
+            todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are "
+            "multiples of 8",
+            supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
+            why_not="" if named else "other ops run the same kernels",
+        ),
+        _scaled((Work.KERNEL, pattern, 0.5)) if named else None,
     )
 
 
@@ -326,15 +330,15 @@ def _small_kernels(run: Outputs) -> Iterator[Candidate]:
     ns = _ns_of(run.work, pattern, Work.KERNEL)
     if not names or not ns:
         return
-    changes, arguments = _scaled((Work.KERNEL, pattern, 0))
-    yield Candidate(
-        kind="small_kernels",
-        what="elementwise ops that run as kernels of their own",
-        evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
-        todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
-        changes=changes,
-        arguments=arguments,
-        supposed="if these kernels took no time; fusing them saves a part of that, and their launches too",
+    yield (
+        Advice(
+            kind="small_kernels",
+            what="elementwise ops that run as kernels of their own",
+            evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
+            todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
+            supposed="if these kernels took no time; fusing them saves a part of that, and their launches too",
+        ),
+        _scaled((Work.KERNEL, pattern, 0)),
     )
 
 
@@ -345,20 +349,20 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
         return
     idle_ns, unknown_ns = (_idle_ns(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns
-    changes, arguments = _scaled((Work.DELAY, "", 0)) if known else (None, ())
-    yield Candidate(
-        kind="late_starts",
-        what="device ops begin late, and nothing recorded explains it",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches"
-        + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
-        todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
-        "recording lacks",
-        changes=changes,
-        arguments=arguments,
-        supposed="if all began as soon as they could",
-        why_not=""
-        if known
-        else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
+    yield (
+        Advice(
+            kind="late_starts",
+            what="device ops begin late, and nothing recorded explains it",
+            evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches"
+            + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
+            todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
+            "recording lacks",
+            supposed="if all began as soon as they could",
+            why_not=""
+            if known
+            else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
+        ),
+        _scaled((Work.DELAY, "", 0)) if known else None,
     )
 
 
@@ -383,7 +387,7 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
         ns = _idle_ns(run, cause)
         if ns:
             evidence = f"GPUs were idle for {ms(ns)} ms for it"
-            yield Candidate(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not)
+            yield Advice(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not), None
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:
@@ -407,29 +411,32 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
     if not used:
         return
     most, total = max(used, key=lambda one: one[0] / one[1])
-    yield Candidate(
-        kind="memory",
-        what="memory of the GPUs is left",
-        evidence=f"at most {most / MIB:,.0f} of {total / MIB:,.0f} MiB were "
-        f"{'in use (nvidia-smi)' if logged else 'reserved by PyTorch'}",
-        todo="a larger batch, less recomputation or offloading",
-        why_not="a larger batch is another program",
+    yield (
+        Advice(
+            kind="memory",
+            what="memory of the GPUs is left",
+            evidence=f"at most {most / MIB:,.0f} of {total / MIB:,.0f} MiB were "
+            f"{'in use (nvidia-smi)' if logged else 'reserved by PyTorch'}",
+            todo="a larger batch, less recomputation or offloading",
+            why_not="a larger batch is another program",
+        ),
+        None,
     )
 
 
 _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
-    *(
-        _data_loading,
-        _launch_bound,
-        _blocking_syncs,
-        _exposed,
-        _stragglers,
-        _bubbles,
-        _tensor_cores,
-        _small_kernels,
-        _late_starts,
-    ),
-    *(_idle_for, _memory, _heaviest),  # the last: of equal gains the first stands first, and others say more
+    _data_loading,
+    _launch_bound,
+    _blocking_syncs,
+    _exposed,
+    _stragglers,
+    _bubbles,
+    _tensor_cores,
+    _small_kernels,
+    _late_starts,
+    _idle_for,
+    _memory,
+    _heaviest,  # the last: of equal gains the first stands first, and others say more
 )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from graphlink.records import Short
-from graphlink.replay.changes import Changes
 from graphlink.replay.records import Band
 
 Kind = Literal[
@@ -27,22 +25,6 @@ Kind = Literal[
     "profiler",
     "memory",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Something that may be worth a change. ``changes``: the what-if that tells its gain, with ``arguments`` on the
-    command line; None where there is none, and ``why_not`` says why. Commands in texts are of the folder ``DIR``.
-    """
-
-    kind: Kind
-    what: str
-    evidence: str
-    todo: str
-    changes: Changes | None = None
-    arguments: tuple[str, ...] = ()
-    supposed: str = ""
-    why_not: str = ""
 
 
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):

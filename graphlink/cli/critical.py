@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+
 from graphlink.cli.numbers import count
 from graphlink.cli.out import tell
-from graphlink.cli.rank_files import run_folder
+from graphlink.cli.rank_files import rank_files, run_folder
 from graphlink.errors import InputError, UsageError
 from graphlink.figures import Column, column, columns, table
 from graphlink.graph import path_file as path
@@ -17,8 +20,6 @@ from graphlink.graph.families import PYTHON, family_of
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
-from graphlink.output_names import SUMMARY
-from graphlink.read.document import refuse_made
 from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
 from graphlink.replay.across import AcrossFamily, CriticalAcross, across, share_gains
 from graphlink.replay.folder import graph_files, load, load_groups
@@ -64,8 +65,6 @@ def critical(arguments: argparse.Namespace) -> int:
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")
-        from msgspec.structs import replace
-
         files, groups = load(graph_files(folder)), load_groups(folder)
         found = across(files, groups)
         if not found.stuck:
@@ -77,41 +76,26 @@ def critical(arguments: argparse.Namespace) -> int:
 
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
-
-    files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
-    if not files:
-        refuse_made(folder / SUMMARY)
-        raise InputError(
-            "holds no critical_path.<rank>.json",
-            path=folder,
-            todo="name the folder that an earlier run wrote with --out",
-        )
-    if arguments.rank is not None and arguments.rank not in files:
-        some = ", ".join(str(r) for r in sorted(files)[:20])
-        raise InputError(f"has no critical path of rank {arguments.rank}: its ranks are {some}", path=folder)
-    chosen, others = arguments.rank, list[str]()
+    files, chosen, others = rank_files(folder, "critical_path", None), arguments.rank, list[str]()
     if chosen is None:
-        lengths = (
-            {rank: path.length_ns(file) for rank, file in sorted(files.items())}
-            if len(files) > 1
-            else dict.fromkeys(files, 0)
-        )
+        chosen = next(iter(files))
+    elif chosen not in files:
+        some = ", ".join(map(str, [*files][:20]))
+        raise InputError(f"has no critical path of rank {chosen}: its ranks are {some}", path=folder)
+    if arguments.rank is None and len(files) > 1:
+        lengths = {rank: path.length_ns(file) for rank, file in files.items()}
         chosen = max(lengths, key=lambda rank: lengths[rank])
-        if len(files) > 1:
-            others = [
-                "",
-                "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
-            ]
-            others += [
-                "Each path is of a rank alone, with its waits for others; --across shows what held up all of them."
-            ]
+        others = [
+            "",
+            "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
+            "Each path is of a rank alone, with its waits for others; --across shows what held up all of them.",
+        ]
     file = path.load(files[chosen])
     tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])
 
 
 def report(file: PathFile, top: int) -> list[str | Table]:
     """Return the report of a rank, with ``top`` lines a table."""
-
     whole, gains = file.length_ns, file.gains
     head = [
         f"rank {file.rank}: critical path {ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
@@ -144,7 +128,6 @@ def report(file: PathFile, top: int) -> list[str | Table]:
 
 
 def _op(gain: OpGain) -> str:
-
     about = [
         *([PYTHON] if family_of(gain.name) == PYTHON else []),
         *([f"{len(gain.nodes)} parts"] if len(gain.nodes) > 1 else []),
@@ -153,20 +136,14 @@ def _op(gain: OpGain) -> str:
 
 
 def _sync(gain: SyncPointGain) -> str:
-
     call = f"{gain.call or '(call unknown)'} in {shortened(family_of(gain.name))}"
     return f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
 
 
 def _shares(file: PathFile) -> Table:
-    import msgspec
-
-    share, gain, whole = (
-        msgspec.structs.asdict(file.share_ns),
-        msgspec.structs.asdict(file.gains.shares),
-        file.length_ns,
-    )
-    return Table([*share_rows(share, whole, gap_ns(file, file.nodes.cost_ns), gain, whole)], GAINS, "<>>>>", indent=0)
+    whole = file.length_ns
+    rows = share_rows(asdict(file.share_ns), whole, gap_ns(file, file.nodes.cost_ns), asdict(file.gains.shares), whole)
+    return Table([*rows], GAINS, "<>>>>", indent=0)
 
 
 def _gains(
@@ -183,7 +160,6 @@ def _gains(
 
 def _stretches(file: PathFile) -> list[str | Table]:
     """Return the longest runs of the path of one share."""
-
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
     rows = []
     for one in stretches(file, STRETCHES):
@@ -200,7 +176,6 @@ def _stretches(file: PathFile) -> list[str | Table]:
 
 def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
-
     whole = found.length_ns
     families = found.families[:top]
     share = column("", "part", [(family.ns, whole) for family in families])
@@ -237,24 +212,13 @@ def _head(found: CriticalAcross) -> list[str]:
 
 def _across_shares(found: CriticalAcross) -> list[str | Table]:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
-    from msgspec import UNSET
-
-    nodes, whole = found.nodes, found.length_ns
+    nodes, whole, gain = found.nodes, found.length_ns, None if found.gain_ns is UNSET else found.gain_ns
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
-    if found.gain_ns is UNSET:
-        return [Table([*share_rows(found.share_ns, whole, gaps_ns)], GAINS[:2], "<>>", indent=0)]
-    return [
-        Table(
-            [*share_rows(found.share_ns, whole, gaps_ns, found.gain_ns, found.before_ns + whole)],
-            GAINS,
-            "<>>>>",
-            indent=0,
-        )
-    ]
+    rows = share_rows(found.share_ns, whole, gaps_ns, gain, found.before_ns + whole)
+    return [Table([*rows], GAINS if gain else GAINS[:2], "<>>>>", indent=0)]
 
 
 def _ranks(found: CriticalAcross) -> list[str | Table]:
-
     rows = [
         (
             f"{rank.rank}",

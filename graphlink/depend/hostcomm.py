@@ -8,7 +8,7 @@ import numpy as np
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Elements, EulerTour
-from graphlink.linking.askers import askers
+from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import spread, take
 

@@ -15,7 +15,7 @@ from graphlink.causes import CAUSES, MEANING
 from graphlink.diff.facts import Basis, RankFacts, RankPair
 from graphlink.diff.noise import Noise, noise_of
 from graphlink.diff.pairs import Both, Pair
-from graphlink.diff.records import Change, GroupChange, PipelineChange, Verdict
+from graphlink.diff.records import Change, GroupChange, PipelineChange, Verdict, change
 from graphlink.diff.run_level import communication_changes, run_changes
 from graphlink.diff.structure import place, structure
 from graphlink.diff.work import is_own, work
@@ -171,19 +171,15 @@ def _effect(
 ) -> Change:
     one, other = float(before.mean()), float(after.mean())
     more = "more" if other > one else "less"
-    return Change(
-        tier="effect",
-        kind=kind,
-        what=f"{what}: {ms(abs(other - one))} ms {more} {per}",
-        ranks=[],
+    return change(
+        "effect",
+        kind,
+        f"{what}: {ms(abs(other - one))} ms {more} {per}",
+        (round(one, 3), round(other, 3)),
+        f"ns {per}",
         path=list(path),
-        name="",
-        unit=f"ns {per}",
-        before=round(one, 3),
-        after=round(other, 3),
         factor=round(other / one, 6) if one else None,
         change_ns=round(other - one),
-        change_pct=None,
         evidence="; ".join(text for text in (f"{ms(one)} -> {ms(other)} ms {per}", evidence) if text),
     )
 
@@ -209,18 +205,13 @@ def _bubbles(one: float, other: float, causes: tuple[int, int], pipeline: Pipeli
     names = dict.fromkeys([*pipeline.causes_before_ns, *pipeline.causes_after_ns])
     changes = {name: pipeline.causes_after_ns.get(name, 0) - pipeline.causes_before_ns.get(name, 0) for name in names}
     most = max(changes, key=lambda name: abs(changes[name]), default="")
-    return Change(
-        tier="effect",
-        kind="bubbles",
-        what=f"bubbles take {percent(one, 1)} -> {percent(other, 1)} of the pipeline's time, {most} most",
-        ranks=[],
-        path=[],
+    return change(
+        "effect",
+        "bubbles",
+        f"bubbles take {percent(one, 1)} -> {percent(other, 1)} of the pipeline's time, {most} most",
+        (one, other),
+        "bubble rate",
         name=most,
-        unit="bubble rate",
-        before=one,
-        after=other,
-        factor=round(other / one, 6) if one else None,
         change_ns=causes[1] - causes[0],
-        change_pct=None,
         evidence=f"{ms(causes[0])} -> {ms(causes[1])} ms of idle time over all stages in the recording",
     )

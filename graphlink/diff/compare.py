@@ -11,7 +11,7 @@ import msgspec
 
 from graphlink.diff import facts
 from graphlink.diff.changes import changes
-from graphlink.diff.facts import Basis, Operation, RankPair, RunFacts
+from graphlink.diff.facts import Basis, RankFacts, RankPair, RunFacts
 from graphlink.diff.pairs import DEVICE, Both, Matched, in_loader, matching, paired_parts
 from graphlink.diff.records import Comparable, DiffReport, NameChange, OperationChange, RankChange
 from graphlink.diff.run_level import communication, pipeline_change
@@ -82,7 +82,7 @@ def _run_path(run: RunFacts) -> dict[str, int]:
     together = run.summary.run
     if together is not None and together.replay is not None:
         return dict(together.replay.path_share_ns)
-    return dict(msgspec.structs.asdict(next(iter(run.ranks.values())).entry.critical_path.share_ns))
+    return msgspec.structs.asdict(next(iter(run.ranks.values())).entry.critical_path.share_ns)
 
 
 def _rank(pair: RankPair, both: Both) -> RankChange:
@@ -104,8 +104,8 @@ def _rank(pair: RankPair, both: Both) -> RankChange:
         after_ns=round(float(basis.steps(pair.after).mean())),
         wait_before_ns=round(waits[0]),
         wait_after_ns=round(waits[1]),
-        path_before_ns=dict(msgspec.structs.asdict(pair.before.entry.critical_path.share_ns)),
-        path_after_ns=dict(msgspec.structs.asdict(pair.after.entry.critical_path.share_ns)),
+        path_before_ns=msgspec.structs.asdict(pair.before.entry.critical_path.share_ns),
+        path_after_ns=msgspec.structs.asdict(pair.after.entry.critical_path.share_ns),
     )
 
 
@@ -117,21 +117,22 @@ def _operations(both: Both) -> list[OperationChange]:
         if pair.of != "late":
             sums[at] += pair.mean_ns[0] / len(both.parts)
             sums[at + 1] += pair.mean_ns[1] / len(both.parts)
-    calls, gains = _calls(both.ranks, both.basis, both.matched), _gains(both.ranks, both.matched)
+    sides = ([pair.before for pair in both.ranks], [pair.after for pair in both.ranks])
+    (calls, gains), (calls_after, gains_after) = (_calls_and_gains(side, both.basis, both.matched) for side in sides)
     out = []
     for path, (device, device_after, host, host_after) in times.items():
         if path:
             out.append(
                 OperationChange(
                     path=list(path),
-                    calls_before=round(calls[0].get(path, 0.0), 4),
-                    calls_after=round(calls[1].get(path, 0.0), 4),
+                    calls_before=round(calls.get(path, 0.0), 4),
+                    calls_after=round(calls_after.get(path, 0.0), 4),
                     device_before_ns=round(device),
                     device_after_ns=round(device_after),
                     host_before_ns=round(host),
                     host_after_ns=round(host_after),
-                    gain_before_ns=gains[0].get(path),
-                    gain_after_ns=gains[1].get(path),
+                    gain_before_ns=gains.get(path),
+                    gain_after_ns=gains_after.get(path),
                 )
             )
     return sorted(
@@ -144,39 +145,23 @@ def _operations(both: Both) -> list[OperationChange]:
     )
 
 
-def _of_side(pairs: Sequence[RankPair], side: str, matched: Matched) -> list[tuple[tuple[str, ...], Operation, int]]:
-    """Return the operations of all ranks of a side by the path they are matched at, with the number of steps of the
-    rank.
+def _calls_and_gains(
+    ranks: Sequence[RankFacts], basis: Basis, matched: Matched
+) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], int]]:
+    """Return, of the ranks of a side by the path they are matched at, how often each operation is called forward, a
+    step of the recording, mean over ranks; and how much earlier a rank would end without it.
     """
-    return [
-        (matched.path(tuple(one.path), one.kind == "launch"), one, len(getattr(pair, side).entry.steps))
-        for pair in pairs
-        for one in getattr(pair, side).file.operations
-    ]
-
-
-def _calls(pairs: Sequence[RankPair], basis: Basis, matched: Matched) -> list[dict[tuple[str, ...], float]]:
-    """Return how often each operation is called forward, a step of the recording, mean over ranks."""
-    out: list[dict[tuple[str, ...], float]] = []
-    for side in ("before", "after"):
-        calls: dict[tuple[str, ...], float] = defaultdict(float)
-        for path, one, steps in _of_side(pairs, side, matched):
-            if in_loader(path, tuple(one.path)):
-                continue
-            calls[path] += one.calls / (1 if basis.per == "run" else max(steps, 1)) / len(pairs)
-        out.append(calls)
-    return out
-
-
-def _gains(pairs: Sequence[RankPair], matched: Matched) -> list[dict[tuple[str, ...], int]]:
-    out: list[dict[tuple[str, ...], int]] = []
-    for side in ("before", "after"):
-        gains: dict[tuple[str, ...], int] = {}
-        for path, one, _ in _of_side(pairs, side, matched):
-            if one.gain_ns is not None:
-                gains[path] = max(gains.get(path, 0), one.gain_ns)
-        out.append(gains)
-    return out
+    calls, gains = defaultdict[tuple[str, ...], float](float), dict[tuple[str, ...], int]()
+    for rank in ranks:
+        steps = 1 if basis.per == "run" else max(len(rank.entry.steps), 1)
+        for operation in rank.file.operations:
+            own = tuple(operation.path)
+            path = matched.path(own, operation.kind == "launch")
+            if not in_loader(path, own):
+                calls[path] += operation.calls / steps / len(ranks)
+            if operation.gain_ns is not None:
+                gains[path] = max(gains.get(path, 0), operation.gain_ns)
+    return calls, gains
 
 
 def _names(both: Both, of: Sequence[str]) -> list[NameChange]:

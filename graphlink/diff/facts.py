@@ -14,7 +14,7 @@ from graphlink import output_names
 from graphlink.diff.records import Per, Side
 from graphlink.errors import InputError
 from graphlink.model import F64
-from graphlink.operations import file as operations_file
+from graphlink.operations import records as operation_records
 from graphlink.operations.records import OTHER_THREADS as OTHER_THREADS
 from graphlink.operations.records import Operation as Operation
 from graphlink.operations.records import Operations
@@ -88,7 +88,7 @@ def load(folder: Path) -> RunFacts:
     """
     whole = summary.load(folder / summary.NAME)
     ranks = {
-        one.rank: RankFacts(one, operations_file.load(folder / output_names.operations(one.rank)))
+        one.rank: RankFacts(one, operation_records.load(folder / output_names.operations(one.rank)))
         for one in whole.ranks
     }
     for rank, one in ranks.items():

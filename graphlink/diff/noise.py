@@ -93,10 +93,11 @@ class Noise:
         least = max(UNTESTED, min(_TIMES_USUAL * usual.relative, _MOST))
         return relative > least and change > UNTESTED_SHARE * self.step_ns
 
-    def counts_differ(self, before: F64, after: F64, repeats: float) -> bool:
+    def counts_differ(self, pair: Pair, repeats: float) -> bool:
         """Tell whether something is done more or less often, a step; ``repeats``: how many times as often most is done
         after.
         """
+        before, after = pair.count_before, pair.count_after
         return self._count_differs(before, after) and (repeats == 1.0 or self._count_differs(before * repeats, after))
 
     def _count_differs(self, one: F64, other: F64) -> bool:

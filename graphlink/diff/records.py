@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -134,6 +134,21 @@ class Change(Short, msgspec.Struct, frozen=True, kw_only=True):
     change_ns: Annotated[int | None, figure(unit="signed")]
     change_pct: Annotated[float | None, figure("of the step", means="of_step")]  # of the time of a step before
     evidence: str
+
+
+def change(
+    tier: Tier,
+    kind: str,
+    what: str,
+    sides: tuple[float | None, float | None] = (None, None),
+    unit: str = "",
+    **others: Any,
+) -> Change:
+    """Return a change, as yet of all ranks; ``sides``: before and after, in ``unit``; ``others``: its other fields."""
+    before, after = sides
+    known: dict[str, Any] = {"ranks": [], "path": [], "name": "", "change_ns": None, "change_pct": None, "evidence": ""}
+    known["factor"] = round(after / before, 6) if before and after is not None else None
+    return Change(tier=tier, kind=kind, what=what, unit=unit, before=before, after=after, **{**known, **others})
 
 
 class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from graphlink.diff.facts import Basis, Operation, RankPair, RunFacts
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both
-from graphlink.diff.records import Change, GroupChange, PipelineChange
+from graphlink.diff.records import Change, GroupChange, PipelineChange, change
 from graphlink.ranks.summary import Collectives
 from graphlink.records import counted, first_few, ms, short_path, times
 
@@ -27,52 +27,30 @@ def run_changes(both: Both) -> Iterator[Change]:
     """Yield the changes that all others may follow from."""
     before, after, repeats = both.before, both.after, both.matched.repeats
     if not both.matched.by_name:
-        yield change(
+        yield _structure(
             "hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name"
         )
     world, recorded = (
         (one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks))
     )
     if world[0] != world[1]:
-        yield change("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", "ranks", world)
+        yield _structure("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", world, "ranks")
     elif recorded[0] != recorded[1]:
-        yield change("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", "ranks", recorded)
+        yield _structure("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", recorded, "ranks")
     yield from _pipeline(before, after)
     if repeats != 1.0 and not _microbatches_explain(before, after):
         what = (
             f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more "
             "was recorded"
         )
-        yield change("repeats", what, "times", (1.0, repeats))
+        yield _structure("repeats", what, (1.0, repeats), "times")
     yield from _inputs(both.ranks)
 
 
-def change(
-    kind: str,
-    what: str,
-    unit: str = "",
-    values: tuple[float, float] | None = None,
-    path: Sequence[str] = (),
-    evidence: str = "",
-    change_ns: float | None = None,
-) -> Change:
-    """Return a change of structure, of the run; ``values``: before and after, in ``unit``."""
-    before, after = values or (None, None)
-    return Change(
-        tier="structure",
-        kind=kind,
-        what=what,
-        ranks=[],
-        path=list(path),
-        name="",
-        unit=unit,
-        before=None if before is None else float(before),
-        after=None if after is None else float(after),
-        factor=round(after / before, 6) if before and after is not None else None,
-        change_ns=None if change_ns is None else round(change_ns),
-        change_pct=None,
-        evidence=evidence,
-    )
+def _structure(kind: str, what: str, sides: tuple[float, float] | None = None, unit: str = "", **others: Any) -> Change:
+    """Return a change of structure, of the run; ``sides``: before and after, in ``unit``."""
+    before, after = (None, None) if sides is None else map(float, sides)
+    return change("structure", kind, what, (before, after), unit, **others)
 
 
 def _gpus(run: RunFacts) -> str:
@@ -89,14 +67,14 @@ def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
     if not one or not other:
         if one or other:
             found = "went" if one else "came"
-            yield change("schedule", f"a pipeline was found in {'A' if one else 'B'} alone: it {found}")
+            yield _structure("schedule", f"a pipeline was found in {'A' if one else 'B'} alone: it {found}")
         return
     for name in ("microbatches", "stages", "chunks"):
         values = getattr(one, name), getattr(other, name)
         if values[0] != values[1]:
-            yield change(name, f"{values[0]:,} -> {values[1]:,} {name}", name, values)
+            yield _structure(name, f"{values[0]:,} -> {values[1]:,} {name}", values, name)
     if one.schedule != other.schedule:
-        yield change("schedule", f"schedule {one.schedule} -> {other.schedule}")
+        yield _structure("schedule", f"schedule {one.schedule} -> {other.schedule}")
 
 
 def _microbatches_explain(before: RunFacts, after: RunFacts) -> bool:
@@ -109,24 +87,17 @@ def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
     one, other = pipeline_of(before), pipeline_of(after)
     if not one and not other:
         return None
-    rate = [
-        None if side is None or side.bubble_rate_makespan is UNSET else side.bubble_rate_makespan
-        for side in (one, other)
-    ]
-    return PipelineChange(
-        schedule_before=one.schedule if one else None,
-        schedule_after=other.schedule if other else None,
-        stages_before=one.stages if one else None,
-        stages_after=other.stages if other else None,
-        microbatches_before=one.microbatches if one else None,
-        microbatches_after=other.microbatches if other else None,
-        chunks_before=one.chunks if one else None,
-        chunks_after=other.chunks if other else None,
-        bubble_rate_before=rate[0],
-        bubble_rate_after=rate[1],
-        causes_before_ns=one.causes_ns if one else {},
-        causes_after_ns=other.causes_ns if other else {},
-    )
+    names = ("schedule", "stages", "microbatches", "chunks", "bubble_rate_makespan")
+    sides = {"before": one, "after": other}
+    columns: dict[str, Any] = {
+        f"{name.removesuffix('_makespan')}_{side}": value
+        for side, pipeline in sides.items()
+        for name in names
+        if (value := getattr(pipeline, name, None)) is not UNSET
+    }
+    for side, pipeline in sides.items():
+        columns[f"causes_{side}_ns"] = pipeline.causes_ns if pipeline else {}
+    return PipelineChange(**{"bubble_rate_before": None, "bubble_rate_after": None, **columns})
 
 
 def _inputs(pairs: Sequence[RankPair]) -> Iterator[Change]:
@@ -148,7 +119,7 @@ def _inputs(pairs: Sequence[RankPair]) -> Iterator[Change]:
         if retyped and _time(retyped) >= _MOST * _time(typed):
             mine, its = max(retyped, key=lambda both: both[0].device_ns)
             what = f"other types: {mine.dtypes[0]} -> {its.dtypes[0]} in {counted(len(retyped), 'operation')}"
-            yield change("types", what, path=mine.path, evidence=f"such as {short_path(mine.path)}")
+            yield _structure("types", what, path=mine.path, evidence=f"such as {short_path(mine.path)}")
 
 
 def _time(both: Sequence[tuple[Operation, Operation]]) -> int:
@@ -167,15 +138,15 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
     such = f"such as {short_path(mine.path)}: {mine.shapes[0]} -> {its.shapes[0]}"
     if one and other and one != other and weights[one, other] >= _MOST * sum(weights.values()):
         size = "smaller" if other < one else "larger"
-        return change(
+        return _structure(
             "batch",
             f"{size} inputs: first dimension {one:,} -> {other:,}",
-            "first dimension",
             (one, other),
-            mine.path,
-            such,
+            "first dimension",
+            path=mine.path,
+            evidence=such,
         )
-    return change(
+    return _structure(
         "shapes", f"other shapes of inputs in {counted(len(both), 'operation')}", path=mine.path, evidence=such
     )
 
@@ -240,10 +211,10 @@ def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: f
         took, change_ns = f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}", transfer[1] - transfer[0]
         if _other(count, repeats):
             what = f"{kind} is done {count[0]:,.4g} -> {count[1]:,.4g} times {per}"
-            yield change("collective_calls", what, f"collectives {per}", count, evidence=took, change_ns=change_ns)
+            yield _structure("collective_calls", what, count, f"collectives {per}", evidence=took, change_ns=change_ns)
         elif _other(size, repeats):
             what = f"{kind} moves {size[0]:,.0f} -> {size[1]:,.0f} bytes {per}"
-            yield change("collective_bytes", what, f"bytes {per}", size, evidence=took, change_ns=change_ns)
+            yield _structure("collective_bytes", what, size, f"bytes {per}", evidence=took, change_ns=change_ns)
         elif noise.beyond(transfer[0] * repeats, transfer[1]):
             work.append((kind, transfer[0] * repeats, transfer[1]))
     if work:
@@ -259,18 +230,14 @@ def _slower(work: Sequence[tuple[str, float, float]], per: str) -> Change:
     before, after = sum(one for _, one, _ in work), sum(other for _, _, other in work)
     kinds = ", ".join(kind for kind, _, _ in sorted(work, key=lambda one: -abs(one[2] - one[1])))
     factor = after / before if before else 0.0
-    return Change(
-        tier="work",
-        kind="network",
-        what=f"communication takes {times(factor)} as long to transfer the same: {kinds}",
-        ranks=[],
-        path=[],
+    return change(
+        "work",
+        "network",
+        f"communication takes {times(factor)} as long to transfer the same: {kinds}",
+        (before, after),
+        f"ns {per}",
         name=kinds,
-        unit=f"ns {per}",
-        before=before,
-        after=after,
         factor=round(factor, 6) or None,
         change_ns=round(after - before),
-        change_pct=None,
         evidence=f"{ms(before)} -> {ms(after)} ms of transfer {per}, without what ranks wait for each other",
     )

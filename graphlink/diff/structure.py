@@ -6,18 +6,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from graphlink.diff.noise import LEAST_SHARE, Noise
 from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
-from graphlink.diff.records import Change
+from graphlink.diff.records import Change, change
 from graphlink.graph.families import PYTHON
 from graphlink.read.commnames import short_name
 from graphlink.records import ms, shortened
 
 _SMALL: Final = 1e-9
 _NAME: Final = 40  # characters of a name in a sentence
+Sides = tuple[
+    tuple[float, float], tuple[float, float]
+]  # how often something is done, and its time in ns, before and after
 
 
 def place(path: Path) -> str:
@@ -58,7 +60,7 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     calls: list[Pair] = []
     for path, mine in by_path.items():
         if path not in other:
-            found = [pair for pair in mine if pair.of not in ("host", "late") and _differ(pair, noise, repeats)]
+            found = [pair for pair in mine if pair.of not in ("host", "late") and noise.counts_differ(pair, repeats)]
             yield from _inside(path, found, repeats, per)
             calls += [] if any(pair.of in DEVICE for pair in found) else [pair for pair in found if pair.of == "call"]
     if matched.by_name:
@@ -66,32 +68,30 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     yield from _streams(pairs, noise, per)
 
 
-def _differ(pair: Pair, noise: Noise, repeats: float) -> bool:
-    return noise.counts_differ(pair.count_before, pair.count_after, repeats)
-
-
 def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
     """Yield GPU calls by name that are made more or less often where what they launch is not."""
     for name in dict.fromkeys(pair.name for pair in found):
         mine = [pair for pair in found if pair.name == name]
-        counts = sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)
-        times, path = _times(mine, "call"), mine[0].path if len(mine) == 1 else ()
+        counts, times = _counts(mine), _times(mine, "call")
+        path = mine[0].path if len(mine) == 1 else ()
         where = f" in {place(path)}" if path else ""
         took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
-        yield _change(
-            "call", f"{name}{where} {_often(*counts, per)}", path, name, _Sums(counts, f"calls {per}", times), took
-        )
+        what = f"{name}{where} {_often(*counts, per)}"
+        yield _change("call", what, path, (counts, times), f"calls {per}", took, name)
 
 
 def _rows_differ(mine: Sequence[Pair], noise: Noise, repeats: float) -> bool:
-    rows = [pair for pair in mine if pair.of == "host"]
-    return any(noise.counts_differ(pair.count_before, pair.count_after, repeats) for pair in rows)
+    return any(noise.counts_differ(pair, repeats) for pair in mine if pair.of == "host")
 
 
 def _times(pairs: Sequence[Pair], *of: str) -> tuple[float, float]:
     """Return the time of parts before and after."""
     mine = [pair.mean_ns for pair in pairs if pair.of in of]
     return sum(one for one, _ in mine), sum(other for _, other in mine)
+
+
+def _counts(pairs: Sequence[Pair]) -> tuple[float, float]:
+    return sum(pair.counts[0] for pair in pairs), sum(pair.counts[1] for pair in pairs)
 
 
 def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Change:
@@ -107,14 +107,8 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
     waited = f"; it waits for the GPU in {name}" if syncs else ""
     kind = "synchronisation" if syncs else "operation"
     took = f"{ms(times[0])} -> {ms(times[1])} ms of {sort} time {per}"
-    return _change(
-        kind,
-        f"{place(path)} {_often(before, after, per)}{waited}",
-        path,
-        name,
-        _Sums((before, after), f"calls {per}", times),
-        took,
-    )
+    what = f"{place(path)} {_often(before, after, per)}{waited}"
+    return _change(kind, what, path, ((before, after), times), f"calls {per}", took, name)
 
 
 def _often(before: float, after: float, per: str) -> str:
@@ -124,32 +118,11 @@ def _often(before: float, after: float, per: str) -> str:
     return f"went: {before:,.4g} {per}" if not after else f"is done {before:,.4g} -> {after:,.4g} times {per}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """How often something is done, in a unit, and the time of it in ns, before and after."""
-
-    counts: tuple[float, float]
-    unit: str
-    times: tuple[float, float]
-
-
-def _change(kind: str, what: str, path: Path, name: str, sums: _Sums, evidence: str) -> Change:
-    before, after = sums.counts
-    return Change(
-        tier="structure",
-        kind=kind,
-        what=what,
-        ranks=[],
-        path=list(path),
-        name=name,
-        unit=sums.unit,
-        before=round(before, 6),
-        after=round(after, 6),
-        factor=round(after / before, 6) if before else None,
-        change_ns=round(sums.times[1] - sums.times[0]),
-        change_pct=None,
-        evidence=evidence,
-    )
+def _change(kind: str, what: str, path: Path, sides: Sides, unit: str, evidence: str, name: str = "") -> Change:
+    counts, times = sides
+    rounded = round(counts[0], 6), round(counts[1], 6)
+    ns = round(times[1] - times[0])
+    return change("structure", kind, what, rounded, unit, path=list(path), name=name, change_ns=ns, evidence=evidence)
 
 
 def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iterator[Change]:
@@ -162,9 +135,8 @@ def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iter
         if pair.of == "waiting_call":
             took = f"{ms(pair.mean_ns[0])} -> {ms(pair.mean_ns[1])} ms in the call {per}"
             what = f"waiting for the GPU by {pair.name}{where} {_often(*pair.counts, per)}"
-            yield _change(
-                "synchronisation", what, path, pair.name, _Sums(pair.counts, f"calls {per}", pair.mean_ns), took
-            )
+            sides = pair.counts, pair.mean_ns
+            yield _change("synchronisation", what, path, sides, f"calls {per}", took, pair.name)
 
 
 def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where: str) -> Iterator[Change]:
@@ -176,20 +148,17 @@ def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where:
         times = _times(other, *DEVICE)
         names = [max(pairs, key=lambda pair: abs(pair.change_ns)).name for pairs in (went, came)]
         what = f"other kernels{where}: {_short(names[0])} -> {_short(names[1])}{', ...' if len(other) > 2 else ''}"
-        counts = (sum(pair.counts[0] for pair in other), sum(pair.counts[1] for pair in other))
+        counts = _counts(other)
         took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {fewer:,.4g} went and {more:,.4g} came {per}"
-        yield _change("kernels", what, path, names[1], _Sums(counts, f"kernels {per}", times), took)
+        yield _change("kernels", what, path, (counts, times), f"kernels {per}", took, names[1])
         return
     for mine in (came, went):
         if mine:
-            times, counts = (
-                _times(mine, *DEVICE),
-                (sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)),
-            )
+            times, counts = _times(mine, *DEVICE), _counts(mine)
             first = max(mine, key=lambda pair: abs(pair.change_ns))
             what = f"{_short(first.name)}{', ...' if len(mine) > 1 else ''}{where} {_often(*counts, per)}"
             took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}"
-            yield _change("kernel", what, path, first.name, _Sums(counts, f"kernels {per}", times), took)
+            yield _change("kernel", what, path, (counts, times), f"kernels {per}", took, first.name)
 
 
 def _short(name: str) -> str:
@@ -223,11 +192,9 @@ def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
         if max(times) < LEAST_SHARE * noise.step_ns and not noise.exact:
             continue
         first = max(mine, key=lambda pair: pair.mean_ns[0])
-        count = sum(pair.counts[0] for pair in mine), sum(pair.counts[1] for pair in mine)
         shared = other in usual.values() and owner[other] != one
         what = f"{place(first.path)}{', ...' if len(mine) > 1 else ''} runs on stream {other[1]}, not {one[1]}"
         behind = ", behind the work that is there" if shared else ", a stream of its own"
-        sums = _Sums(count, f"device ops {per}", (0.0, times[1]))
-        yield _change(
-            "stream", what + behind, first.path, first.name, sums, f"{ms(times[1])} ms of device time {per} moved"
-        )
+        sides = _counts(mine), (0.0, times[1])
+        took = f"{ms(times[1])} ms of device time {per} moved"
+        yield _change("stream", what + behind, first.path, sides, f"device ops {per}", took, first.name)

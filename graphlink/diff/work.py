@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink.diff.facts import OTHER_THREADS
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import OUTSIDE, Pair, Path, loads, summed
-from graphlink.diff.records import Change
+from graphlink.diff.records import Change, change
 from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
 from graphlink.patterns import ALLOCATOR
@@ -63,7 +62,7 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
 def _as_often(pair: Pair, noise: Noise, repeats: float) -> bool:
     """Tell whether something is done as often; a data loader always is, whatever is inside it."""
     loading = pair.of == "host" and loads(pair.path)
-    return loading or not noise.counts_differ(pair.count_before, pair.count_after, repeats)
+    return loading or not noise.counts_differ(pair, repeats)
 
 
 def _scaled(pair: Pair, repeats: float) -> Pair:
@@ -92,23 +91,12 @@ def _of(
         yield _group(of, group, per)
 
 
-def _change(kind: str, what: str, group: Group, per: str, evidence: str = "") -> Change:
+def _change(kind: str, what: str, group: Group, per: str, evidence: str = "", **others: float) -> Change:
     before, after = group.before_ns, group.after_ns
-    return Change(
-        tier="work",
-        kind=kind,
-        what=what,
-        ranks=[],
-        path=list(group.path),
-        name=group.name,
-        unit=f"ns {per}",
-        before=round(before, 3),
-        after=round(after, 3),
-        factor=round(after / before, 6) if before else None,
-        change_ns=round(group.change_ns),
-        change_pct=None,
-        evidence=evidence or f"{ms(before)} -> {ms(after)} ms {per}",
-    )
+    known = {"path": list(group.path), "name": group.name, "change_ns": round(group.change_ns)}
+    known["evidence"] = evidence or f"{ms(before)} -> {ms(after)} ms {per}"
+    known["factor"] = round(after / before, 6) if before else None
+    return change("work", kind, what, (round(before, 3), round(after, 3)), f"ns {per}", **{**known, **others})
 
 
 def _whole(of: str, whole: str, factor: float, pairs: Sequence[Pair], per: str) -> Change:
@@ -120,8 +108,8 @@ def _whole(of: str, whole: str, factor: float, pairs: Sequence[Pair], per: str) 
         "communication": "communication_speed",
         "host": "host_speed",
     }[of]
-    made = _change(kind, f"{whole} takes {times(factor)} as long in nearly all it does", group, per)
-    return msgspec.structs.replace(made, factor=round(factor, 6))
+    what = f"{whole} takes {times(factor)} as long in nearly all it does"
+    return _change(kind, what, group, per, factor=round(factor, 6))
 
 
 def _factor(group: Group) -> str:

@@ -17,8 +17,7 @@ from graphlink.linking.launch import (
     launches_without_ops,
     rounding_ns,
 )
-from graphlink.linking.names import common_names
-from graphlink.linking.provenance import differences
+from graphlink.linking.provenance import common_names, differences
 from graphlink.model import NOWHERE, Communication, HostTrace, Linked, Trace
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.devices import UNPLACED

@@ -80,8 +80,7 @@ def doctor(arguments: argparse.Namespace) -> int:
             subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ))
         )
     else:
-        from graphlink.doctor.diagnose import diagnose
-        from graphlink.doctor.given import given
+        from graphlink.doctor.diagnose import diagnose, given
 
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
             found = diagnose(arguments.what, given(arguments.what, Path(folder)))

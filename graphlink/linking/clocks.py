@@ -23,13 +23,14 @@ from graphlink.linking.clock_evidence import (
     NOISE_NS,
     STEPS_NS,
     Evidence,
+    Windows,
     evidence_of,
     last_of,
     launches_of,
+    of_devices,
     returned,
     waits_of,
 )
-from graphlink.linking.clock_windows import Windows, of_devices
 from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, SyncKind, Trace
 from graphlink.tables import codes, concat, lookup, numbered_rows, numbered_values, spread, successive, sums, take

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.names import ASYNCHRONOUS
 from graphlink.linking.nest import innermost, last_started, nest
+from graphlink.linking.provenance import ASYNCHRONOUS
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import fits
 from graphlink.tables import lookup

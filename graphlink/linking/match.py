@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.linking.names import ASYNCHRONOUS, HostNames, common_names
-from graphlink.linking.provenance import differences
+from graphlink.linking.provenance import ASYNCHRONOUS, HostNames, common_names, differences
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.patterns import fits
 from graphlink.tables import lookup, marked, spread

@@ -8,12 +8,16 @@ which starts on the thread and ends when somebody waits for it (gloo's are of th
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Bool, HostRows
+from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
+from graphlink.patterns import fits
 from graphlink.tables import marked, spread
+
+ASKING = re.compile("c10d::.*", re.DOTALL)
 
 
 def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
@@ -119,3 +123,20 @@ def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_
         at[moving] = parent[at[moving]]
         moving = moving[at[moving] != NOWHERE]
     return at
+
+
+def askers(linked: Linked) -> I32:
+    """Find the op that asked for each host row; NOWHERE of rows that nest, that began on the asking thread, or without
+    ids. O(n log n).
+    """
+    rows = linked.trace.host
+    run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
+    asking = np.flatnonzero(fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation)
+    asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]
+    ids = rows.rf_id[asking]
+    if not len(ids) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
+        run = run[:0]
+    at = np.searchsorted(ids, rows.rf_id[run]) - 1
+    op = asking[np.maximum(at, 0)]
+    known = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
+    return spread(len(rows.tid), run[known], op[known].astype(np.int32))

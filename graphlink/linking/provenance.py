@@ -1,16 +1,26 @@
-"""Differences in what two recordings say of the run they are from."""
+"""The two recordings of a rank beside each other: differences in what they say of the run they are from, and names in
+one numbering, so that they compare as integers.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from graphlink.model import Comm, HostTrace, ProcessGroup, Trace
+import msgspec
+import numpy as np
+
+from graphlink.model import I64, Bool, Comm, HostTrace, ProcessGroup, Trace
+from graphlink.tables import marked
 
 MIN_EPOCH_NS = 1_400_000_000 * 10**9  # older (2014) than any recording: times since boot, which are no date
 MAX_HOURS_APART = (
     24 + 14
 )  # the ET's date is local time without a zone, up to 14 h off, noted before the recording began
+# ranges that end when somebody waits for the work, even where they happen to nest
+ASYNCHRONOUS = re.compile("gloo:.*", re.DOTALL)
 
 
 def differences(trace: Trace, et: HostTrace) -> tuple[str, ...]:
@@ -56,3 +66,33 @@ def _group_sizes(groups: Iterable[ProcessGroup], comms: Iterable[Comm]) -> dict[
     }
     sizes.update({group.name: group.size for group in groups if group.size is not None})
     return sizes
+
+
+class HostNames(msgspec.Struct, frozen=True):
+    """``kineto`` and ``et`` have a code per row; ``text[code]`` is the spelling, the same for both sides."""
+
+    kineto: I64
+    et: I64
+    text: tuple[str, ...]
+
+    def count(self, codes: I64) -> dict[str, int]:
+        """Count how often each name occurs, the most frequent first."""
+        return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
+
+    def present(self, codes: I64) -> Bool:
+        """Mark the codes of the table that occur in ``codes``."""
+        return marked(len(self.text), codes)
+
+
+def common_names(trace: Trace, et: HostTrace | None) -> HostNames:
+    """Number the host names of both sides alike; ``et`` is empty where there is none."""
+    codes: dict[str, int] = {}
+
+    def numbered(strings: tuple[str, ...]) -> I64:
+        # as the newest Kineto writer spells names: backslashes turned into slashes, no newlines
+        spelled = (text.replace("\\", "/").replace("\n", "").replace("\r", "") for text in strings)
+        return np.array([codes.setdefault(text, len(codes)) for text in spelled], np.int64)
+
+    kineto = numbered(trace.strings)[trace.host.name]
+    other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
+    return HostNames(kineto, other, tuple(codes))

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.askers import askers
 from graphlink.linking.coalesced import as_one
 from graphlink.linking.commtypes import CollectiveType, collective_type, element_bytes, kind_of
 from graphlink.linking.communication import CommRow, comm_rows
+from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
 from graphlink.read.columns import Strings
 from graphlink.tables import numbered_texts

@@ -23,10 +23,10 @@ def ops(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: the folder has no ops.<rank>.json, or none of this rank.
     """
-    from graphlink.operations import file
+    from graphlink.operations.records import load
     from graphlink.operations.table import OperationsReport, operations_table, top_of
 
     files = rank_files(Path(arguments.dir), "ops", arguments.rank)
-    report = OperationsReport(ranks=[top_of(file.load(path), arguments.top) for path in files.values()])
+    report = OperationsReport(ranks=[top_of(load(path), arguments.top) for path in files.values()])
     tell(arguments.json, report, lambda: operations_table(report, whole=arguments.whole_names))
     return 0

@@ -26,17 +26,17 @@ class _Operations(Wing):
 
     def finish(self, work: RankWork) -> RankPart:
         from graphlink import publish
-        from graphlink.operations import file
         from graphlink.operations.find import measured
+        from graphlink.operations.records import encode
 
         found, gain_ns = work.grouped["operations"].found, work.explained.operation_gain_ns
         ops = measured(found, work.graph, work.linked, work.comm, gain_ns, work.rank)
         name = output_names.operations(work.rank)
-        publish.write(work.folder / name, file.encode(ops))
+        publish.write(work.folder / name, encode(ops))
         return RankPart(files=(name,))
 
     def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any]:
-        from graphlink.operations.file import of_nodes
+        from graphlink.operations.records import of_nodes
 
         return of_nodes(folder, ranks)
 
@@ -52,15 +52,14 @@ class _Operations(Wing):
         )
 
     def tables(self) -> Mapping[str, RowTable]:
-        from graphlink.operations import file
-        from graphlink.operations.records import Operation
+        from graphlink.operations.records import Operation, load
 
         times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns", "gain_ns")
         cores = [f"tensor_cores.{use}_ns" for use in ("eligible", "used", "not_used", "unknown", "other_type")]
         figures = ("path", "kind", "calls", "backward_calls", "device_ops", *times, *cores, "dtypes", "longest_kernel")
         return {
             "operations": RowTable(
-                Operation, figures, lambda folder, rank: file.load(folder / output_names.operations(rank)).operations
+                Operation, figures, lambda folder, rank: load(folder / output_names.operations(rank)).operations
             )
         }
 
@@ -71,7 +70,7 @@ class _Operations(Wing):
         return {"ops": Operations, "ops.report": OperationsReport}
 
     def page_part(self, reading: Reading) -> Any:
-        from graphlink.operations.file import load
+        from graphlink.operations.records import load
 
         ranks = sorted({*reading.told, *reading.graphs})
         return {rank: reading.of_rank(rank, reading.folder / output_names.operations(rank), load) for rank in ranks}

@@ -27,9 +27,9 @@ from graphlink.model import I64, NOWHERE
 from graphlink.records import counted
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange
+from graphlink.replay.draft import NewEdges, rewired
 from graphlink.replay.network import group_sizes, in_group
 from graphlink.replay.records import Made
-from graphlink.replay.rewire import NewEdges, rewired
 from graphlink.replay.workload import Work, Workload
 from graphlink.tables import least, numbered_rows, spread
 

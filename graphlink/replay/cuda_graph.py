@@ -20,8 +20,8 @@ from graphlink.patterns import GRAPH_LAUNCH, LOADER
 from graphlink.records import shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import GraphChange
+from graphlink.replay.draft import outermost, rewired
 from graphlink.replay.records import Made
-from graphlink.replay.rewire import outermost, rewired
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found

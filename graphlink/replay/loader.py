@@ -28,11 +28,11 @@ from graphlink.patterns import LOADER
 from graphlink.records import ms
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import LoaderChange
+from graphlink.replay.draft import NewEdges, outermost, rewired, skipped
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.machines import play
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
-from graphlink.replay.rewire import NewEdges, outermost, rewired, skipped
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import begins, codes, marked, spread
 

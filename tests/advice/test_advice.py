@@ -21,7 +21,7 @@ from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
-from graphlink.operations.file import load as read_operations
+from graphlink.operations.records import load as read_operations
 from graphlink.pipeline.records import Pipeline
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphlink.doctor.diagnose import examine, findings_of
-from graphlink.doctor.given import Given
+from graphlink.doctor.diagnose import Given, examine, findings_of
 from graphlink.doctor.records import Told
 from graphlink.run.discover.inputs import of_folders
 

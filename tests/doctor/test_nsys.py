@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphlink.doctor.diagnose import examine, findings_of
-from graphlink.doctor.given import Given
+from graphlink.doctor.diagnose import Given, examine, findings_of
 from graphlink.doctor.records import Told
 from graphlink.engine.engines import RunsOn
 from graphlink.run.discover.find import ranks_of

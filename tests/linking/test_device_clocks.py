@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.linking.clock_windows import CHANGE_US, cheapest
+from graphlink.linking.clock_evidence import CHANGE_US, cheapest
 from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.launch import joined, link
 from graphlink.linking.match import match_hosts

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphlink.doctor.diagnose import examine, findings_of
-from graphlink.doctor.given import Given
+from graphlink.doctor.diagnose import Given, examine, findings_of
 from graphlink.doctor.records import Finding
 from graphlink.nccl.lacking import dump_lacking, missing_calls
 from graphlink.nccl.read.read import read_dump

@@ -26,7 +26,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import DeviceKind, FrameRows, Gpu, Linked, Trace
-from graphlink.operations import file
+from graphlink.operations import records
 from graphlink.operations.find import NOT_RECORDED, find_operations, measured
 from graphlink.operations.paths import PYTHON
 from graphlink.operations.records import Operation, Operations
@@ -120,7 +120,7 @@ def test_neither_the_order_of_rows_nor_numbers_of_threads_streams_and_calls_matt
             path.write_text(json.dumps(document))
             found = of_linked(linked_of(path))[0]
         parts = found.parts if streams else [msgspec.structs.replace(part, streams=[]) for part in found.parts]
-        return file.encode(msgspec.structs.replace(found, parts=parts))
+        return records.encode(msgspec.structs.replace(found, parts=parts))
 
     document = json.loads(DEMO.read_bytes())
     before = written(document)
@@ -360,11 +360,11 @@ def test_short_paths_keep_both_ends() -> None:
 def test_a_file_reads_back_and_another_is_refused(tmp_path: Path) -> None:
     found = of_trace(training())
     path = tmp_path / output_names.operations(0)
-    path.write_bytes(file.encode(found))
-    assert file.load(path) == found
+    path.write_bytes(records.encode(found))
+    assert records.load(path) == found
     path.write_text("{}")
     with pytest.raises(InputError):
-        file.load(path)
+        records.load(path)
 
 
 @pytest.mark.parametrize(

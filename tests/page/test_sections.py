@@ -193,15 +193,15 @@ def graph_epoch(folder: Path) -> int:
 def test_long_tables_end_with_where_the_rest_is(shown: Show, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from msgspec.structs import replace
 
-    from graphlink.operations import file
+    from graphlink.operations import records
 
-    read_file = file.load
+    read_file = records.load
 
     def long(path: Path) -> Operations:
         whole = read_file(path)
         return replace(whole, operations=[replace(whole.operations[0], path=[f"op {k}"]) for k in range(5_000)])
 
-    monkeypatch.setattr(file, "load", long)
+    monkeypatch.setattr(records, "load", long)
     of = shown("alone")
     page = run_page(of.folder, summary.load(of.folder / "summary.json"))
     (table,) = [

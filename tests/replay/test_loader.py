@@ -15,11 +15,11 @@ from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, LoaderChange, TimeChange
 from graphlink.replay.coupled import play_coupled
+from graphlink.replay.draft import skipped
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
 from graphlink.replay.matching import matched
 from graphlink.replay.records import Made
-from graphlink.replay.rewire import skipped
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
