@@ -157,7 +157,7 @@ def _repeated(linked: Linked) -> Steps:
         told = [
             one
             for one in _even(name[which], place[which], rows.start_ns[which], rows.end_ns[which], begin, end)
-            if _trained(one, trains_ns)
+            if (np.diff(np.searchsorted(trains_ns, one.start_ns)) > 0).all()  # in every interval from start to start
             or (
                 name is ranges
                 and 2 * one.covers_ns >= end - begin
@@ -187,11 +187,6 @@ def _trains_ns(linked: Linked) -> I64:
     trace = linked.trace
     trains = fits(_TRAINS, trace.strings)
     return np.sort(np.concatenate([rows.start_ns[trains[rows.name]] for rows in (trace.host, trace.device)]))
-
-
-def _trained(one: _Repeated, trains_ns: I64) -> bool:
-    """Tell whether such work began in every interval from start to start."""
-    return bool((np.diff(np.searchsorted(trains_ns, one.start_ns)) > 0).all())
 
 
 def _of_no_part(strings: Sequence[str], name: I32) -> bool:

@@ -18,8 +18,8 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
         one for k, one in enumerate(shown) if k < top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
-        heading = f"{k}. {_gain(one)}{one.what}"
-        out += ["", heading, Table(advice_rows(one), indent=3)]
+        gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms) earlier: "
+        out += ["", f"{k}. {gain}{one.what}", Table(advice_rows(one), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
@@ -30,10 +30,6 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     if report.notes:
         out += ["", Table([("note", note) for note in report.notes])]
     return out
-
-
-def _gain(one: Advice) -> str:
-    return "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms) earlier: "
 
 
 def advice_rows(one: Advice) -> list[tuple[str, str]]:

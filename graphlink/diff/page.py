@@ -310,7 +310,11 @@ def _ranks(report: DiffReport) -> list[Part]:
         if any(other.rank == one.rank for other in report.splits[k + 1 :])
     }
     shown = [one for one in report.splits if one.rank in chosen][: 2 * MOST_RANKS]
-    bars = [bar for one in shown for bar in _pair(_whose(one, one.rank in several), one)]
+    bars = [
+        bar
+        for one in shown
+        for bar in _pair(f"rank {one.rank}{f', GPU {one.device}' if one.rank in several else ''}, ", one)
+    ]
     some = f", the {len(chosen)} of {len(report.ranks)} that changed most" if len(chosen) < len(report.ranks) else ""
     stragglers = [
         Sentence([f"Straggler in {name}: {evidence}."])
@@ -322,10 +326,6 @@ def _ranks(report: DiffReport) -> list[Part]:
         Bars("split-ranks", f"Each rank{some}: A above B", "As the chart of the run, of each GPU.", bars),
         _rank_table(report, order[:MOST_RANK_ROWS]),
     ]
-
-
-def _whose(one: Split, several: bool) -> str:
-    return f"rank {one.rank}{f', GPU {one.device}' if several else ''}, "
 
 
 def _rank_table(report: DiffReport, order: Sequence[tuple[str, RankChange]]) -> Table:

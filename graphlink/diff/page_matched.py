@@ -7,7 +7,7 @@ from typing import Final
 
 from graphlink.diff.records import Amount, DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
 from graphlink.diff.table import both, compared
-from graphlink.figures import Column, column, columns
+from graphlink.figures import column, columns
 from graphlink.page import parts
 from graphlink.page.charts import LOOKS
 from graphlink.page.parts import Bar, Bars, Cell, Part, Row, Section, Segment, Sentence, Table
@@ -59,19 +59,14 @@ def _often(before: float, after: float) -> str:
     return "" if before == after else "more often" if after > before else "less often"
 
 
-def _whose(values: Sequence[str]) -> list[Column]:
-    """Return which run has each row; nothing where both have all as often."""
-    return [column("in", "word", values, means="came")] if any(values) else []
-
-
 def _operations(found: Sequence[OperationChange], device: bool) -> Table:
     rows = found[:MOST_ROWS]
-    times = [*(["device"] if device else []), "host"]
+    times, where = [*(["device"] if device else []), "host"], [_in(row) for row in rows]
     shown = columns(
         OperationChange,
         rows,
         "path",
-        *_whose([_in(row) for row in rows]),
+        *([column("in", "word", where, means="came")] if any(where) else []),
         *(of_kind for kind in times for of_kind in compared(rows, f"{kind}_{{}}_ns", kind, means=f"{kind}_time")),
         *both(rows, "calls_{}", "calls", unit="about", means="calls"),
     )

@@ -145,15 +145,11 @@ def _ops(path: Path) -> Path:
     return tuple(name for name in path if "::" in name) or _without_numbers(path[-1:])
 
 
-def _leaf(path: Path) -> Path:
-    return _ops(path)[-1:]
-
-
 _AT: Final[Mapping[Level, Callable[[Path], Path]]] = {
     "path": lambda path: path,
     "path without numbers": _without_numbers,
     "ops of the path": _ops,
-    "op": _leaf,
+    "op": lambda path: _ops(path)[-1:],
     "kernel": lambda path: (),
 }
 

@@ -49,7 +49,9 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     other = {
         path: mine
         for path, mine in by_path.items()
-        if path != (PYTHON,) and not loads(path) and _rows_differ(mine, noise, repeats)
+        if path != (PYTHON,)
+        and not loads(path)
+        and any(noise.counts_differ(pair, repeats) for pair in mine if pair.of == "host")
     }
     tops = {path: next((path[:k] for k in range(1, len(path)) if path[:k] in other), path) for path in other}
     inside: dict[Path, list[Pair]] = defaultdict(list)
@@ -78,10 +80,6 @@ def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
         took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
         what = f"{name}{where} {_often(*counts, per)}"
         yield _change("call", what, path, (counts, times), f"calls {per}", took, name)
-
-
-def _rows_differ(mine: Sequence[Pair], noise: Noise, repeats: float) -> bool:
-    return any(noise.counts_differ(pair, repeats) for pair in mine if pair.of == "host")
 
 
 def _times(pairs: Sequence[Pair], *of: str) -> tuple[float, float]:

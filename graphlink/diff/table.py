@@ -191,7 +191,11 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     device = any(one.device_before_ns or one.device_after_ns for one in report.operations)
     rows, what = changed[:top], "device" if device else "host"
     host = column("host change", "signed", [row.host_after_ns - row.host_before_ns for row in rows])
-    calls = column("calls", "number", [_calls(row.calls_before, row.calls_after) for row in rows])
+    numbers = [
+        f"{row.calls_before:,.4g}" + (f" -> {row.calls_after:,.4g}" if row.calls_after != row.calls_before else "")
+        for row in rows
+    ]
+    calls = column("calls", "number", numbers)
     sides = compared(rows, f"{what}_{{}}_ns", what)[:3]
     shown = columns(OperationChange, rows, *sides, *([host] if device else []), calls, "path")
     out: list[str | Table] = [f"operations, largest change of {what} time first", table(shown)]
@@ -207,10 +211,6 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
             time = f"{ms(sum(getattr(one, field) for one in alone))} ms of device time"
             out.append(f"  in {name} alone: {time} in {counted(len(alone), 'operation')}: {named}")
     return out
-
-
-def _calls(before: float, after: float) -> str:
-    return f"{before:,.4g}" if before == after else f"{before:,.4g} -> {after:,.4g}"
 
 
 def _path(report: DiffReport) -> list[str | Table]:

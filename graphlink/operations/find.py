@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, neg
 from typing import Any, Final
 
 import numpy as np
@@ -120,7 +121,8 @@ def measured(
         "stack": _stacks(found, linked, length_ns),
     }
     operations = [Operation(**dict(zip(every, values, strict=True))) for values in zip(*every.values(), strict=True)]
-    order = sorted(range(count), key=lambda k: _place(operations[k]))
+    largest = attrgetter("device_ns", "host_ns", "device_ops")
+    order = sorted(range(count), key=lambda k: (*map(neg, largest(operations[k])), operations[k].path))
     steps = steps_of(linked)
     of_unknown = np.flatnonzero(use == Use.UNKNOWN)
     return Operations(
@@ -139,10 +141,6 @@ def measured(
         parts=parts_of(found, graph, linked, comm, steps, order),
         graphs=graph_replays(linked),
     )
-
-
-def _place(one: Operation) -> tuple[int, int, int, list[str]]:
-    return -one.device_ns, -one.host_ns, -one.device_ops, one.path
 
 
 def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I64]:

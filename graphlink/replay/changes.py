@@ -89,7 +89,11 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if isinstance(ranks, int):
             ranks, head = None, [f"rank{ranks}", *head]
         numbers = {"step": self.step, "thread": self.thread, "stream": self.stream, "rank": ranks}
-        words = [f"{key} {_listed(value)}" for key, value in numbers.items() if value is not None]
+        words = [
+            f"{key} {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for key, value in numbers.items()
+            if value is not None
+        ]
         patterns = {"path": self.path, "line": self.line}
         words += [f"{key} {value.pattern!r}" for key, value in patterns.items() if value is not None]
         subject = ":".join(part for part in head if part is not None)
@@ -361,10 +365,6 @@ def _refuse_but_one(change: msgspec.Struct, actions: Sequence[str]) -> None:
 
 def _is_given(value: Any) -> bool:
     return value is not None and value is not False
-
-
-def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _in_group(group: int | str | None) -> str:

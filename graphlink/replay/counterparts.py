@@ -93,7 +93,9 @@ def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
     order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
     turn = spread(len(work), order, np.arange(len(work)))
     names: dict[str, int] = {}  # of nodes, not of their families: an op and its parts have several
-    name = work.per_file(lambda file: _numbered(file.strings, names)[file.name])
+    name = work.per_file(
+        lambda file: np.array([names.setdefault(text, len(names)) for text in file.strings], np.int64)[file.name]
+    )
     path, paths = selection.paths
     sort, none = work.work.astype(np.int64), np.zeros(len(work), np.int64)
     texts = [*names]
@@ -107,11 +109,6 @@ def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
         keys.append(_keys(code, (sort[nodes], none[nodes], name[nodes], none[nodes]), [""], texts))
         out[rank] = _Side(tuple(keys), turn[nodes], (work.cost_ns - work.fixed_ns)[nodes])
     return out
-
-
-def _numbered(texts: Sequence[str], number: dict[str, int]) -> I64:
-    """Number texts, new ones behind those that have a ``number``."""
-    return np.array([number.setdefault(text, len(number)) for text in texts], np.int64)
 
 
 def _in_turn(thread: I64, called_ns: I64) -> I64:

@@ -46,15 +46,13 @@ class Changed:
     refused: dict[str, UsageError] = field(default_factory=dict)
 
 
-def apply(
-    work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]], selection: Selection | None = None
-) -> Changed:
+def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """Return ``work`` with ``changes`` made, in the order of ``Changes.each``. Linear, names matched once each.
 
     Raises:
         UsageError: a change names nothing that is there.
     """
-    return _made(work, changes.each(), groups, selection or Selection(work))
+    return _made(work, changes.each(), groups, Selection(work))
 
 
 def _made(

@@ -178,8 +178,9 @@ def _take(file: _Reader, kind: Any) -> Any:
         raise ValueError(f"a {kind.__name__} has other fields")
     values = {name: _take(file, of) for name, of in _fields(kind).items()}
     lengths: dict[int, int] = {}
+    tables = _TABLE.get(kind) or getattr(kind, "TABLES", {})  # a record of a wing says it itself
     for name, value in values.items():
-        table = _tables(kind).get(name, 0 if isinstance(value, np.ndarray) else None)
+        table = tables.get(name, 0 if isinstance(value, np.ndarray) else None)
         if table is not None and lengths.setdefault(table, len(value)) != len(value):
             raise ValueError(f"columns of a {kind.__name__} are not of one length")
     return kind(**values)
@@ -218,11 +219,6 @@ def _path(kind: Any, value: Any) -> Path:
     if kind is not Path or not isinstance(value, str):
         raise ValueError(f"{value!r} is no path")
     return Path(value)
-
-
-def _tables(kind: Any) -> dict[str, int]:
-    """Return which of its tables the columns of a record are of; a record of a wing says so itself."""
-    return _TABLE.get(kind) or getattr(kind, "TABLES", {})
 
 
 @functools.cache

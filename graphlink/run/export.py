@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
@@ -47,6 +47,7 @@ TABLES: Final = tuple(name for name in (*_OF_RANK, *_OF_RUN) if name not in _ABS
 _LISTS: Final = frozenset({("collectives", "ranks")})  # columns whose cells are lists of integers
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠'")
 _BLOCK: Final = 1 << 15  # rows that are text at a time
+_Add: TypeAlias = "Callable[[pd.DataFrame], None]"  # writes the rows of one table, as often as there are ranks
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +78,6 @@ class Exported(Short, msgspec.Struct, frozen=True, kw_only=True):
     format: str
     ranks: list[int]
     tables: list[ExportedTable]
-
-
-class _Writer(Protocol):
-    """Write the rows of one table, as often as there are ranks."""
-
-    def add(self, rows: pd.DataFrame) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def export(
@@ -139,20 +132,18 @@ def _written(run: Run, folder: Path, form: str, wanted: Sequence[str], rank: int
     files = {name: f"{name}.{form}" for name in wanted}
     rows = dict.fromkeys(wanted, 0)
     columns: dict[str, list[Column]] = {}
-    writers: dict[str, _Writer] = {}
+    writers: dict[str, _Add] = {}
     with ExitStack() as opened:
         for name, part in _parts(run, wanted, rank):
             if name not in writers:
                 columns[name] = _columns(name, part)
                 file = opened.enter_context(writing(folder / files[name]))
-                writers[name] = (
-                    _CsvWriter(file, columns[name])
-                    if form == "csv"
-                    else _ArrowWriter(file, form, name, columns[name], part)
-                )
-                opened.callback(writers[name].close)
+                if form == "csv":
+                    writers[name] = _csv(file, columns[name])
+                else:
+                    writers[name] = _arrow_or_parquet(opened, file, form, columns[name], part)
             rows[name] += len(part)
-            writers[name].add(part)
+            writers[name](part)
     return [ExportedTable(name=name, file=files[name], rows=rows[name], columns=columns[name]) for name in wanted]
 
 
@@ -188,51 +179,47 @@ def _arrow() -> Any:
     return pa
 
 
-class _ArrowWriter:
-    """Write parquet or arrow files, a row group or batch a rank. Their schema has what pandas needs to read the same
-    frames back.
+def _arrow_or_parquet(
+    opened: ExitStack, file: BinaryIO, form: str, columns: Sequence[Column], part: pd.DataFrame
+) -> _Add:
+    """Return what writes rows to a parquet or arrow file, a row group or batch a rank. Its schema has what pandas needs
+    to read the same frames back.
     """
+    pa = _arrow()
+    types = {
+        "int64": pa.int64(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "list<int64>": pa.list_(pa.int64()),
+    }
+    fields = pa.schema([(column.name, types[column.type]) for column in columns])
+    schema = pa.Table.from_pandas(part.head(0), fields, preserve_index=False).schema
+    if form == "parquet":
+        import pyarrow.parquet as pq
 
-    def __init__(self, file: BinaryIO, form: str, table: str, columns: Sequence[Column], part: pd.DataFrame) -> None:
-        pa = _arrow()
-        types = {
-            "int64": pa.int64(),
-            "double": pa.float64(),
-            "string": pa.string(),
-            "list<int64>": pa.list_(pa.int64()),
-        }
-        fields = pa.schema([(column.name, types[column.type]) for column in columns])
-        self._schema = pa.Table.from_pandas(part.head(0), fields, preserve_index=False).schema
-        if form == "parquet":
-            import pyarrow.parquet as pq
+        writer = pq.ParquetWriter(file, schema, compression="zstd")
+    else:
+        writer = pa.ipc.new_file(file, schema)
+    opened.callback(writer.close)
 
-            self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
-        else:
-            self._writer = pa.ipc.new_file(file, self._schema)
+    def add(rows: pd.DataFrame) -> None:
+        table = pa.Table.from_pandas(rows, schema.remove_metadata(), preserve_index=False)
+        writer.write_table(table.replace_schema_metadata(schema.metadata))
 
-    def add(self, rows: pd.DataFrame) -> None:
-        table = _arrow().Table.from_pandas(rows, self._schema.remove_metadata(), preserve_index=False)
-        self._writer.write_table(table.replace_schema_metadata(self._schema.metadata))
-
-    def close(self) -> None:
-        self._writer.close()
+    return add
 
 
-class _CsvWriter:
-    """Write csv: UTF-8, commas, ``\\n``, a head, texts in quotes."""
+def _csv(file: BinaryIO, columns: Sequence[Column]) -> _Add:
+    """Return what writes rows as csv: UTF-8, commas, ``\\n``, a head, texts in quotes."""
+    file.write((",".join(f'"{column.name}"' for column in columns) + "\n").encode())
 
-    def __init__(self, file: BinaryIO, columns: Sequence[Column]) -> None:
-        self._file, self._columns = file, columns
-        file.write((",".join(f'"{column.name}"' for column in columns) + "\n").encode())
-
-    def add(self, rows: pd.DataFrame) -> None:
+    def add(rows: pd.DataFrame) -> None:
         for low in range(0, len(rows), _BLOCK):
             block = rows.iloc[low : low + _BLOCK]
-            cells = [_cells(block[column.name], _CELL[column.type]) for column in self._columns]
-            self._file.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
+            cells = [_cells(block[column.name], _CELL[column.type]) for column in columns]
+            file.write(("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode())
 
-    def close(self) -> None:
-        pass
+    return add
 
 
 def _cells(column: pd.Series[Any], cell_of: Callable[[Any], str]) -> list[str]:

@@ -233,23 +233,19 @@ def _write(
     warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
     standins = Standins(folder / "graphs")
     with naming_urls(standins.urls):
-        beside = standins.graphs(
-            [name for name in recordings.folders if not _same_folder(name, out.name)]
-        )  # not with outputs of our own
+        others = [name for name in recordings.folders if name != out.name]
+        own_folder = Path(out.name).resolve()
+        beside = standins.graphs([name for name in others if Path(name).resolve() != own_folder])
     own = {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks}
     compared = [hooks.of_graphs(beside, own) for _, hooks in each()]
-    others = [text for made in compared for text in made.warnings]
+    doubts = [text for made in compared for text in made.warnings]
     fields = {name: value for made in compared for name, value in (made.part or {}).items()}
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, **fields))
     whole = _summarised(
-        result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, recorded
+        result, options, (*warnings, *(with_urls(text, standins.urls) for text in doubts)), folder, recorded
     )
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
-
-
-def _same_folder(name: str, other: str) -> bool:
-    return name == other or Path(name).resolve() == Path(other).resolve()
 
 
 def _summarised(

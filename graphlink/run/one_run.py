@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
-import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
@@ -30,22 +29,14 @@ def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> Input
         ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         of_jobs([one.job for one in jobs]),
     )
-    for found in differences(jobs, labels):
-        return _error(found.ones[0], found.others[0], found.how)
+    for how, ones, others in differences(jobs, labels):
+        return _error(ones[0], others[0], how)
     there = [k for k, rank in enumerate(ranks) if rank.ended_ns > rank.began_ns]
     first, last = (end(there, key=lambda k: ranks[k].began_ns, default=0) for end in (min, max))
     apart_ns = ranks[last].began_ns - ranks[first].began_ns
     if apart_ns > APART_NS:
         return _error(jobs[first], jobs[last], f"it began {apart_ns / 60e9:,.1f} min later")
     return None
-
-
-class Difference(msgspec.Struct, Generic[_Recording], frozen=True):
-    """How recordings differ, in words, and those that have each of the two commonest labels."""
-
-    how: str
-    ones: list[_Recording]
-    others: list[_Recording]
 
 
 def of_jobs(jobs: Sequence[str]) -> tuple[str, list[str | None]]:
@@ -58,8 +49,9 @@ def of_jobs(jobs: Sequence[str]) -> tuple[str, list[str | None]]:
 
 def differences(
     recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
-) -> Iterator[Difference[_Recording]]:
-    """Yield how recordings differ in what is the same in all of a run.
+) -> Iterator[tuple[str, list[_Recording], list[_Recording]]]:
+    """Yield how recordings differ in what is the same in all of a run, in words, and those that have each of the two
+    commonest labels.
 
     ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
     What a recording has is shown but for jobs.
@@ -72,7 +64,7 @@ def differences(
         if len(sets) > 1:
             (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
             shown = "" if what.startswith(JOB) else f", {label} and {other}"
-            yield Difference(f"they differ by {what}{shown}", ones, others)
+            yield f"they differ by {what}{shown}", ones, others
 
 
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
 # Ranks inside a part of the run, or of its machines: "tp_rank_0"
 _OTHERS: Final = "step|iter|epoch|pid|host|node|gpu|local"  # what is counted, where numbers are no ranks
@@ -86,7 +84,7 @@ def placed_ranks(paths: Sequence[Path]) -> list[int] | None:
     they do not tell.
     """
     found = _placed(paths)
-    return None if found is None else [place.rank for place in found]
+    return None if found is None else [rank for _, _, rank in found]
 
 
 def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] | None]:
@@ -94,18 +92,12 @@ def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] 
     tell, or numbers in them are the ``ranks`` themselves, and for those of another rank than the names say."""
     found = None if any(numbers == [*ranks] for numbers in _columns(paths)) else _placed(paths)
     return [
-        (one.node, one.local) if one.rank == rank else None for one, rank in zip(found or (), ranks, strict=False)
+        (node, local) if named == rank else None for (node, local, named), rank in zip(found or (), ranks, strict=False)
     ] or [None] * len(paths)
 
 
-class _Place(msgspec.Struct, frozen=True):
-    node: int
-    local: int
-    rank: int
-
-
-def _placed(paths: Sequence[Path]) -> list[_Place] | None:
-    """Read the number of a node and of a rank on it in names that differ in these two alone, as ``report_0_3`` (node 0,
+def _placed(paths: Sequence[Path]) -> list[tuple[int, int, int]] | None:
+    """Read the number of a node, that of a rank on it, and so the rank, in names that differ in these two alone, as ``report_0_3`` (node 0,
     local rank 3) or ``report_03``.
 
     Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of
@@ -132,7 +124,7 @@ def _placed(paths: Sequence[Path]) -> list[_Place] | None:
     whole = {*node} == {*range(max(node) + 1)} and {*local} == {*range(each)}
     if not whole or len({*ranks}) < len(ranks):
         return None
-    return [_Place(*place) for place in zip(node, local, ranks, strict=True)]
+    return list(zip(node, local, ranks, strict=True))
 
 
 def natural_order(path: Path) -> list[tuple[int, str]]:

@@ -291,11 +291,11 @@ def of_other_runs(heads: Sequence[Head]) -> InputError | None:
             [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)],
         ),
     )
-    for found in differences(heads, labels):
+    for how, ones, others in differences(heads, labels):
         return InputError(
-            f"is of another run than {found.ones[0].path}: {found.how}",
-            path=found.others[0].path,
-            where=f"{_few(found.ones)} against {_few(found.others)}",
+            f"is of another run than {ones[0].path}: {how}",
+            path=others[0].path,
+            where=f"{_few(ones)} against {_few(others)}",
             todo="give the recordings of one run, or insist with --same-run",
         )
     return None
