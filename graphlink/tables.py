@@ -14,6 +14,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
 Positions = NDArray[np.signedinteger]
 MOST: Final = np.iinfo(np.int64).max
 _Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 
 
@@ -223,6 +224,14 @@ def nearest(values: I64, among: I64) -> I64:
         return np.zeros(len(values), np.int64)
     after = np.clip(np.searchsorted(among, values), 1, max(len(among) - 1, 1))
     return np.asarray(after - (values - among[after - 1] <= among[after] - values))
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Return of each key its values, both in the order in which they first come. Linear."""
+    out: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        out.setdefault(key, []).append(value)
+    return out
 
 
 def turns(*columns: NDArray[Any]) -> I64:

@@ -25,6 +25,7 @@ from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
+from graphlink.tables import grouped
 
 SHOWN_CYCLE: Final = 6
 HIGHEST_KEY: Final = 499  # of a group in the groups file
@@ -155,9 +156,7 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
     Raises:
         InputError: there is none.
     """
-    by_prefix: dict[str, list[RankFile]] = defaultdict(list)
-    for file in map(RankFile.of, sorted(folder.glob("*.et"))):
-        by_prefix[file.prefix].append(file)
+    by_prefix = grouped((file.prefix, file) for file in map(RankFile.of, sorted(folder.glob("*.et"))))
     if not by_prefix:
         raise InputError("holds no .et file", path=folder, todo="name a graph, or a folder of PREFIX.RANK.et files")
     return [sorted(files, key=lambda f: (f.rank is None, f.rank or 0)) for _, files in sorted(by_prefix.items())]

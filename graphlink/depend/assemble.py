@@ -214,8 +214,7 @@ def _device_edges(x: _Parts) -> list[Edges]:
     earlier, later = collective_order(x.linked, x.comm)
 
     def same(a: I64 | I32, b: I64 | I32) -> Bool:
-        on_one: Bool = (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
-        return on_one
+        return np.asarray((device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b]))
 
     own, own_op = same(late.row[late.after[touching]], late.row[touching]), same(late.row[ender], released)
     return [

@@ -210,8 +210,7 @@ class _CallReader:
 
         def own(launch: I64) -> Bool:
             """Tell whether the wait is part of the op that launches this, and that is communication."""
-            out: Bool = (launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch])
-            return out
+            return np.asarray((launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch]))
 
         columns = (
             wait,

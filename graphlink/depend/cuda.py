@@ -20,7 +20,7 @@ from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
-from graphlink.tables import lookup, marked, numbered_rows
+from graphlink.tables import grouped, lookup, marked, numbered_rows
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
 # part of what is recorded, the one that waits is the first that is blocked.
@@ -123,9 +123,7 @@ class _Walk:
         says. Else it may be any, the row's own first, as kineto looks events up by context.
         """
         s, index = self.trace.syncs, self.index
-        by_stream: dict[int, list[int]] = {}
-        for (_, stream), key in index.items():
-            by_stream.setdefault(stream, []).append(key)
+        by_stream = grouped((stream, key) for (_, stream), key in index.items())
         known = np.flatnonzero(s.record_known & s.record_stream_known)
         columns = (s.record, s.record_stream, s.device, s.event, s.event_known, s.kind)
         rows = list(zip(*(c[known].tolist() for c in columns), strict=True))

@@ -150,8 +150,7 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
     launching = distinct(linked.device_call[linked.device_call != NOWHERE])
     then = Neighbours.of(calls.tid[launching], calls.start_ns[launching]).since(calls.tid[call], calls.end_ns[call])
     launched = (then != NOWHERE) & (np.append(calls.start_ns[launching], 0)[then] < until_ns)
-    out: I64 = call[launched].astype(np.int64)
-    return out
+    return np.asarray(call[launched].astype(np.int64))
 
 
 def _launched_ns(linked: Linked, blocked: Bool) -> I64:
@@ -189,8 +188,7 @@ def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
     took_ns = device.start_ns[op] - calls.start_ns[call]
     shown = idle & (took_ns <= LATENCY_NS)
     shown = shown & blocked[call] if (shown & blocked[call]).any() else shown
-    out: I64 = np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns[shown])) if shown.any() else 0)
-    return out
+    return np.asarray(np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns[shown])) if shown.any() else 0))
 
 
 def _span(linked: Linked, el: Elements) -> tuple[int, int]:

@@ -110,5 +110,4 @@ def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Eleme
 def _in_wait_range(linked: Linked, el: Elements, element: I32) -> Bool:
     named = np.array([text == WAIT_RANGE for text in linked.trace.strings], np.bool_)
     row = el.row[element]
-    out: Bool = (element != NOWHERE) & (row != NOWHERE) & named[linked.trace.host.name[row]]
-    return out
+    return np.asarray((element != NOWHERE) & (row != NOWHERE) & named[linked.trace.host.name[row]])

@@ -104,8 +104,7 @@ def _asleep(p: Points) -> Bool:
     """Mark the points behind which the thread is asleep: from where it falls to where a node opens."""
     changes = np.where(p.falls, 1, np.where(p.opens, 0, -1))
     at = np.maximum.accumulate(np.where(changes >= 0, np.arange(len(changes)), 0))
-    out: Bool = changes[at] == 1
-    return out
+    return np.asarray(changes[at] == 1)
 
 
 def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32) -> I64:

@@ -143,8 +143,7 @@ def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I
         & (device.device[s[1:]] == device.device[s[:-1]])
         & (device.stream[s[1:]] == device.stream[s[:-1]])
     )
-    older: I64 = order[:-1][same & (s[1:] != s[:-1])]
-    return older
+    return np.asarray(order[:-1][same & (s[1:] != s[:-1])])
 
 
 def _counts(pairs: Waits, reason: U8) -> Sync:

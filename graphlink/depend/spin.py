@@ -139,8 +139,7 @@ def _again(
     times, other = np.bincount(group[near], minlength=n), np.bincount(group[against], minlength=n)
     by_chance = np.bincount(group[near], np.log(chance[near]), minlength=n)
     good = (times >= TIMES) & (other * SUPPORT_FOR_ONE <= times) & (by_chance <= np.log(BY_CHANCE))
-    out: Bool = good[group]
-    return out
+    return np.asarray(good[group])
 
 
 def _before(linked: Linked, found: Dependencies) -> I32:

@@ -16,6 +16,7 @@ from graphlink.model import F64
 from graphlink.patterns import LOADER
 from graphlink.read.commnames import short_name
 from graphlink.records import counted, short_path
+from graphlink.tables import grouped
 
 Path = tuple[str, ...]
 Key = tuple[Path, PartOf, str, str, bool]
@@ -204,9 +205,7 @@ def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) ->
     """Return the ratio that most of the weight has, 1 where that is less than half of it or of the keys, or of few
     keys.
     """
-    by: dict[float, list[float]] = defaultdict(list)
-    for key, value in ratio.items():
-        by[round(value, 4)].append(weight[key])
+    by = grouped((round(value, 4), weight[key]) for key, value in ratio.items())
     most = max(by, key=lambda value: (sum(by[value]), -abs(value - 1)), default=1.0)
     if not by or sum(by[most]) < 0.5 * sum(weight.values()):
         return 1.0

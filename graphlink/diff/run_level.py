@@ -17,6 +17,7 @@ from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange, change
 from graphlink.ranks.summary import Collectives
 from graphlink.records import counted, first_few, ms, short_path, times
+from graphlink.tables import grouped
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
 _SAME: Final = 0.0005  # of a number of collectives or bytes
@@ -200,11 +201,8 @@ def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collec
 def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: float, per: str) -> Iterator[Change]:
     """Yield what changed in communication of ranks that are matched: how often and how much of it, how long a transfer
     takes; the same type of several groups together."""
-    by_type: dict[str, list[GroupChange]] = defaultdict(list)
-    for one in found:
-        by_type[one.type].append(one)
     work: list[tuple[str, float, float]] = []
-    for kind, groups in by_type.items():
+    for kind, groups in grouped((group.type, group) for group in found).items():
         count = sum(one.count_before for one in groups), sum(one.count_after for one in groups)
         size = sum(one.bytes_before for one in groups), sum(one.bytes_after for one in groups)
         transfer = sum(one.transfer_before_ns for one in groups), sum(one.transfer_after_ns for one in groups)

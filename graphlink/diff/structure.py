@@ -14,6 +14,7 @@ from graphlink.diff.records import Change, change
 from graphlink.graph.families import PYTHON
 from graphlink.read.commnames import short_name
 from graphlink.records import ms, shortened
+from graphlink.tables import grouped
 
 _SMALL: Final = 1e-9
 _NAME: Final = 40  # characters of a name in a sentence
@@ -43,9 +44,7 @@ def structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -
 
 def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) -> Iterator[Change]:
     repeats = matched.repeats
-    by_path: dict[Path, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        by_path[pair.path].append(pair)
+    by_path = grouped((pair.path, pair) for pair in pairs)
     other = {
         path: mine
         for path, mine in by_path.items()

@@ -4,8 +4,7 @@ starts.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +19,7 @@ from graphlink.graph.families import PYTHON
 from graphlink.patterns import ALLOCATOR
 from graphlink.read.commnames import short_name
 from graphlink.records import counted, ms, shortened, times
+from graphlink.tables import grouped
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
 _SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communication, host
@@ -87,7 +87,7 @@ def _of(
     if factor is not None:
         yield _whole(of, whole, factor, [pair for pair in all_of if all(pair.mean_ns)], per)
         return
-    for group in grouped(all_of, mine):
+    for group in groups_of(all_of, mine):
         yield _group(of, group, per)
 
 
@@ -275,21 +275,21 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     return middle
 
 
-def grouped(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
+def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
     """Put changed parts together by path, else by the last op of their paths, else by name: as many as possible, where
     nearly all that has this in common changed the same way. Linear in parts x groups."""
     left = list(changed)
     out: list[Group] = []
-    kinds: tuple[tuple[str, Callable[[Pair], object]], ...] = (
+    kinds: tuple[tuple[str, Callable[[Pair], Hashable]], ...] = (
         ("path", lambda pair: pair.path or None),
         ("op", lambda pair: (pair.op or pair.path[-1:], pair.backward) if pair.path else None),
         ("name", lambda pair: pair.name or None),
     )
-    whole = {by: _by(every, key) for by, key in kinds}
+    whole = {by: grouped((key(pair), pair) for pair in every) for by, key in kinds}
     while left:
         best: tuple[float, str, list[Pair]] | None = None
         for by, key in kinds:
-            for value, pairs in _by(left, key).items():
+            for value, pairs in grouped((key(pair), pair) for pair in left).items():
                 mine = _same_way(pairs)
                 size = sum(abs(pair.change_ns) for pair in mine)
                 pure = by == "path" or _time(mine) >= _PURE * _time(whole[by].get(value, []))
@@ -304,13 +304,6 @@ def grouped(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
         )
         gone = {id(pair) for pair in mine}
         left = [pair for pair in left if id(pair) not in gone]
-    return out
-
-
-def _by(pairs: Sequence[Pair], key: Callable[[Pair], object]) -> dict[object, list[Pair]]:
-    out: dict[object, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        out[key(pair)].append(pair)
     return out
 
 

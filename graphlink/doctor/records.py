@@ -15,6 +15,7 @@ from typing import Final, get_args
 import msgspec
 
 from graphlink.doctor.kinds import KINDS, Kind, Level
+from graphlink.tables import grouped
 from graphlink.version import __version__
 
 _CLAUSE: Final = "; "
@@ -89,9 +90,7 @@ def if_any(
 
 def merged(findings: Iterable[Finding]) -> list[Told]:
     """Return one entry of each kind, what costs most first: by level, then by share, then by name."""
-    of_kind: dict[str, list[Finding]] = {}
-    for finding in findings:
-        of_kind.setdefault(finding.kind, []).append(finding)
+    of_kind = grouped((finding.kind, finding) for finding in findings)
     worst = get_args(Level).index
     order = sorted(
         of_kind.values(), key=lambda same: (worst(KINDS[same[0].kind].level), -max(f.share for f in same), same[0].kind)

@@ -17,7 +17,7 @@ from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
 from graphlink.spans import Spans, overlap_ns
 from graphlink.steps import commonest, outermost
-from graphlink.tables import MOST, distinct, values_at
+from graphlink.tables import MOST, distinct, grouped, values_at
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
@@ -142,11 +142,8 @@ def _launching(linked: Linked, rows: I64) -> I64:
 
 
 def _summed(spans: Iterable[_Span]) -> list[Phase]:
-    by_phase: dict[PhaseName, list[_Span]] = {}
-    for span in spans:
-        by_phase.setdefault(span.told.phase, []).append(span)
     out = []
-    for phase, mine in by_phase.items():
+    for phase, mine in grouped((span.told.phase, span) for span in spans).items():
         batch, tokens = ([getattr(span.told, name) for span in mine] for name in ("batch", "tokens"))
         out.append(
             Phase(

@@ -18,6 +18,7 @@ from graphlink.figures import column, columns, figure, table
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, IdleFile, StepTime, StreamTime
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
+from graphlink.tables import grouped
 from graphlink.wings import Telling
 
 _FEW_RANKS = 2
@@ -77,9 +78,7 @@ def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
     causes, late = [], []
     for one in file.gpu:
         mine = [entry for entry in file.idle if entry.device == one.device]
-        by_cause: dict[CauseName, list[IdleEntry]] = {}
-        for entry in mine:
-            by_cause.setdefault(entry.cause, []).append(entry)
+        by_cause = grouped((entry.cause, entry) for entry in mine)
         found = [_cause(cause, entries, top) for cause, entries in by_cause.items()]
         causes.append(sorted(found, key=lambda one: -one.ns))
         late.append(late_starts(mine))

@@ -347,8 +347,7 @@ def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows
 def _levels(shown_ns: I64) -> F64:
     low, high = np.percentile(shown_ns, (1, 95))
     wide = min(high - low + 2_000, _LEVEL_NS * _MOST_LEVELS)
-    out: F64 = low - 1_000 + np.arange(int(wide / _LEVEL_NS) + 2) * float(_LEVEL_NS)
-    return out
+    return np.asarray(low - 1_000 + np.arange(int(wide / _LEVEL_NS) + 2) * float(_LEVEL_NS))
 
 
 def _near(evidence: Evidence) -> Bool:
@@ -359,8 +358,7 @@ def _near(evidence: Evidence) -> Bool:
     after = np.searchsorted(at, np.arange(len(evidence.at_ns)))
     before_ns = evidence.at_ns - evidence.at_ns[at[np.maximum(after - 1, 0)]]
     after_ns = evidence.at_ns[at[np.minimum(after, len(at) - 1)]] - evidence.at_ns
-    out: Bool = np.minimum(np.abs(before_ns), np.abs(after_ns)) <= WAITS_NEAR_NS
-    return out
+    return np.asarray(np.minimum(np.abs(before_ns), np.abs(after_ns)) <= WAITS_NEAR_NS)
 
 
 def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:

@@ -174,8 +174,7 @@ def launched_before(trace: Trace, alone: Bool) -> Bool:
     older = device.correlation < (ids.min() if len(ids) else 0)
     if len(calls.start_ns):
         older |= device.start_ns <= calls.start_ns[0] + rounding_ns(trace)
-    out: Bool = alone & older & (device.correlation > 0)
-    return out
+    return np.asarray(alone & older & (device.correlation > 0))
 
 
 def _launches(trace: Trace, slack_ns: int) -> tuple[I32, dict[str, int]]:

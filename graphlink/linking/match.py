@@ -7,8 +7,6 @@ different runs, which is an error.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import msgspec
 import numpy as np
 
@@ -16,7 +14,7 @@ from graphlink.errors import InputError
 from graphlink.linking.provenance import ASYNCHRONOUS, HostNames, common_names, differences
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.patterns import fits
-from graphlink.tables import lookup, marked, spread
+from graphlink.tables import grouped, lookup, marked, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -184,9 +182,7 @@ def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
 
 def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tuple[list[_Sequence], list[_Sequence]]:
     """Pair threads with equal sequences; return what is left of both."""
-    waiting: dict[bytes, list[_Sequence]] = defaultdict(list)
-    for thread in reversed(kineto):
-        waiting[thread.key].append(thread)
+    waiting = grouped((thread.key, thread) for thread in reversed(kineto))
     left = []
     for thread in nodes:
         same = waiting.get(thread.key)

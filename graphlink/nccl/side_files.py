@@ -18,6 +18,7 @@ from graphlink.read.source import unreadable
 from graphlink.run.discover.names import told_rank
 from graphlink.run.discover.pairing import Discovered, few, side_files
 from graphlink.run.options import Inputs
+from graphlink.tables import grouped
 from graphlink.wings import any_of
 
 
@@ -81,9 +82,7 @@ def pair(found: Sequence[Any], named: Sequence[Any], ranks: Sequence[Inputs]) ->
     world = max((t.world_size for t in traces if t.world_size), default=len(ranks) if len(ranks) > 1 else None)
     pids, whole = _pids(traces, dumps), _whole(dumps, world)
     told = [_of_ranks(dump, pids, whole) for dump in dumps]
-    places = defaultdict(list)
-    for k, trace in enumerate(traces):
-        places[trace.rank].append(k)
+    places = grouped((trace.rank, k) for k, trace in enumerate(traces))
     of_rank: list[list[DumpHead]] = [[] for _ in ranks]
     untold: list[str] = []
     lone: list[str] = []

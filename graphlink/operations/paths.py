@@ -55,8 +55,7 @@ class PathTable:
         number = np.where(old, at + 1, len(self._parent) + np.cumsum(~old) - 1)
         self._parent = np.append(self._parent, key[~old] // len(self.names))
         self._name = np.append(self._name, key[~old] % len(self.names))
-        out: I64 = number[which]
-        return out
+        return np.asarray(number[which])
 
     def texts(self, paths: I64) -> list[list[str]]:
         """Return the names of each path, outermost first."""

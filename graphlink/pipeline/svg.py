@@ -35,7 +35,7 @@ from graphlink.pipeline.panels import (
 )
 from graphlink.pipeline.records import Pass, Pipeline, Ranges, RunPipeline, shape
 from graphlink.records import time
-from graphlink.tables import take
+from graphlink.tables import grouped, take
 
 Pixels = NDArray[np.float64]
 NAME: Final = output_names.PIPELINE
@@ -291,10 +291,8 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
 
 def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
     """Draw a path per look of what is to be drawn of each."""
-    of_look: defaultdict[int, list[str]] = defaultdict(list)
-    for look, path in shapes:
-        of_look[look].append(path)
-    return (f'<path {attributes.format(class_of(look))} d="{"".join(d)}"/>\n' for look, d in sorted(of_look.items()))
+    of_look = sorted(grouped(shapes).items())
+    return (f'<path {attributes.format(class_of(look))} d="{"".join(d)}"/>\n' for look, d in of_look)
 
 
 def _own(row: _Row, which: Bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ import msgspec
 from graphlink.figures import figure
 from graphlink.ranks.records import GroupKey
 from graphlink.records import Short, Table, first_few, ms, share_word
+from graphlink.tables import grouped
 from graphlink.wings import each, with_fields
 
 NOBODY: Final = "no rank stands out"
@@ -260,9 +261,7 @@ def _matched(matched: Matched) -> str:
 
 def _unmatched(listed: list[Unmatched]) -> list[str]:
     """Return a line for each set of ranks that lack something in one place, those that lack most first."""
-    found: dict[tuple[tuple[int, ...], str], list[Unmatched]] = {}
-    for left in listed:
-        found.setdefault((tuple(left.lacking), left.where), []).append(left)
+    found = grouped(((tuple(left.lacking), left.where), left) for left in listed)
     lines = []
     counted = sorted(
         ((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()),

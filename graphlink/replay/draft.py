@@ -163,8 +163,7 @@ def times(ns: I64, factor: float) -> I64:
             f"a time x {factor:g} is beyond 2**60 ns",
             todo="give a smaller factor, or check the graph with graphlink check",
         )
-    out: I64 = scaled.astype(np.int64)
-    return out
+    return np.asarray(scaled.astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)

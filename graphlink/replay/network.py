@@ -119,13 +119,11 @@ class Transfers:
 
     @property
     def wire_bytes(self) -> F64:
-        wire: F64 = self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
-        return wire
+        return np.asarray(self.size_bytes * wire_share(self.type, self.members.astype(np.float64)))
 
     @property
     def steps(self) -> I64:
-        steps: I64 = (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
-        return steps
+        return np.asarray((self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1))
 
 
 def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:

@@ -64,8 +64,7 @@ class Played(Short):
 
     @property
     def ran(self) -> Bool:
-        mask: Bool = self.end_ns != NOT_RUN
-        return mask
+        return np.asarray(self.end_ns != NOT_RUN)
 
 
 class Binding(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +19,7 @@ from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import NUMBER, SyncWait, edges_of
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import MOST, codes, spread
+from graphlink.tables import MOST, codes, grouped, spread
 
 _OF_THE_WAITING: Final = ("rank", "step", "thread", "path", "line")
 _OF_THE_AWAITED: Final = ("stream", "sort")
@@ -118,9 +118,8 @@ class _Streams:
         self.launched_ns = spread(len(work), op, launched_ns, none=MOST)  # far in the future for what was not launched
         order = np.lexsort((op, launched_ns, self.stream[op]))
         self.op, self.at_ns = op[order], launched_ns[order]
-        self.of_device: dict[int, list[int]] = defaultdict(list)
-        for number, stream in np.unique(np.stack([self.device[op], self.stream[op]], axis=1), axis=0).tolist():
-            self.of_device[number].append(stream)
+        both = np.unique(np.stack([self.device[op], self.stream[op]], axis=1), axis=0)
+        self.of_device: dict[int, list[int]] = grouped(both.tolist())
         self.first = np.searchsorted(self.stream[self.op], np.arange(int(self.stream.max(initial=0)) + 2))
 
     def launched(self, stream: int) -> tuple[I64, I64]:
@@ -137,7 +136,7 @@ class _Streams:
         streams = self._named(wait)
         if Role.DEVICE_SYNC in roles:
             devices = {int(self.device[source]) for source in wait.sources if self.stream[source] in streams}
-            streams = [stream for device in devices for stream in self.of_device[device]]
+            streams = [stream for device in devices for stream in self.of_device.get(device, ())]
         elif roles & {Role.EVENT_SYNC, Role.EVENT_QUERY, Role.COPY} or len(streams) > 1:
             return [*wait.sources]
         return sorted({*wait.sources, *(op for stream in streams for op in self._before(stream, at_ns, since_ns))})

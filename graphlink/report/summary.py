@@ -31,6 +31,7 @@ from graphlink.records import (
     shortened,
     unexplained_parts,
 )
+from graphlink.tables import grouped
 from graphlink.version import __version__
 from graphlink.wings import each, with_fields
 
@@ -252,9 +253,7 @@ def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
 
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
     """Return the first of the texts that differ in nothing but figures, and how many they are."""
-    of_cause: dict[str, list[str]] = {}
-    for text in texts:
-        of_cause.setdefault(_FIGURES.sub("#", text), []).append(text)
+    of_cause = grouped((_FIGURES.sub("#", text), text) for text in texts)
     return [(same[0], len(same)) for same in of_cause.values()]
 
 
@@ -271,9 +270,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(("warning", text) for text in rank.warnings if alone),
     ]
-    more: dict[str, list[tuple[str, str]]] = {}
-    for before, row in (line for _, hooks in each() for line in hooks.rank_lines(rank)):
-        more.setdefault(before, []).append(row)
+    more = grouped(line for _, hooks in each() for line in hooks.rank_lines(rank))
     rows = [line for row in rows for line in (*more.get(row[0], ()), row)]
     return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
 

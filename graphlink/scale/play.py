@@ -20,6 +20,7 @@ from graphlink.replay.workload import Workload
 from graphlink.scale.copies import Copies
 from graphlink.scale.spread import Spread
 from graphlink.scale.transfers import Communication
+from graphlink.tables import grouped
 
 
 def play(
@@ -66,9 +67,7 @@ class _Pass:
         """Return, by communicator and rank of the workload, which of the communicator's copies each copy of the rank is
         in, from 0.
         """
-        of_group: dict[int, list[I64]] = {}
-        for (group, _), numbers in copies.numbers.items():
-            of_group.setdefault(group, []).append(numbers)
+        of_group = grouped((group, numbers) for (group, _), numbers in copies.numbers.items())
         every = {group: np.unique(np.concatenate(numbers)) for group, numbers in of_group.items()}
         known = {key: np.searchsorted(every[key[0]], numbers) for key, numbers in copies.numbers.items()}
         return known | {(NO_GROUP, rank): np.zeros(len(ranks), np.int64) for rank, ranks in copies.ranks.items()}

@@ -9,6 +9,7 @@ import msgspec
 
 from graphlink.read import document
 from graphlink.records import Short, Table, counted, ms
+from graphlink.tables import grouped
 from graphlink.version import __version__
 
 MADE: Final = "graphlink scale"
@@ -163,9 +164,7 @@ def _collective(one: MadeCollective) -> tuple[str, ...]:
 
 
 def _pipeline(one: MadePipeline) -> list[str | Table]:
-    copied: dict[int, list[int]] = {}
-    for stage, source in enumerate(one.source):
-        copied.setdefault(source, []).append(stage)
+    copied = grouped((source, stage) for stage, source in enumerate(one.source))
     rest = (
         "not told: the graphs have no marks of steps" if one.rest_ns is None else f"{ms(one.rest_ns)} ms, as recorded"
     )

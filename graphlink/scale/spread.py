@@ -22,7 +22,7 @@ from graphlink.graph_model import Graph
 from graphlink.model import F64, I64, NOWHERE, U64
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import begins, codes, turns
+from graphlink.tables import begins, codes, grouped, turns
 
 _TOGETHER: Final = 0.7  # correlation of two ops in a row from which they are drawn as one
 _THROUGHOUT: Final = (
@@ -104,12 +104,9 @@ def spreads(graphs: Mapping[int, Graph], numbers: Mapping[int, int], axis: Axis,
 
     ``numbers``: of the recorded ranks in the larger run.
     """
-    roles: dict[int, list[int]] = {}
-    for rank in graphs:
-        roles.setdefault(axis.moved(rank, 0, axis.size), []).append(rank)
     out: dict[int, Spread] = {}
     count = 0
-    for ranks in roles.values():
+    for ranks in grouped((axis.moved(rank, 0, axis.size), rank) for rank in graphs).values():
         role = {rank: graphs[rank] for rank in ranks}
         drawn: list[Drawn] = []
         for works in _CLASSES if seed is not None else ():

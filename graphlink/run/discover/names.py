@@ -97,8 +97,8 @@ def places(paths: Sequence[Path], ranks: Sequence[int]) -> list[tuple[int, int] 
 
 
 def _placed(paths: Sequence[Path]) -> list[tuple[int, int, int]] | None:
-    """Read the number of a node, that of a rank on it, and so the rank, in names that differ in these two alone, as ``report_0_3`` (node 0,
-    local rank 3) or ``report_03``.
+    """Read the number of a node, that of a rank on it, and so the rank, in names that differ in these two alone, as
+    ``report_0_3`` (node 0, local rank 3) or ``report_03``.
 
     Nodes and local ranks are each 0 to n - 1. With a separator some of the files may be missing; without one, all of
     them must be there, or the digits could be of one number. None where the names do not tell.

@@ -24,6 +24,7 @@ from graphlink.records import first_few
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places, without_number
 from graphlink.run.one_run import APART_NS, differences, of_jobs
 from graphlink.run.options import Inputs
+from graphlink.tables import grouped
 from graphlink.wings import SideFile, side_file
 
 _MOST_RANKS: Final = 8  # that a message lists
@@ -241,9 +242,7 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
     Raises:
         InputError: naming the first files of two runs, or two files of a rank.
     """
-    of_rank: dict[int, list[Head]] = defaultdict(list)
-    for rank, head in files:
-        of_rank[rank].append(head)
+    of_rank = grouped(files)
     again = sorted(rank for rank, heads in of_rank.items() if len(heads) > 1)
     if not again:
         return
