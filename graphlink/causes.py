@@ -57,7 +57,7 @@ CauseName = Literal[
 ]
 CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)
 OF_DEVICES: Final = tuple(Cause[name.upper()] for name in CAUSES)
-MEANING: Final[dict[CauseName, str]] = {
+MEANING: Final[dict[str, str]] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
     "dependency_stall": "waited for work of another device or rank",

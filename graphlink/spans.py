@@ -143,7 +143,8 @@ def continued(start_ns: I64, end_ns: I64, *columns: np.ndarray[Any, Any]) -> tup
 
 
 def holding(spans: Spans, at_ns: I64) -> I64:
-    """Return which of disjoint ascending spans is around each moment, ``NOWHERE`` for none."""
+    """Return which of ascending spans is around each moment, of several the one that began last, if that is;
+    ``NOWHERE`` for none."""
     if not len(spans.start_ns):
         return np.full(len(at_ns), NOWHERE)
     last = np.searchsorted(spans.start_ns, at_ns, side="right") - 1

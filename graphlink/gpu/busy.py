@@ -35,11 +35,6 @@ class Busy(msgspec.Struct, frozen=True):
     kernels: Spans
     launched: Spans
 
-    @property
-    def idle(self) -> Spans:
-        """Return idle time from the first start to the last end."""
-        return spans.complement(self.any, int(self.start_ns[0]), int(self.end_ns.max()))
-
 
 def own_clock_ns(linked: Linked) -> I64:
     """Return what turns each device row's time on the host's clock into its device's own; shape (device rows,)."""
@@ -77,27 +72,16 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
 # what it did in windows of time, by group and by stream, and how much of it its kernels can fill
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What a device did in each of some windows. ``beside_ns``: communication while a kernel ran; ``sm_efficiency``:
-    NaN where unknown.
+def parts(one: Busy, from_ns: I64, to_ns: I64) -> tuple[I64, I64, I64, I64, I64, I64, F64]:
+    """Measure what a device did in windows that are ascending, each by itself: compute, compute or communication, all,
+    communication, copies, communication while a kernel ran, and the SM efficiency, NaN where unknown. O(n log n) in
+    rows and in windows.
     """
-
-    compute_ns: I64
-    working_ns: I64
-    busy_ns: I64
-    comm_ns: I64
-    copy_ns: I64
-    beside_ns: I64
-    sm_efficiency: F64
-
-
-def parts(one: Busy, from_ns: I64, to_ns: I64) -> Parts:
-    """Measure what a device did in windows that are ascending, each by itself. O(n log n) in rows and in windows."""
     compute, working, busy, comm, copies, kernels, launched = (
         spans.overlap_ns(covered, from_ns, to_ns)
         for covered in (one.compute, one.working, one.any, one.comm, one.copies, one.kernels, one.launched)
     )
-    return Parts(compute, working, busy, comm, copies, kernels + comm - launched, _sm_efficiency(one, from_ns, to_ns))
+    return compute, working, busy, comm, copies, kernels + comm - launched, _sm_efficiency(one, from_ns, to_ns)
 
 
 def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:

@@ -9,7 +9,7 @@ Of several reasons at one moment the first of ``Cause`` holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from graphlink.linking.launch import launched_before
 from graphlink.linking.stacks import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, HostRows, Linked
 from graphlink.patterns import GRAPH_LAUNCH, fits
-from graphlink.spans import NEVER, Spans
+from graphlink.spans import NEVER, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
@@ -200,30 +200,20 @@ class Hosts:
         return Reasons(cut.start_ns, cut.end_ns, causes, text[order][cut.by].astype(np.int32))
 
 
-@dataclass(frozen=True, slots=True)
-class _Some(Spans):
-    """Pieces of idle time: ``of`` is the idle interval, ``tid`` the thread that was late, as a number of the axis."""
-
-    of: I64
-    tid: I64
-
-    @staticmethod
-    def of_spans(start_ns: I64, end_ns: I64, of: I64, tid: I64 | int = 0) -> _Some:
-        """Return those that are not empty."""
-        return take(_Some(start_ns, end_ns, of, np.zeros_like(of) + tid), start_ns < end_ns)
-
-    def on(self, axis: Axis) -> _Some:
-        """Return the same as positions on the axis of all threads."""
-        shift = self.tid * axis.span_ns - axis.origin_ns
-        return replace(self, start_ns=self.start_ns + shift, end_ns=self.end_ns + shift)
-
-    def in_time(self, axis: Axis) -> _Some:
-        shift = self.tid * axis.span_ns - axis.origin_ns
-        return replace(self, start_ns=self.start_ns - shift, end_ns=self.end_ns - shift)
+# pieces of idle time, ``of`` an interval and ``by`` a thread that was late (a number of the axis), with cause and
+# evidence, as they are found
+_Found = list[tuple[Pieces, Cause | U8, I32 | I64 | int]]
 
 
-# pieces of idle time with cause and evidence, as they are found
-_Found = list[tuple[_Some, Cause | U8, I32 | I64 | int]]
+def _pieces(start_ns: I64, end_ns: I64, of: I64, thread: I64 | int = 0) -> Pieces:
+    """Return those that are not empty."""
+    return take(Pieces(start_ns, end_ns, of, np.zeros_like(of) + thread), start_ns < end_ns)
+
+
+def _on_axis(some: Pieces, axis: Axis, turns: int = 1) -> Pieces:
+    """Return the same as positions on the axis of all threads, or (-1 turns) positions as times."""
+    shift = turns * (some.by * axis.span_ns - axis.origin_ns)
+    return replace(some, start_ns=some.start_ns + shift, end_ns=some.end_ns + shift)
 
 
 def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
@@ -235,7 +225,7 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     ended = at < len(busy.rows)
     row = busy.rows[np.minimum(at, len(busy.rows) - 1)]
     shift = own_clock_ns(linked)[row]
-    whole = _Some(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
+    whole = Pieces(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
     found: _Found = [(take(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))]
     _by_launch(hosts, found, take(whole, ended), row[ended])
     pieces = concat(*(some for some, *_ in found))
@@ -261,7 +251,7 @@ def _up_to_ops(busy: Busy, idle: Spans) -> Spans:
     return Spans(np.sort(np.append(idle.start_ns, inside)), np.sort(np.append(idle.end_ns, inside)))
 
 
-def _by_launch(hosts: Hosts, found: _Found, idle: _Some, row: I64) -> None:
+def _by_launch(hosts: Hosts, found: _Found, idle: Pieces, row: I64) -> None:
     """Split idle intervals, each ended by device row ``row``: what the op depended on, its late host, and what it took
     to begin.
     """
@@ -270,26 +260,26 @@ def _by_launch(hosts: Hosts, found: _Found, idle: _Some, row: I64) -> None:
     source, done = _before(hosts.graph, row, idle)
     stalled = source[done > idle.start_ns]
     on_device = texts.of_names(linked.trace.device.name[hosts.graph.row[stalled]], strings, "waited for {}")
-    found.append((_Some.of_spans(idle.start_ns, done, idle.of), Cause.DEPENDENCY_STALL, on_device))
+    found.append((_pieces(idle.start_ns, done, idle.of), Cause.DEPENDENCY_STALL, on_device))
     launched = call != NOWHERE
     returned, thread = done.copy(), np.zeros(len(row), np.int64)
     returned[launched] = np.clip(calls.end_ns[call[launched]], done[launched], idle.end_ns[launched])
     thread[launched] = np.searchsorted(hosts.axis.tids, calls.tid[call[launched]])
-    _late(hosts, found, _Some.of_spans(done, returned, idle.of, thread))
+    _late(hosts, found, _pieces(done, returned, idle.of, thread))
     why = hosts.unknown[row]
     in_time = (source != NOWHERE) | (idle.end_ns - returned <= LATENCY_NS)
     why = np.where((why == texts.code(BEFORE_WINDOW)) & in_time, 0, why)
     begins = np.where(why > 0, np.minimum(returned + hosts.latency_ns[row], idle.end_ns), idle.end_ns)
     index = np.arange(len(row))
     for start, end, cause in ((returned, begins, Cause.START_DELAY), (begins, idle.end_ns, Cause.UNKNOWN)):
-        left = _unprofiled(hosts, found, _Some.of_spans(start, end, idle.of, index))
-        named = why[left.tid]
+        left = _unprofiled(hosts, found, _pieces(start, end, idle.of, index))
+        named = why[left.by]
         plain = named == 0
-        named[plain] = texts.of_names(calls.name[call[left.tid[plain]]], strings, "{} had returned")
+        named[plain] = texts.of_names(calls.name[call[left.by[plain]]], strings, "{} had returned")
         found.append((left, cause, named))
 
 
-def _before(graph: Graph, row: I64, idle: _Some) -> tuple[I64, I64]:
+def _before(graph: Graph, row: I64, idle: Pieces) -> tuple[I64, I64]:
     """Return the op that each device row, or the delay before it, depends on and that ended last, and when, within its
     interval.
     """
@@ -300,35 +290,35 @@ def _before(graph: Graph, row: I64, idle: _Some) -> tuple[I64, I64]:
     return source, np.clip(done, idle.start_ns, idle.end_ns)
 
 
-def _unprofiled(hosts: Hosts, found: _Found, some: _Some) -> _Some:
+def _unprofiled(hosts: Hosts, found: _Found, some: Pieces) -> Pieces:
     """Add what of ``some`` the profiler took, and return the rest."""
     (kept, by), (left, _) = spans.shared_out(some, [hosts.profiler])
     found.append((kept, Cause.PROFILER_ARTEFACT, hosts.profiler.evidence[by]))
     return left
 
 
-def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
+def _late(hosts: Hosts, found: _Found, some: Pieces) -> None:
     """Add what the thread that was late did, or the one that it waited for."""
     axis = hosts.axis
-    *covered, (left, _) = spans.shared_out(_awake(hosts, _unprofiled(hosts, found, some)).on(axis), hosts.tables)
+    *covered, (left, _) = spans.shared_out(_on_axis(_awake(hosts, _unprofiled(hosts, found, some)), axis), hosts.tables)
     for table, (here, by) in zip(hosts.tables, covered, strict=True):
         text = table.evidence[by]
         if table is hosts.tables[-1]:
             text = hosts.work.texts(here.start_ns, here.end_ns, text)
-        found.append((here.in_time(axis), table.cause[by], text))
-    left = left.in_time(axis)
-    begun = left.end_ns > hosts.first_ns[left.tid]
+        found.append((_on_axis(here, axis, -1), table.cause[by], text))
+    left = _on_axis(left, axis, -1)
+    begun = left.end_ns > hosts.first_ns[left.by]
     found.append((take(left, begun), Cause.PYTHON, hosts.texts.code("between ops")))
     found.append((take(left, ~begun), Cause.NO_WORK, hosts.texts.code("before the first op of its thread")))
 
 
-def _awake(hosts: Hosts, some: _Some) -> _Some:
+def _awake(hosts: Hosts, some: Pieces) -> Pieces:
     """Put the thread that woke it in the place of a thread that slept."""
     axis, done = hosts.axis, []
     for _ in range(_ROUNDS):
-        (slept, by), (awake, _) = spans.shared_out(some.on(axis), [hosts.sleeps])
-        done.append(awake.in_time(axis))
-        some = replace(slept.in_time(axis), tid=hosts.waker[by])
+        (slept, by), (awake, _) = spans.shared_out(_on_axis(some, axis), [hosts.sleeps])
+        done.append(_on_axis(awake, axis, -1))
+        some = replace(_on_axis(slept, axis, -1), by=hosts.waker[by])
         if not len(some.of):
             break
     return concat(*done, some)

@@ -12,7 +12,16 @@ from graphlink.causes import CAUSES, MEANING
 from graphlink.figures import column, columns, declared
 from graphlink.gpu.phases import Phase
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, StepTime
-from graphlink.gpu.table import CauseTime, RankIdle, exposed_percent, idle_percent, late_lines, rank_idle, wait_lines
+from graphlink.gpu.table import (
+    CauseTime,
+    RankIdle,
+    exposed_percent,
+    idle_causes,
+    idle_percent,
+    late_lines,
+    rank_idle,
+    wait_lines,
+)
 from graphlink.page.charts import LOOKS
 from graphlink.page.found import Found
 from graphlink.page.parts import (
@@ -36,7 +45,6 @@ from graphlink.report.summary import MOST_BLOCKS, Rank
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 100  # of a table of a rank
-_MEANING: Final = {str(cause): text for cause, text in MEANING.items()}
 BUSY: Final = {"compute": "compute_ns", "exposed_communication": "exposed_comm_ns", "exposed_copy": "exposed_copy_ns"}
 
 
@@ -297,10 +305,7 @@ def _whole(rank: Rank) -> int:
 def _one(rank: Rank, *, several: bool) -> Words:
     """Tell how much of their time the GPUs of a rank, of ``several`` or alone, are idle, and mostly why."""
     idle, whole = sum(one.idle_ns for one in rank.gpu), _whole(rank)
-    causes: dict[str, int] = {}
-    for one in rank.gpu:
-        for cause, ns in one.idle_by_cause_ns.items():
-            causes[cause] = causes.get(cause, 0) + ns
+    causes = idle_causes(rank)
     single = len(rank.gpu) == 1
     gpus = "GPU" if single else "GPUs" if several else f"{len(rank.gpu)} GPUs"
     of = f" of rank {rank.rank}" if several else ""
@@ -319,7 +324,7 @@ def _one(rank: Rank, *, several: bool) -> Words:
         name(most),
         " (",
         share_figure(causes[most], idle, most),
-        f" of it: {_MEANING.get(most, most)}).",
+        f" of it: {MEANING.get(most, most)}).",
     ]
 
 

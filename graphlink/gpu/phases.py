@@ -58,16 +58,12 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         return self.idle_ns, self.gpu_ns
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What a name tells. ``batch``, ``tokens``: None where it does not."""
+class _Span(msgspec.Struct, frozen=True):
+    """A step or a range. ``batch``, ``tokens``: None where its name does not tell."""
 
     phase: PhaseName
     batch: int | None
     tokens: int | None
-
-
-class _Span(msgspec.Struct, frozen=True):
-    told: _Told
     took_ns: int
     gpu_ns: int
     idle_ns: int
@@ -100,13 +96,13 @@ def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
     """
     named = [(told, step) for step in gpu.steps if (told := told_phase(step.name)) is not None]
     if named:
-        return _summed([_of_step(_Told(*told), step) for told, step in named])
+        return _summed([_of_step(*told, step) for told, step in named])
     return _summed(_of_ranges(gpu, linked, epoch_ns))
 
 
-def _of_step(told: _Told, step: StepTime) -> _Span:
+def _of_step(phase: PhaseName, batch: int | None, tokens: int | None, step: StepTime) -> _Span:
     whole, idle = sum(one.whole_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
-    return _Span(told, step.end_ns - step.start_ns, whole, idle)
+    return _Span(phase, batch, tokens, step.end_ns - step.start_ns, whole, idle)
 
 
 def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
@@ -126,7 +122,7 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
         recorded = Spans(np.array([one.from_ns]), np.array([one.to_ns]))
         idle += end - start - overlap_ns(recorded, start, end) + overlap_ns(why, start, end)
     return [
-        _Span(_Told(*told[code]), until - since, (until - since) * len(gpu.gpu), ns)
+        _Span(*told[code], until - since, (until - since) * len(gpu.gpu), ns)
         for code, since, until, ns in zip(
             host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), strict=True
         )
@@ -143,8 +139,8 @@ def _launching(linked: Linked, rows: I64) -> I64:
 
 def _summed(spans: Iterable[_Span]) -> list[Phase]:
     out = []
-    for phase, mine in grouped((span.told.phase, span) for span in spans).items():
-        batch, tokens = ([getattr(span.told, name) for span in mine] for name in ("batch", "tokens"))
+    for phase, mine in grouped((span.phase, span) for span in spans).items():
+        batch, tokens = ([getattr(span, name) for span in mine] for name in ("batch", "tokens"))
         out.append(
             Phase(
                 phase=phase,

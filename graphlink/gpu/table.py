@@ -4,6 +4,7 @@ longest idle intervals.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median, median_low
 from typing import Annotated, Any, Final
@@ -323,6 +324,14 @@ def idle_percent(rank: Any) -> float:
 def exposed_percent(rank: Any) -> float:
     """Return the share of exposed communication in the time of all GPUs of a rank, in per cent; 0 without any."""
     return _share(rank.gpu, "exposed_comm_ns")
+
+
+def idle_causes(rank: Any) -> Counter[str]:
+    """Return the idle time of all GPUs of a rank by cause, in ns."""
+    causes = Counter[str]()
+    for device in rank.gpu:
+        causes.update(device.idle_by_cause_ns)
+    return causes
 
 
 def _share(devices: Sequence[DeviceTime], part: str) -> float:

@@ -93,11 +93,8 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
     if not len(others):
         return told
     slowest = 1 + int(others.argmax())
-    return Iterations(
-        key=told.key,
-        found_by=told.found_by,
-        count=told.count,
-        first_ns=told.first_ns,
+    return msgspec.structs.replace(
+        told,
         mean_ns=round(float(others.mean())),
         spread_ns=round(float(others.std())),
         median_ns=round(float(np.median(others))),
@@ -169,11 +166,9 @@ def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
 
 def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> list[DeviceTime]:
     """Return the time of a device in windows, ascending."""
-    did = parts(one, from_ns, to_ns)
-    columns = (did.compute_ns, did.working_ns, did.busy_ns, did.comm_ns, did.copy_ns, did.beside_ns, did.sm_efficiency)
     out = []
     for low, high, compute, working, any_, comm, copies, beside, filled in zip(
-        from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in columns), strict=True
+        from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in parts(one, from_ns, to_ns)), strict=True
     ):
         part = spans.within(why, low, high)
         spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(Cause)).astype(np.int64)[[*OF_DEVICES]]

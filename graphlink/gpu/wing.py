@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,14 +72,11 @@ class _GpuTime(Wing):
         return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
-        from graphlink.gpu.table import exposed_percent, idle_percent
+        from graphlink.gpu.table import exposed_percent, idle_causes, idle_percent
 
-        causes: Counter[str] = Counter()
-        for device in rank.gpu:
-            causes.update(device.idle_by_cause_ns)
         return {
             "idle %": f"{idle_percent(rank):.1f}" if rank.gpu else "",
-            "mostly": next((cause for cause, _ in causes.most_common(1)), ""),
+            "mostly": next((cause for cause, _ in idle_causes(rank).most_common(1)), ""),
             "comm %": f"{exposed_percent(rank):.1f}" if rank.gpu else "",
         }
 

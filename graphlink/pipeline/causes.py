@@ -23,14 +23,16 @@ from functools import cache
 import numpy as np
 
 from graphlink import spans
-from graphlink.causes import Cause
+from graphlink.causes import Cause, Texts
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.between_ranks import PeerExchanges, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Delays, Idle, Pass, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.spans import Spans
-from graphlink.tables import MOST, sums, take, values_at
+from graphlink.tables import MOST, sums, take, take_as, values_at
+
+_Row = tuple[int, int, int, int, int, int]  # rank, step, start, end, cause and evidence of a piece of idle time
 
 
 def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
@@ -42,14 +44,15 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     runs = pipes.runs
     steps = tuple(_step(number, runs) for number in range(len(pipes.steps)))
     next_starts_ns = [*(step.start_ns for step in steps[1:]), MOST]
-    pieces = _IdlePieces()
+    rows, texts = list[_Row](), Texts()
     recorded_from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, needs, peers in zip(runs, producers(pipes), matched(runs), strict=True):
-        idle_rank = _IdleRank(pieces, run, needs, peers, recorded_from_ns, profiled)
+        idle_rank = _IdleRank(run, needs, peers, recorded_from_ns, profiled, texts)
         for step, next_ns in zip(steps, next_starts_ns, strict=True):
             idle_rank.explain(step, next_ns)
-    idle = pieces.idle()
+        rows += idle_rank.rows
+    idle = _idle(rows, texts)
     _assert_complete(runs, steps, idle)
     return steps, idle
 
@@ -85,14 +88,15 @@ class _IdleRank:
 
     def __init__(
         self,
-        pieces: _IdlePieces,
         run: StageRun,
         needs: Producers,
         peers: PeerExchanges,
         recorded_from_ns: dict[int, int],
         profiled: dict[int, Delays],
+        texts: Texts,
     ) -> None:
-        self.pieces, self.run, self.needs, self.peers = pieces, run, needs, peers
+        self.run, self.needs, self.peers, self.texts = run, needs, peers, texts
+        self.rows = list[_Row]()
         self.recorded_from_ns, self.profiled = recorded_from_ns, profiled
         self.stalled = cache(self._stalled)
         ranges = run.ranges
@@ -134,7 +138,11 @@ class _IdleRank:
             self._add(step, outside, Cause.OPTIMIZER_SYNC, lambda _: "around the optimizer")
 
     def _add(self, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
-        self.pieces.add(self.run.rank, step.number, idle, cause, evidence)
+        """Add the spans that are not empty, each with its cause and evidence."""
+        causes = np.broadcast_to(cause, idle.start_ns.shape)
+        for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
+            start_ns, end_ns, text = int(idle.start_ns[i]), int(idle.end_ns[i]), self.texts.code(evidence(i))
+            self.rows.append((self.run.rank, step.number, start_ns, end_ns, int(causes[i]), text))
 
     def _last_collective_ns(self, step: StepEntry) -> int:
         """Return when the last collective ended that began after the step and before the rank's next one: parameters
@@ -152,15 +160,12 @@ class _IdleRank:
         """Cut idle time inside a rank's step by what delayed the next work, and each piece by what other ranks tell."""
         if not len(idle.start_ns):
             return
-        delays = self.run.delays
-        low = np.searchsorted(delays.end_ns, idle.start_ns[0], side="right")
-        high = np.searchsorted(delays.start_ns, idle.end_ns[-1])
-        pieces = spans.cut(idle, delays.start_ns[low:high], delays.end_ns[low:high])
+        delays = spans.within(self.run.delays, int(idle.start_ns[0]), int(idle.end_ns[-1]))
+        pieces = spans.cut(idle, delays.start_ns, delays.end_ns)
         start, end = pieces.start_ns, pieces.end_ns
-        delay = np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
-        cause = values_at(delays.cause, delay, Cause.UNKNOWN)
-        evidence = values_at(delays.evidence, delay, 0)
-        exchange = values_at(delays.exchange, delay)
+        cause = values_at(delays.cause, pieces.by, Cause.UNKNOWN)
+        evidence = values_at(delays.evidence, pieces.by, 0)
+        exchange = values_at(delays.exchange, pieces.by)
         own = cause != Cause.UNKNOWN  # the rank's own recording tells
         waits = (exchange != NOWHERE) & ~own
         known = values_at(self.peers.known, exchange, 0) > 0  # all sides were recorded
@@ -199,11 +204,8 @@ class _IdleRank:
 
     def _range_at(self, at_ns: I64) -> I64:
         """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
-        ranges = self.run.ranges
-        starts_ns = ranges.start_ns[self.passes]
-        last = self.passes[np.maximum(np.searchsorted(starts_ns, at_ns, side="right") - 1, 0)]
-        inside = (ranges.start_ns[last] <= at_ns) & (at_ns < ranges.end_ns[last])
-        return np.asarray(np.where(inside, last, NOWHERE))
+        ranges = take_as(self.run.ranges, self.passes, Spans)
+        return values_at(self.passes, spans.holding(ranges, at_ns))
 
     def _inputs_ns(self, step: StepEntry, needing: I64, start_ns: I64, resumed_ns: I64) -> tuple[Bool, I64, I64]:
         """Return for pieces of idle time whether the range ``needing`` after each needs another stage, when that one
@@ -276,27 +278,13 @@ class _IdleRank:
         return f"{text}; {words}" if words else text
 
 
-class _IdlePieces:
-    """Idle pieces being collected."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, int, int, int, int, int]] = []
-        self.texts: dict[str, int] = {"": 0}
-
-    def add(self, rank: int, step: int, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
-        """Add the spans that are not empty, each with its cause and evidence."""
-        causes = np.broadcast_to(cause, idle.start_ns.shape)
-        for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
-            text = self.texts.setdefault(evidence(i), len(self.texts))
-            self.rows.append((rank, step, int(idle.start_ns[i]), int(idle.end_ns[i]), int(causes[i]), text))
-
-    def idle(self) -> Idle:
-        """Return all of them, those that touch and say the same as one."""
-        table = np.array(self.rows, np.int64).reshape(-1, 6)
-        rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
-        first, last = spans.continued(start, end, rank, step, cause, evidence)
-        columns = (rank[first], step[first], start[first], end[last], cause[first].astype(np.uint8))
-        return Idle(*columns, evidence[first].astype(np.int32), tuple(self.texts))
+def _idle(rows: Sequence[_Row], texts: Texts) -> Idle:
+    """Return the pieces of all ranks, those that touch and say the same as one."""
+    table = np.array(rows, np.int64).reshape(-1, 6)
+    rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
+    first, last = spans.continued(start, end, rank, step, cause, evidence)
+    columns = (rank[first], step[first], start[first], end[last], cause[first].astype(np.uint8))
+    return Idle(*columns, evidence[first].astype(np.int32), tuple(texts.place))
 
 
 def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle: Idle) -> None:

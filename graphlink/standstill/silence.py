@@ -16,7 +16,7 @@ from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Spans, holding, joined, overlap_ns
-from graphlink.tables import begins, distinct, values_at
+from graphlink.tables import begins, distinct, equal_runs, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -143,12 +143,11 @@ def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Ca
     ``MEASURED``.
     """
     out = np.full(len(group), default_ns, np.int64)
-    at = np.flatnonzero(sample)
-    at = at[np.argsort(group[at], kind="stable")]
-    used, first = np.unique(group[at], return_index=True)
-    for which, mine in zip(used.tolist(), np.split(at, first[1:]), strict=False):
-        if len(mine) >= MEASURED:
-            out[group == which] = int(usual(ns[mine]))
+    rows = np.flatnonzero(sample)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    for own in equal_runs(rows, group[rows]):
+        if len(own) >= MEASURED:
+            out[group == group[own[0]]] = int(usual(ns[own]))
     return out
 
 
@@ -169,15 +168,16 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     moments = mark | linked.crossing
     op, ends = np.flatnonzero(~moments), np.flatnonzero(moments)
     call, wait = np.flatnonzero(called & ~waits), np.flatnonzero(called & waits)
-    tid = np.concatenate(
-        [rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call], calls.tid[wait], calls.tid[wait]]
-    )
-    from_ns = np.concatenate([
-        rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call], calls.start_ns[wait], calls.end_ns[wait],  # noqa: E501
-    ])  # fmt: skip
-    until_ns = np.concatenate([
-        rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],  # noqa: E501
-    ])  # fmt: skip
+    pieces = [
+        (table.tid[which], getattr(table, begin)[which], getattr(table, end)[which])
+        for table, lasting, ending in ((rows, op, ends), (calls, call, wait))
+        for which, begin, end in (
+            (lasting, "start_ns", "end_ns"),
+            (ending, "start_ns", "start_ns"),
+            (ending, "end_ns", "end_ns"),
+        )
+    ]
+    tid, from_ns, until_ns = (np.concatenate(column) for column in zip(*pieces, strict=True))
     part = np.isin(tid, distinct(graph.tid[np.isin(graph.kind, CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)

@@ -25,7 +25,7 @@ from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind, Trace
 from graphlink.records import Short, ms
 from graphlink.spans import NEVER
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import distinct, marked, numbered_values, spread, values_at
+from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -438,9 +438,8 @@ def held_launches(linked: Linked) -> tuple[I64, I64]:
     role = roles(calls, trace.strings)
     launched_ns = values_at(calls.start_ns, call, NEVER)
     order = np.lexsort((launched_ns, device.stream, device.device))
-    moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
     found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for rows in np.split(order, moves):
+    for rows in equal_runs(order, device.stream[order], device.device[order]):
         if len(rows) > LEAST_AHEAD:
             launches = distinct(call[rows][call[rows] != NOWHERE])
             launches = launches[role[launches] == Role.OTHER]
