@@ -9,7 +9,7 @@ parallel); sums that only the end of the step waits for are of gradients (data p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,11 +81,11 @@ def found(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> d
     world, axes = len(graphs), dict[str, Axis]()
     for (size, stride), ids in sorted(_lines(graphs, groups, world).items()):
         line = Axis(size, stride)
-        if _messages_along(graphs, line):
+        if any(line.of(rank) != line.of(other) for rank, other in sends(graphs)):
             name, why = "pipeline", "its ranks send each other messages"
         elif (chained := max(_chained(graphs[0], group) for group in ids)) > _CHAINED:
             name, why = "tensor", f"computation waits for {100 * chained:.0f} % of its sums before the next one"
-        elif not _sums(graphs[0], ids):
+        elif not (np.isin(graphs[0].group, ids) & np.isin(graphs[0].comm_type, _SUMS)).any():
             continue
         else:
             name, why = "data", "computation does not go on between its sums: they are of gradients"
@@ -132,16 +132,11 @@ def _lines(
     return out
 
 
-def _messages_along(graphs: Mapping[int, Graph], line: Axis) -> bool:
+def sends(graphs: Mapping[int, Graph]) -> Iterator[tuple[int, int]]:
+    """Yield each rank with each rank that it sends messages to."""
     for rank, graph in graphs.items():
-        to = np.unique(graph.comm_dst[graph.type == NodeType.COMM_SEND]).tolist()
-        if any(line.of(rank) != line.of(other) for other in to):
-            return True
-    return False
-
-
-def _sums(graph: Graph, groups: Sequence[int]) -> bool:
-    return bool((np.isin(graph.group, groups) & np.isin(graph.comm_type, _SUMS)).any())
+        for other in np.unique(graph.comm_dst[graph.type == NodeType.COMM_SEND]).tolist():
+            yield rank, other
 
 
 def step_of(graph: Graph) -> I64:

@@ -29,14 +29,12 @@ from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.matching import COLLECTIVE, PLAIN, Matched, matched
 from graphlink.replay.workload import Workload, workload
-from graphlink.scale.copies import Copies, copies, unfit
-from graphlink.scale.copy import PREFIX, Copied, CopyTask, write_copies
+from graphlink.scale.copies import PREFIX, Copied, Copies, CopyTask, copies, unfit, write_copies
 from graphlink.scale.layout import Axis, found, required, stated, step_of
-from graphlink.scale.longer import Longer, longer
+from graphlink.scale.longer import RULE, Longer, longer, message_bytes, stage_ranges
 from graphlink.scale.play import play
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
 from graphlink.scale.spread import Spread, spreads
-from graphlink.scale.stages import RULE, message_bytes, stage_ranges
 from graphlink.scale.transfers import Communication, communication
 from graphlink.version import __version__
 
@@ -187,49 +185,38 @@ def _pipelines(run: _Recorded, axes: Mapping[str, Axis]) -> tuple[list[tuple[Ran
 
 
 def _summary_of_pipeline(
-    run: _Recorded,
-    seed: int | None,
-    played: Sequence[Longer],
-    whole: Longer,
-    told_by: str,
-    written: tuple[int, list[str]],
+    run: _Recorded, seed: int | None, played: Sequence[Longer], whole: Longer, rule: str, written: tuple[int, list[str]]
 ) -> Scaled:
     """Return the summary of the longest of pipelines, ``whole``. ``written``: nodes and files."""
-    recorded = max(pipeline.recorded_makespan_ns for pipeline in played)
+    recorded, stages = max(pipeline.recorded_makespan_ns for pipeline in played), len(whole.source)
     step_ns = round(_replayed_ns(run) / run.steps)
     rest = step_ns - recorded if run.steps > 1 and step_ns >= recorded else None
-    drawn = "the one of the same turn (--no-spread)"
-    if seed is not None:
-        drawn = f"one that is drawn with seed {seed}"
-    off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
-    otherwise = (
-        f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, "
-        "backwards and transfers (graphlink bubbles DIR says what else), and a prediction can be as far off"
+    drawn = "the one of the same turn (--no-spread)" if seed is None else f"one that is drawn with seed {seed}"
+    pipeline = MadePipeline(
+        schedule=whole.schedule,
+        stages_recorded=max(whole.source) + 1,
+        stages=stages,
+        microbatches_recorded=whole.recorded_microbatches,
+        microbatches=whole.microbatches,
+        source=list(whole.source),
+        recorded_makespan_ns=recorded,
+        played_makespan_ns=max(line.played_makespan_ns for line in played),
+        makespan_ns=whole.timed.makespan_ns,
+        rest_ns=rest,
+        bubble_rate=whole.timed.bubble_ns / max(stages * whole.timed.makespan_ns, 1),
+        pipelines=len(played),
+        told_by=rule,
     )
     return Scaled(
         source=str(run.folder),
         ranks_recorded=len(run.graphs),
-        ranks=whole.stages,
+        ranks=stages,
         nodes=written[0],
         axes=[],
         copies=[],
         communicators=0,
         collectives=[],
-        pipeline=MadePipeline(
-            schedule=whole.schedule,
-            stages_recorded=max(whole.source) + 1,
-            stages=whole.stages,
-            microbatches_recorded=whole.recorded_microbatches,
-            microbatches=whole.microbatches,
-            source=list(whole.source),
-            recorded_makespan_ns=recorded,
-            played_makespan_ns=max(pipeline.played_makespan_ns for pipeline in played),
-            makespan_ns=whole.timed.makespan_ns,
-            rest_ns=rest,
-            bubble_rate=whole.timed.bubble_ns / max(whole.stages * whole.timed.makespan_ns, 1),
-            pipelines=len(played),
-            told_by=told_by,
-        ),
+        pipeline=pipeline,
         seed=seed,
         steps=1,
         recorded_replayed_ns=recorded + (rest or 0),
@@ -247,9 +234,20 @@ def _summary_of_pipeline(
             "whether links between more stages are slower than the recorded ones",
             "whether the memory of a GPU holds the activations of more microbatches in flight",
         ],
-        warnings=[otherwise] if off > _OFF else [],
+        warnings=_off(whole),
         files=written[1],
     )
+
+
+def _off(whole: Longer) -> list[str]:
+    """Warn where the recorded steps, played in the same way, take another time."""
+    off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
+    if off <= _OFF:
+        return []
+    return [
+        f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, "
+        "backwards and transfers (graphlink bubbles DIR says what else), and a prediction can be as far off"
+    ]
 
 
 def _recorded(folder: Path) -> _Recorded:

@@ -63,8 +63,7 @@ class Drawn:
         donor = (_hashed(seed, ranks, of_step + self.donors.block[places].astype(np.uint64)) % count).astype(np.int64)
         whole = (_hashed(seed, ranks, of_step + np.uint64(_WHOLE)) % count).astype(np.int64)
         took = self.mean_ns[places] * self.donors.deviation[donor, places] * self.donors.throughout[whole]
-        out: I64 = np.maximum(np.rint(took), 0).astype(np.int64)
-        return out
+        return np.asarray(np.maximum(np.rint(took), 0).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +125,20 @@ _Place = tuple[str, int]  # the name of an op, and its turn among those of that 
 
 def _drawn(role: Mapping[int, Graph], works: Sequence[Work], number: int) -> list[Drawn]:
     """Return what is drawn for one class of ops of the ranks of a role, an entry for each step."""
-    found = {rank: _places(graph, works) for rank, graph in role.items()}
-    alike: dict[tuple[_Place, ...], list[int]] = {}
-    for step in sorted(set.intersection(*(set(one) for one in found.values()))):
-        common = set.intersection(*(set(one[step]) for one in found.values()))
-        if common:
-            alike.setdefault(tuple(place for place in next(iter(found.values()))[step] if place in common), []).append(
-                step
-            )
+    node_of = {rank: _places(graph, works) for rank, graph in role.items()}
+    first, *others = node_of.values()
+    equal: dict[tuple[_Place, ...], list[int]] = {}
+    for step in sorted(set(first).intersection(*others)):
+        places = tuple(place for place in first[step] if all(place in other[step] for other in others))
+        if places:
+            equal.setdefault(places, []).append(step)
     out: list[Drawn] = []
-    for places, steps in alike.items():
+    for places, steps in equal.items():
         if len(role) * len(steps) < 2:
             continue
         nodes = {
-            rank: np.array([[one[step][place] for place in places] for step in steps], np.int64)
-            for rank, one in found.items()
+            rank: np.array([[of_step[step][place] for place in places] for step in steps], np.int64)
+            for rank, of_step in node_of.items()
         }
         took = np.stack([role[rank].duration_ns[node] for rank, node in nodes.items()], axis=1).astype(
             np.float64
@@ -197,8 +195,7 @@ def _blocks(deviation: F64) -> I64:
     size = np.sqrt((off**2).sum(axis=0))
     both = size[1:] * size[:-1]
     together = np.divide((off[:, 1:] * off[:, :-1]).sum(axis=0), both, out=np.zeros_like(both), where=both > 0)
-    block: I64 = np.concatenate([[0], np.cumsum(together < _TOGETHER)])
-    return block
+    return np.append(0, np.cumsum(together < _TOGETHER))
 
 
 def _hashed(seed: int, ranks: U64, what: Any) -> U64:
@@ -212,5 +209,4 @@ def _hashed(seed: int, ranks: U64, what: Any) -> U64:
     )
     mixed = (mixed ^ (mixed >> shifts[0])) * factors[2]
     mixed = (mixed ^ (mixed >> shifts[1])) * factors[3]
-    out: U64 = mixed ^ (mixed >> shifts[2])
-    return out
+    return np.asarray(mixed ^ (mixed >> shifts[2]))

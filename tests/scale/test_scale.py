@@ -202,7 +202,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("graphlink.scale.copy.write_changed", full)
+    monkeypatch.setattr("graphlink.scale.copies.write_changed", full)
     with pytest.raises(OutputError, match="No space left on device"):
         scale(linked(DATA4), Wishes(data=6), tmp_path / "out", ONE, force=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
