@@ -4,7 +4,7 @@ and the whole judgement.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -221,14 +221,12 @@ def judge_collectives(
 
     ``never``: (rank, id) of what is known to hang; that their slots hang too is not reported.
     """
-    of_group: dict[int, dict[int, list[Op]]] = defaultdict(lambda: defaultdict(list))
-    for rank, of_rank in ops.items():
-        for op in of_rank.collectives:
-            of_group[op.group][rank].append(op)
-    for group, by_rank in sorted(of_group.items()):
+    by_group = grouped((op.group, op) for of_rank in ops.values() for op in of_rank.collectives)
+    for group, of_group in sorted(by_group.items()):
+        by_rank = grouped((op.rank, op) for op in of_group)
         members = [rank for rank in groups.get(group, sorted(ops)) if rank in ops]
         if len(members) > 1 and (group == NO_GROUP or (group > NO_GROUP and group in groups)):
-            _compare(group, {rank: by_rank[rank] for rank in members}, findings)
+            _compare(group, {rank: by_rank.get(rank, []) for rank in members}, findings)
     # the orders of all ranks' collectives must not run in a circle: there is one slot a rank
     by_id: dict[int, Sequence[int]] = {rank: range(len(of_rank.collectives)) for rank, of_rank in ops.items()}
     by_time: dict[int, Sequence[int]] = {rank: of_rank.by_time for rank, of_rank in ops.items()}
@@ -297,13 +295,8 @@ def _slot_circle(
 def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
     """Check that each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends
     without a file: left out."""
-    sends: dict[_Key, list[Op]] = defaultdict(list)
-    receives: dict[_Key, list[Op]] = defaultdict(list)
-    for rank, of_rank in ops.items():
-        for op in of_rank.sends:
-            sends[rank, op.peer, op.tag, op.size].append(op)
-        for op in of_rank.receives:
-            receives[op.peer, rank, op.tag, op.size].append(op)
+    sends = grouped(((op.rank, op.peer, op.tag, op.size), op) for of_rank in ops.values() for op in of_rank.sends)
+    receives = grouped(((op.peer, op.rank, op.tag, op.size), op) for of_rank in ops.values() for op in of_rank.receives)
     sent, received = ({key: own for key, own in ends.items() if ops.keys() >= {*key[:2]}} for ends in (sends, receives))
     for key in sorted(sent.keys() | received.keys()):
         for rule, these, others in (("no-recv", sent, received), ("no-send", received, sent)):

@@ -148,7 +148,7 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> list[str | Ta
     network = f"  network: {text_of_network(run.network)}"
     if run.total_ns is None:
         return [f"{by}: the simulation failed", network]
-    longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
+    longest = _longest(found)
     replayed = [one.replayed_ns for one in found.ranks]
     last = None if None in replayed else max(one for one in replayed if one is not None)
     nodes = (
@@ -179,6 +179,11 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> list[str | Ta
     ]
 
 
+def _longest(found: Simulated) -> int | None:
+    """Return the recorded time of the rank that took longest; None where nothing was recorded."""
+    return max((rank.recorded_ns for rank in found.ranks if rank.recorded_ns is not None), default=None)
+
+
 def _works_of_ranks(pairs: Sequence[tuple[RankTimes, SimulatedRank]], head: Sequence[str]) -> list[str | Table]:
     rows = [(f"{pair[0].rank}", *row) for pair in pairs for row in _works([pair])]
     return ["", "the same by rank", Table(rows, ("rank", "work", *head), "<<>>>>>")]
@@ -192,10 +197,13 @@ def _pct(ns: int | None, of_ns: int | None) -> str:
     return _NONE if ns is None or not of_ns else f"{100 * (ns / of_ns - 1):+.1f} %".replace("-0.0 %", "+0.0 %")
 
 
+def _ms(ns: int | None) -> str:
+    return _NONE if ns is None else ms(ns)
+
+
 def _row(name: str, times: tuple[int | None, int | None, int | None]) -> tuple[str, ...]:
     recorded, replayed, simulated = times
-    shown = (_NONE if ns is None else ms(ns) for ns in times)
-    return name, *shown, _pct(simulated, recorded), _pct(simulated, replayed)
+    return name, *map(_ms, times), _pct(simulated, recorded), _pct(simulated, replayed)
 
 
 def _works(pairs: Sequence[tuple[RankTimes, SimulatedRank]]) -> list[tuple[str, ...]]:
@@ -203,11 +211,11 @@ def _works(pairs: Sequence[tuple[RankTimes, SimulatedRank]]) -> list[tuple[str, 
     from graphlink.astra.simulate import WORDS
 
     parts = [
-        _added([a.recorded_work_ns for a, _ in pairs]),
-        _added([a.replayed_work_ns for a, _ in pairs]),
-        _added([b.work_ns for _, b in pairs]),
+        _added([recorded.recorded_work_ns for recorded, _ in pairs]),
+        _added([recorded.replayed_work_ns for recorded, _ in pairs]),
+        _added([simulated.work_ns for _, simulated in pairs]),
     ]
-    times = {word: [None if one is None else one[word] for one in parts] for word in WORDS}
+    times = {word: [None if part is None else part[word] for part in parts] for word in WORDS}
     return [_row(word, (a, b, c)) for word, (a, b, c) in times.items() if a or b or c]
 
 
@@ -267,43 +275,29 @@ def _failure(run: SimulatorRun, *, swept: bool) -> list[str]:
 
 
 def _sweep(found: Simulated) -> list[str | Table]:
-    longest = max((one.recorded_ns for one in found.ranks if one.recorded_ns is not None), default=None)
-    first, rows = found.runs[0].total_ns, []
+    longest = _longest(found)
     by_ranks = any(run.replayed_ns is not None for run in found.runs)
+    rows = []
     for run in found.runs:
-        communication = _added([one.work_ns for one in run.ranks])
-        rows.append(
-            (
-                *((f"{len(run.ranks):,}",) if by_ranks else ()),
-                *_of_network(run),
-                _NONE if run.total_ns is None else ms(run.total_ns),
-                _pct(run.total_ns, first),
-                _pct(run.total_ns, longest),
-                *((_NONE if run.replayed_ns is None else ms(run.replayed_ns),) if by_ranks else ()),
-                _NONE if communication is None else ms(communication["communication"]),
-                "ok" if run.ok else "failed",
-            )
-        )
-    best = (
-        min((run.total_ns, k) for k, run in enumerate(found.runs) if run.total_ns is not None)
-        if any(r.ok for r in found.runs)
-        else None
-    )
-    answer = (
-        "no simulation went well"
-        if best is None
-        else f"quickest {ms(best[0])} ms, {', '.join(_of_network(found.runs[best[1]]))}"
-    )
-    head = (
-        *(("ranks",) if by_ranks else ()),
-        "topology",
-        "GB/s",
-        "ns a step",
-        "simulated ms",
-        "to the first",
-        "to recorded",
-    )
-    head += (*(("replayed ms",) if by_ranks else ()), "communication ms", "")
+        communication = _added([rank.work_ns for rank in run.ranks])
+        topology, bandwidth, latency = _of_network(run)
+        cells = {
+            "ranks": f"{len(run.ranks):,}",
+            "topology": topology,
+            "GB/s": bandwidth,
+            "ns a step": latency,
+            "simulated ms": _ms(run.total_ns),
+            "to the first": _pct(run.total_ns, found.runs[0].total_ns),
+            "to recorded": _pct(run.total_ns, longest),
+            "replayed ms": _ms(run.replayed_ns),
+            "communication ms": _ms(None if communication is None else communication["communication"]),
+            "": "ok" if run.ok else "failed",
+        }
+        rows.append({head: cell for head, cell in cells.items() if by_ranks or head not in ("ranks", "replayed ms")})
+    best = min((run for run in found.runs if run.total_ns is not None), key=lambda run: run.total_ns or 0, default=None)
+    answer = "no simulation went well"
+    if best is not None:
+        answer = f"quickest {_ms(best.total_ns)} ms, {', '.join(_of_network(best))}"
     went = f"{sum(run.ok for run in found.runs)} of {counted(len(found.runs), 'simulation')} went well"
     left = (
         [f"  {found.left_out:,} more combinations were not run: at most {len(found.runs)} are"]
@@ -320,9 +314,9 @@ def _sweep(found: Simulated) -> list[str | Table]:
         *([] if longest is None else [f"  recorded {ms(longest)} ms, the longest rank"]),
         *made,
         Table(
-            rows,
-            head,
-            f"{'>' * by_ranks}<{'>' * (len(head) - 2 - by_ranks)}<",
+            [tuple(row.values()) for row in rows],
+            tuple(rows[0]),
+            "".join("<" if head in ("topology", "") else ">" for head in rows[0]),
             spare=("communication ms", "to recorded"),
         ),
         *left,

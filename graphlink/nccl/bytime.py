@@ -166,8 +166,7 @@ def _join_under(outcome: Outcome, lanes: Sequence[int], line: EventTimes, shift:
     def meet(call: I64, op: I64) -> Bool:
         lane = calls.lane[call]
         there = (ops.group[op] == group[lane]) & ((peer[lane] == NOWHERE) | (peer[lane] == ops.peer[op]))
-        met: Bool = may_meet(calls, ops, call, op) & (there | anywhere[lane])
-        return met
+        return np.asarray(may_meet(calls, ops, call, op) & (there | anywhere[lane]))
 
     left, right = _filled(line, shift, meet, calls.lane[line.call], ops.group[line.op])
     outcome.meet(line.call[left], line.op[right])
@@ -279,8 +278,7 @@ def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -
     span = max(int(times_ns.max()), int(others_ns.max())) - base + 2 * far_ns
     place = np.sort(others_of * span + others_ns - base)
     own = of * span + times_ns - base
-    some: Bool = np.searchsorted(place, own - far_ns) < np.searchsorted(place, own + far_ns, side="right")
-    return some
+    return np.asarray(np.searchsorted(place, own - far_ns) < np.searchsorted(place, own + far_ns, side="right"))
 
 
 def _among(times_ns: I64, of: I64) -> I64:

@@ -131,13 +131,11 @@ def _traces(ranks: Sequence[Inputs]) -> list[Head]:
 def _pids(traces: Sequence[Head], dumps: Collection[DumpHead]) -> dict[int, int]:
     """Return the rank of processes, where no other trace and no other host has the pid: pids repeat over hosts."""
     count = Counter(trace.pid for trace in traces)
-    hosts = defaultdict(set)
-    for dump in dumps:
-        hosts[dump.pid].add(dump.host)
+    hosts = Counter(pid for pid, _ in {(dump.pid, dump.host) for dump in dumps})
     return {
         trace.pid: trace.rank
         for trace in traces
-        if trace.pid is not None and trace.rank is not None and count[trace.pid] == 1 and len(hosts[trace.pid]) == 1
+        if trace.pid is not None and trace.rank is not None and count[trace.pid] == 1 and hosts[trace.pid] == 1
     }
 
 
@@ -146,13 +144,11 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
     if world is None:
         return frozenset()
     sizes = _sizes(dumps)
-    seen: dict[str, set[int]] = defaultdict(set)
-    for dump in dumps:
-        for communicator, own in _own(dump):
-            seen[communicator.key].add(own)
-    everyone = set(range(world))
+    seen = grouped((communicator.key, own) for dump in dumps for communicator, own in _own(dump))
     return frozenset(
-        key for key, ranks in seen.items() if sizes.get(key, world) == world and (key in sizes or ranks == everyone)
+        key
+        for key, ranks in seen.items()
+        if sizes.get(key, world) == world and (key in sizes or set(ranks) == set(range(world)))
     )
 
 
@@ -196,8 +192,8 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
 def _members_of(
     dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    keys = sorted({communicator.key for dump in dumps for communicator, _ in dump.members} & members.keys())
-    return tuple((key, members[key]) for key in keys)
+    keys = {communicator.key for dump in dumps for communicator, _ in dump.members} & members.keys()
+    return tuple((key, members[key]) for key in sorted(keys))
 
 
 def _none(path: Path) -> InputError:

@@ -19,7 +19,7 @@ from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import MOST, least, numbered_rows
+from graphlink.tables import MOST, grouped, least, numbered_rows
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
@@ -245,13 +245,11 @@ def may_meet(calls: CallSide, ops: OpSide, call: I64, op: I64) -> Bool:
     elements = _agree(count, ops.count[op]) | (recorder & (count == ops.other_count[op]))
     sizes = (count >= 0) | _agree(calls.bytes[call], ops.bytes[op])
     types = (calls.dtype[call] == ops.dtype[op]) | (calls.dtype[call] == 0) | (ops.dtype[op] == 0)
-    found: Bool = equal & elements & sizes & types
-    return found
+    return np.asarray(equal & elements & sizes & types)
 
 
 def _agree(one: I64, other: I64) -> Bool:
-    same: Bool = (one == other) | (one < 0) | (other < 0)
-    return same
+    return np.asarray((one == other) | (one < 0) | (other < 0))
 
 
 def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
@@ -261,11 +259,10 @@ def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
     Its ranks call at nearly the same times, each in groups of its own at the same places, and nothing tells whose a
     communicator is. A Flight Recorder has global ranks.
     """
-    members: dict[tuple[DumpKind, str], set[int]] = {}
-    for lane in lanes:
-        if lane.kind is not DumpKind.FLIGHT_RECORDER:
-            members.setdefault((lane.kind, lane.key), set()).add(lane.member)
-    kinds = {kind for (kind, _), of_key in members.items() if len(of_key) > 1}
+    members = grouped(
+        ((lane.kind, lane.key), lane.member) for lane in lanes if lane.kind is not DumpKind.FLIGHT_RECORDER
+    )
+    kinds = {kind for (kind, _), of_key in members.items() if len(set(of_key)) > 1}
     return frozenset(k for k, lane in enumerate(lanes) if lane.kind in kinds)
 
 
@@ -273,14 +270,12 @@ def rivals(lanes: Sequence[Lane], unit: Mapping[int, Unit], met: I64) -> list[in
     """Return lanes that claim a unit which another communicator of their kind has clearly more pairs in; all of them
     where none has.
     """
-    claims: dict[tuple[DumpKind, Unit], dict[str, list[int]]] = {}
-    for k, one in unit.items():
-        if lanes[k].communicator != NOWHERE:
-            claims.setdefault((lanes[k].kind, one), {}).setdefault(lanes[k].key, []).append(k)
-    found = []
-    for by_key in claims.values():
+    claims = grouped(((lanes[k].kind, claimed), k) for k, claimed in unit.items() if lanes[k].communicator != NOWHERE)
+    out = []
+    for claimants in claims.values():
+        by_key = grouped((lanes[k].key, k) for k in claimants)
         counts = {key: int(met[of_key].sum()) for key, of_key in by_key.items()}
         most = max(counts, key=lambda key: counts[key])
         clear = all(_CLEARLY * count <= counts[most] for key, count in counts.items() if key != most)
-        found += [k for key, of_key in by_key.items() if key != most or not clear for k in of_key]
-    return found
+        out += [k for key, of_key in by_key.items() if key != most or not clear for k in of_key]
+    return out

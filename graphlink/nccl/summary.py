@@ -15,6 +15,7 @@ from graphlink.model import I32, I64, CommOps
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kinds import DumpKind
 from graphlink.records import Short
+from graphlink.tables import grouped
 
 SHOWN: Final = 12  # lines of a sort that are printed
 TIMES: Final = {
@@ -183,14 +184,12 @@ def summarised(files: SideFiles) -> Nccl:
 def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
     """Add up the tables of ranks. ``of_rank``: rank and its table, by rank."""
     lines: dict[tuple[str | None, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
-    times: dict[str, list[NcclTimes]] = {}
     for rank, one in of_rank:
         for line in one.join:
             named = line.communicator if line.group is None else None
             kind = None if line.file is None else one.files[line.file].kind
             lines.setdefault((kind, line.group, named, line.ranks), []).append((rank, line))
-        for row in one.times:
-            times.setdefault(row.group, []).append(row)
+    times = grouped((row.group, row) for _, nccl in of_rank for row in nccl.times)
     return NcclRun(
         ranks=len(of_rank),
         files=sum(len(one.files) for _, one in of_rank),

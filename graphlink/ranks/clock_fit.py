@@ -17,6 +17,7 @@ from graphlink.ranks.clock_ties import FEW, TO_SIGMA, Affine, Pairs, Ties, Tree,
 from graphlink.ranks.columns import added
 from graphlink.ranks.records import RankComms
 from graphlink.records import first_few
+from graphlink.tables import grouped, numbered_texts
 
 _HUBER: Final = 1.345  # of sigma: 95 % efficient on normal errors, as is Tukey's
 _TUKEY: Final = 4.685
@@ -221,8 +222,7 @@ class _Moments:
         )
         self.variance = np.stack([summed(grown, v) for v in self.of_pair])
         self.depth = summed(grown, np.ones(len(pairs.count)))
-        names = {"": 0}
-        self.host = np.array([names.setdefault(r.host, len(names)) for r in ranks])
+        self.host = numbered_texts(["", *(r.host for r in ranks)])[0][1:]  # 0: not known
         self.least = np.array([max(_SAME_NS, r.resolution_ns) for r in ranks], np.float64)
 
     def off_ns(self, rank: int, others: I64) -> F64:
@@ -230,10 +230,8 @@ class _Moments:
         return np.asarray(np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None]))
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
-        found: list[int] = others[
-            self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])
-        ].tolist()
-        return found
+        near = self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])
+        return list(others[near].tolist())
 
     def agree(self, rank: int, other: int) -> bool:
         return bool(
@@ -265,16 +263,13 @@ class _Moments:
 def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments) -> list[str]:
     """Find the hosts whose ranks do not agree on one clock."""
     out = []
-    groups: dict[tuple[str, int], list[int]] = {}
-    for position, rank in enumerate(ranks):
-        if rank.host:
-            groups.setdefault((rank.host, int(root[position])), []).append(position)
-    for (host, _), mine in groups.items():
-        own = np.unique(like[mine])
+    groups = grouped(((rank.host, int(root[k])), k) for k, rank in enumerate(ranks) if rank.host)
+    for (host, _), positions in groups.items():
+        own = np.unique(like[positions])
         if len(own) < 2:
             continue
         apart = float(max(at.off_ns(int(k), own).max() for k in own.tolist()))
-        sets = "; ".join(named([ranks[p].rank for p in mine if like[p] == k]) for k in own[:3].tolist()) + (
+        sets = "; ".join(named([ranks[p].rank for p in positions if like[p] == k]) for k in own[:3].tolist()) + (
             "; ..." if len(own) > 3 else ""
         )
         out.append(

@@ -21,7 +21,7 @@ from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
 from graphlink.ranks.records import GroupKey, Meetings, RankComms
 from graphlink.ranks.summary import Unmatched, group_name
-from graphlink.tables import equal_runs, numbered_texts
+from graphlink.tables import equal_runs, grouped, numbered_texts
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -186,11 +186,12 @@ def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
     """Make sends without receives in one group and receives without sends in another one channel, in the group of the
     sends.
     """
-    halves: dict[_Channel, list[GroupKey]] = defaultdict(list)
-    for group, channels in found.items():
-        for channel, ends in channels.items():
-            if not len(ends[0]) or not len(ends[1]):
-                halves[channel].append(group)
+    halves = grouped(
+        (channel, group)
+        for group, channels in found.items()
+        for channel, ends in channels.items()
+        if not len(ends[0]) or not len(ends[1])
+    )
     for channel, groups in halves.items():
         sending = [group for group in groups if len(found[group][channel][0])]
         receiving = [group for group in groups if len(found[group][channel][1])]

@@ -261,10 +261,10 @@ def _matched(matched: Matched) -> str:
 
 def _unmatched(listed: list[Unmatched]) -> list[str]:
     """Return a line for each set of ranks that lack something in one place, those that lack most first."""
-    found = grouped(((tuple(left.lacking), left.where), left) for left in listed)
+    places = grouped(((tuple(left.lacking), left.where), left) for left in listed)
     lines = []
     counted = sorted(
-        ((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()),
+        ((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in places.items()),
         key=lambda entry: -entry[0],
     )
     for count, ranks, where, first in counted:
