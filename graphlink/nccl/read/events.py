@@ -28,7 +28,7 @@ from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
-from graphlink.tables import MOST, spread, successive
+from graphlink.tables import MOST, numbered_rows, spread, successive
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1 << 20  # of a line
@@ -260,11 +260,8 @@ class EventTables:
         self.leave(np.flatnonzero(lone), "ends without a begin")
         self.leave(np.flatnonzero(self._phase == _OTHER), "neither begin nor end")
         rest = np.flatnonzero(~self._done)
-        codes, counts = np.unique(
-            self._category[rest].astype(np.int64) * len(self._words) + self._name[rest], return_counts=True
-        )
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            category, name = divmod(code, len(self._words))
+        pairs, of_event = numbered_rows(self._category[rest], self._name[rest])
+        for (category, name), count in zip(pairs.tolist(), np.bincount(of_event).tolist(), strict=True):
             self._left_out[label(self._words[category], self._words[name])] += count
         return dict(+self._left_out)
 

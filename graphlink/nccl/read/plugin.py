@@ -19,6 +19,7 @@ is recorded with them.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -83,8 +84,9 @@ def read_plugin(path: Path) -> Dump:
     Raises:
         InputError: the file cannot be read, or holds no event at all.
     """
-    said = _PluginBegins()
-    tables = EventTables(path, _sort_of, said.fill, "NCCL's profiler plugin", _TODO)
+    strings, keys = Strings(), Strings()
+    fill = {"call": partial(_calls, strings, keys), "kernel": _kernels, "proxy": _proxies, "step": _steps}
+    tables = EventTables(path, _sort_of, fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
     steps = tables.steps(at["step"], tables.around("proxy", "step"), columns["step"]["step"], columns["step"]["state"])
     times = {sort: tables.keep(at[sort]) for sort in ("call", "kernel", "proxy")}
@@ -94,8 +96,8 @@ def read_plugin(path: Path) -> Dump:
         kind=DumpKind.PLUGIN,
         rank=rank_in_name(path),
         pid=int(pids[0]) if len(pids) else None,
-        strings=tuple(said.strings),
-        communicators=tuple(map(Communicator, list(said.keys)[1:])),
+        strings=tuple(strings),
+        communicators=tuple(map(Communicator, list(keys)[1:])),
         calls=table(Calls, len(at["call"]), **columns["call"], **times["call"]),
         kernels=table(
             KernelChannels,
@@ -112,29 +114,26 @@ def read_plugin(path: Path) -> Dump:
     )
 
 
-class _PluginBegins:
-    """Columns of what begins say in their args, by sort. ``keys``: of the communicators."""
+# Columns of what begins say in their args, by sort.
 
-    def __init__(self) -> None:
-        self.strings, self.keys = Strings(), Strings()
-        self.fill = {"call": self._calls, "kernel": _kernels, "proxy": _proxies, "step": _steps}
 
-    def _calls(self, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
-        dtypes = [dtype_of(text_of(a.datatype)) for a in args]
-        count = natural([a.count for a in args])
-        return {
-            "communicator": self.keys.column([hash_text(a.comm_hash) or "" for a in args]) - 1,
-            "rank": small([a.rank for a in args]),
-            "function": self.strings.column([function_of(row.name) for row in rows]),
-            "peer": small([a.peer for a in args]),
-            "count": count,
-            "dtype": self.strings.column(dtypes),
-            "bytes": message_bytes(count, dtypes),
-            "seq": natural([a.seq_num for a in args]),
-            "algorithm": self.strings.column([text_of(a.algorithm) for a in args]),
-            "protocol": self.strings.column([text_of(a.protocol) for a in args]),
-            "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
-        }
+def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
+    """Return the columns of calls; ``keys``: of the communicators."""
+    dtypes = [dtype_of(text_of(a.datatype)) for a in args]
+    count = natural([a.count for a in args])
+    return {
+        "communicator": keys.column([hash_text(a.comm_hash) or "" for a in args]) - 1,
+        "rank": small([a.rank for a in args]),
+        "function": strings.column([function_of(row.name) for row in rows]),
+        "peer": small([a.peer for a in args]),
+        "count": count,
+        "dtype": strings.column(dtypes),
+        "bytes": message_bytes(count, dtypes),
+        "seq": natural([a.seq_num for a in args]),
+        "algorithm": strings.column([text_of(a.algorithm) for a in args]),
+        "protocol": strings.column([text_of(a.protocol) for a in args]),
+        "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
+    }
 
 
 def _kernels(_: list[PluginEvent], args: list[PluginArgs]) -> Columns:

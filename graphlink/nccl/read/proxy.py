@@ -23,6 +23,7 @@ another zero.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,12 +54,13 @@ def read_proxy(path: Path) -> Dump:
     Raises:
         InputError: the file cannot be read, or holds no event at all.
     """
-    said = _ProxyBegins()
-    tables = EventTables(path, _sort_of, said.fill, "NCCL's proxy profiler", _TODO)
+    names: dict[int, str] = {}
+    fill = {"step": partial(_steps, names), "state": _states, "collective": partial(_collectives, names)}
+    tables = EventTables(path, _sort_of, fill, "NCCL's proxy profiler", _TODO)
     at, ns, ident = tables.at, tables.ns, tables.ident
     steps, announced = tables.columns["step"], tables.columns["collective"]["collective"]
     early_step, early_call = _early(steps["collective"], ns[at["step"]], announced, ns[at["collective"]])
-    numbers = np.array(sorted(said.names), np.int64)
+    numbers = np.array(sorted(names), np.int64)
     strings = Strings()
     stepped, named = lookup(steps["collective"], numbers), lookup(announced, numbers)
     times = {name: np.zeros(len(numbers), np.int64) for name in ("start_ns", "end_ns")}
@@ -69,7 +71,7 @@ def read_proxy(path: Path) -> Dump:
         Calls,
         len(numbers),
         protocol=strings.column([*_PROTOCOLS, "", ""])[np.append(steps["protocol"], NOWHERE)[stepped]],
-        function=strings.column([function_of(said.names[number]) for number in numbers.tolist()]),
+        function=strings.column([function_of(names[number]) for number in numbers.tolist()]),
         seq=numbers,
         channels=np.append(steps["channels"], NOWHERE)[stepped],
         **times,
@@ -97,41 +99,39 @@ def read_proxy(path: Path) -> Dump:
     )
 
 
-class _ProxyBegins:
-    """Columns of what begins say, by sort. ``names``: of collectives, by number, as steps and collectives say them."""
+# Columns of what begins say, by sort. ``names``: of collectives, by number, as steps and collectives say them.
 
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
-        self.fill = {"step": self._steps, "state": _states, "collective": self._collectives}
 
-    def _steps(self, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
-        parts = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
-        return {
-            "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
-            "peer": np.array([peer for _, peer, _ in parts], np.int32),
-            "step": np.array([step for _, _, step in parts], np.int64),
-            "channel": small([row.pid for row in rows]),
-            "op": natural([a.op_count for a in args]),
-            "slot": natural([a.proxy_op_index for a in args]),
-            "collective": np.array([self._collective(row.collective_name) for row in rows], np.int64),
-            "channels": small([row.total_channels for row in rows]),
-            "protocol": np.minimum(small([row.proto for row in rows]), len(_PROTOCOLS)),
-        }
+def _steps(names: dict[int, str], rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
+    parts = [step.groups() for row in rows if (step := _STEP.fullmatch(row.name))]
+    return {
+        "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
+        "peer": np.array([peer for _, peer, _ in parts], np.int32),
+        "step": np.array([step for _, _, step in parts], np.int64),
+        "channel": small([row.pid for row in rows]),
+        "op": natural([a.op_count for a in args]),
+        "slot": natural([a.proxy_op_index for a in args]),
+        "collective": np.array([_collective(names, row.collective_name) for row in rows], np.int64),
+        "channels": small([row.total_channels for row in rows]),
+        "protocol": np.minimum(small([row.proto for row in rows]), len(_PROTOCOLS)),
+    }
 
-    def _collectives(self, rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
-        return {"collective": np.array([self._collective(row.name) for row in rows], np.int64)}
 
-    def _collective(self, text: Any) -> int:
-        """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does
-        not say.
-        """
-        found = _CALL.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
-            return NOWHERE
-        number = int(found[2])
-        if number:
-            self.names.setdefault(number, found[1])
-        return number
+def _collectives(names: dict[int, str], rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
+    return {"collective": np.array([_collective(names, row.name) for row in rows], np.int64)}
+
+
+def _collective(names: dict[int, str], text: Any) -> int:
+    """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does
+    not say.
+    """
+    call = _CALL.fullmatch(text) if isinstance(text, str) else None
+    if call is None:
+        return NOWHERE
+    number = int(call[2])
+    if number:
+        names.setdefault(number, call[1])
+    return number
 
 
 def _states(rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:

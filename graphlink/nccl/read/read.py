@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -96,8 +97,15 @@ def read_dump_head(path: Path) -> DumpHead | None:
     if kind is DumpKind.INSPECTOR:
         return _of_inspector(path, head)
     if kind is DumpKind.FLIGHT_RECORDER and len(head) + len(more) < WHOLE_BYTES:
-        return _of_flight_recorder(path)
+        with suppress(InputError):  # whoever reads the file says so
+            dump = read_flight_recorder(path)
+            members = ((group, _place(dump.rank, group.ranks)) for group in dump.communicators)
+            return DumpHead(path, kind, dump.rank, members=tuple(members))
     return DumpHead(path, kind, rank_in_name(path))
+
+
+def _place(rank: int | None, members: tuple[int, ...] | None) -> int | None:
+    return members.index(rank) if members and rank in members else None
 
 
 def _of_plugin(path: Path, head: bytes) -> DumpHead:
@@ -127,12 +135,3 @@ def _of_inspector(path: Path, head: bytes) -> DumpHead:
         text_of(metadata.hostname) or host,
         tuple(members),
     )
-
-
-def _of_flight_recorder(path: Path) -> DumpHead:
-    try:
-        dump = read_flight_recorder(path)
-    except InputError:  # whoever reads the file says so
-        return DumpHead(path, DumpKind.FLIGHT_RECORDER, rank_in_name(path))
-    own = (one.ranks.index(dump.rank) if one.ranks and dump.rank in one.ranks else None for one in dump.communicators)
-    return DumpHead(path, DumpKind.FLIGHT_RECORDER, dump.rank, members=tuple(zip(dump.communicators, own, strict=True)))
