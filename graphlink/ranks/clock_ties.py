@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -123,7 +123,9 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Clocks: common time = (1 + ``drift``) * own + ``shift_ns``, own counted from the middle of the recording."""
+    """Clocks: common time = (1 + ``drift``) * own + ``shift_ns``, own counted from the middle of the recording. Of
+    pairs: the clock of the hub by that of the other.
+    """
 
     shift_ns: F64
     drift: F64
@@ -161,27 +163,17 @@ def medians(value: F64, group: I64, count: int) -> F64:
     return out
 
 
-class PairLines(NamedTuple):
-    """A line of each pair: hub_ns - other_ns = level + slope * other_ns; how many ties agree with it, and their median
-    deviation.
-    """
+def lines(ties: Ties, pairs: Pairs) -> tuple[Affine, F64, I64]:
+    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway: hub_ns - other_ns = shift +
+    drift * other_ns. Return also the median deviation of its ties, and how many of them agree with it.
 
-    level: F64
-    slope: F64
-    near: I64
-    deviation: F64
-
-
-def lines(ties: Ties, pairs: Pairs) -> PairLines:
-    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway.
-
-    The slope is the median over ends half the pair's ends apart.
+    The drift is the median over ends half the pair's ends apart.
     """
     total = len(pairs.count)
     level, flat = _levels(ties, pairs, np.zeros(total))
     order = np.lexsort((ties.other_ns, pairs.of))
-    of, turn = pairs.of[order], np.arange(len(order)) - np.repeat(np.cumsum(pairs.count) - pairs.count, pairs.count)
-    half = pairs.count[of] // 2
+    of = pairs.of[order]
+    turn, half = turns(of), pairs.count[of] // 2
     from_ = np.flatnonzero((turn + half < pairs.count[of]) & (pairs.count[of] >= FEW))
     a, b = order[from_], order[from_ + half[from_]]
     run = ties.other_ns[b] - ties.other_ns[a]
@@ -193,7 +185,7 @@ def lines(ties: Ties, pairs: Pairs) -> PairLines:
     use = steep < flat / 2
     level, slope, deviation = np.where(use, sloped, level), np.where(use, slope, 0.0), np.where(use, steep, flat)
     off = np.abs(ties.hub_ns - ties.other_ns - level[pairs.of] - slope[pairs.of] * ties.other_ns)
-    return PairLines(level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation)
+    return Affine(level, slope), deviation, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total)
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
@@ -228,7 +220,7 @@ def tree(pairs: Pairs, near: I64, count: int) -> Tree:
     return Tree(np.array(order, np.int64), parent, by, root)
 
 
-def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
+def along(grown: Tree, pairs: Pairs, line: Affine) -> Affine:
     """Put clocks together from the roots on, by the lines of the pairs."""
     shift, drift = np.zeros(len(grown.root)), np.zeros(len(grown.root))
     for rank in grown.order.tolist():
@@ -236,11 +228,11 @@ def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
         if pair == NOWHERE:
             continue
         if pairs.hub[pair] == parent:
-            drift[rank] = (1 + slope[pair]) * (1 + drift[parent]) - 1
-            shift[rank] = shift[parent] + level[pair] * (1 + drift[parent])
+            drift[rank] = (1 + line.drift[pair]) * (1 + drift[parent]) - 1
+            shift[rank] = shift[parent] + line.shift_ns[pair] * (1 + drift[parent])
         else:
-            drift[rank] = (1 + drift[parent]) / (1 + slope[pair]) - 1
-            shift[rank] = shift[parent] - level[pair] * (1 + drift[rank])
+            drift[rank] = (1 + drift[parent]) / (1 + line.drift[pair]) - 1
+            shift[rank] = shift[parent] - line.shift_ns[pair] * (1 + drift[rank])
     return Affine(shift, drift)
 
 

@@ -89,20 +89,14 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     """Return clocks as ties tell, and of each rank the position of the lowest that device work ties it to."""
     count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
-    line = lines(found, pairs)
-    grown = tree(pairs, line.near, count)
+    line, deviation, near = lines(found, pairs)
+    grown = tree(pairs, near, count)
     pinned = grown.pair == NOWHERE
-    fit = fitted(
-        found,
-        pairs,
-        along(grown, pairs, line.level, line.slope),
-        np.stack([~pinned, ~pinned]),
-        line.deviation,
-        resolution_ns,
-    )
+    start, free = along(grown, pairs, line), np.stack([~pinned, ~pinned])
+    fit = fitted(found, pairs, start, free, deviation, resolution_ns)
     drifting = ~pinned & _drifts(fit, grown)
     if (drifting != ~pinned).any():
-        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), line.deviation, resolution_ns)
+        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), deviation, resolution_ns)
     like, warnings = shared(ranks, fit, pairs, grown, drifting)
     clock = fit.clock
     if (like != np.arange(count)).any():

@@ -287,14 +287,14 @@ def test_the_line_of_a_pair_is_that_of_plain_medians() -> None:
     n = 41
     other = np.sort(rng.uniform(-1e9, 1e9, n))
     hub = other * (1 + 1e-5) + 7e6 + rng.uniform(0, 3e3, n)
-    line = lines(
+    line, _, _ = lines(
         Ties(np.arange(n), np.zeros(n, int), np.ones(n, int), hub, other),
         pairs_of(Ties(*(np.zeros(n, int),) * 2, np.ones(n, int), hub, other), 2),
     )
     y = hub - other
     slope = np.median([(y[k + n // 2] - y[k]) / (other[k + n // 2] - other[k]) for k in range(n - n // 2)])
-    assert line.slope[0] == pytest.approx(slope, rel=1e-9)
-    assert line.level[0] == pytest.approx(np.median(y - slope * other))
+    assert line.drift[0] == pytest.approx(slope, rel=1e-9)
+    assert line.shift_ns[0] == pytest.approx(np.median(y - slope * other))
 
 
 def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:
