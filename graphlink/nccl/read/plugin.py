@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import Columns, EventTables, Fill, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import (
     dtype_of,
     function_of,
@@ -85,7 +85,12 @@ def read_plugin(path: Path) -> Dump:
         InputError: the file cannot be read, or holds no event at all.
     """
     strings, keys = Strings(), Strings()
-    fill = {"call": partial(_calls, strings, keys), "kernel": _kernels, "proxy": _proxies, "step": _steps}
+    fill: dict[str, Fill] = {
+        "call": partial(_calls, strings, keys),
+        "kernel": _kernels,
+        "proxy": _proxies,
+        "step": _steps,
+    }
     tables = EventTables(path, _sort_of, fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
     steps = tables.steps(at["step"], tables.around("proxy", "step"), columns["step"]["step"], columns["step"]["state"])

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import Columns, EventTables, Fill, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Strings
@@ -55,7 +55,11 @@ def read_proxy(path: Path) -> Dump:
         InputError: the file cannot be read, or holds no event at all.
     """
     names: dict[int, str] = {}
-    fill = {"step": partial(_steps, names), "state": _states, "collective": partial(_collectives, names)}
+    fill: dict[str, Fill] = {
+        "step": partial(_steps, names),
+        "state": _states,
+        "collective": partial(_collectives, names),
+    }
     tables = EventTables(path, _sort_of, fill, "NCCL's proxy profiler", _TODO)
     at, ns, ident = tables.at, tables.ns, tables.ident
     steps, announced = tables.columns["step"], tables.columns["collective"]["collective"]
