@@ -18,12 +18,10 @@ MOST_TIMERS: Final = 12
 
 def logs_table(logs: Logs) -> list[str | Table]:
     """Return the block for people: the GPUs of each log, then iterations, timers and memory of each log of Megatron."""
-    out: list[str | Table] = []
-    for smi in logs.nvidia_smi:
-        out += _smi(smi)
-    for megatron in logs.megatron:
-        out += _megatron(megatron)
-    return out
+    return [
+        *(part for log in logs.nvidia_smi for part in _smi(log)),
+        *(part for log in logs.megatron for part in _megatron(log)),
+    ]
 
 
 def _smi(log: SmiLog) -> list[str | Table]:

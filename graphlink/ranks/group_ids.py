@@ -35,19 +35,20 @@ def assign(
         if shared is None
         else {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
     )
-    every = {one for labels in label.values() for one in labels.values()}
+    every = {key for labels in label.values() for key in labels.values()}
     order = sorted(every, key=lambda k: (-len(k[0]), k[0], not k[1].isdecimal(), len(k[1]), k[1]))
     number = {k: i for i, k in enumerate(order, start=1)}
-    return {rank: {k: number[one] for k, one in labels.items()} for rank, labels in label.items()}
+    return {rank: {own: number[key] for own, key in labels.items()} for rank, labels in label.items()}
 
 
 def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:
     """Encode ``comm_group.json``: ``{"1": [0, 1], ...}``, global ranks in the communicator's own order."""
-    members: dict[int, tuple[int, ...]] = defaultdict(tuple)
-    for of_rank in ids.values():
-        for (ranks, _), number in of_rank.items():
-            members[number] = ranks
-    table = {str(i): members[i] for i in sorted(members)}
+    return groups_json({number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()})
+
+
+def groups_json(members: Mapping[int, Sequence[int]]) -> bytes:
+    """Encode ``comm_group.json`` from the members of each number."""
+    table = {str(number): members[number] for number in sorted(members)}
     return msgspec.json.format(msgspec.json.encode(table), indent=0) + b"\n"
 
 
@@ -110,11 +111,11 @@ def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
 def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
     """Match the pair that is most alike, then the most alike of what is left, and so on; of equals the first."""
     pairs = sorted((-value, k, place) for k, row in enumerate(likeness) for place, value in enumerate(row))
-    found: dict[int, int] = {}
+    chosen: dict[int, int] = {}
     for _, k, place in pairs:
-        if k not in found and place not in found.values():
-            found[k] = place
-    return [found[k] for k in range(len(likeness))]
+        if k not in chosen and place not in chosen.values():
+            chosen[k] = place
+    return [chosen[k] for k in range(len(likeness))]
 
 
 def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:

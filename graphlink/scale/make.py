@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink import output_names
@@ -25,6 +24,7 @@ from graphlink.pipeline.graphs import graphs as pipeline_graphs
 from graphlink.pipeline.records import Ranges
 from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
+from graphlink.ranks.group_ids import groups_json
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.matching import COLLECTIVE, PLAIN, Matched, matched
@@ -118,8 +118,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         nodes = sum(succeeded(run_all(write_copies, tasks, texts, runs_on, estimates, "tasks")))
         names = [output_names.graph(PREFIX, rank) for rank in range(made.world)]
         if made.groups:
-            groups = msgspec.json.encode({str(group): members for group, members in made.groups.items()})
-            write(publication.beside / output_names.GROUPS, msgspec.json.format(groups, indent=0) + b"\n")
+            write(publication.beside / output_names.GROUPS, groups_json(made.groups))
             names.append(output_names.GROUPS)
         written = nodes, sorted([*names, output_names.SUMMARY])
         summary = _summary(run, axes, made, comm, wishes.seed, predicted_ns, written)
