@@ -103,7 +103,6 @@ def spreads(graphs: Mapping[int, Graph], numbers: Mapping[int, int], axis: Axis,
 
     ``numbers``: of the recorded ranks in the larger run.
     """
-    roles = grouped((axis.moved(rank, 0, axis.size), rank) for rank in graphs)
     out: dict[int, Spread] = {}
     count = 0
     for ranks in grouped((axis.moved(rank, 0, axis.size), rank) for rank in graphs).values():
