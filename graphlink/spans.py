@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.tables import begins, distinct, numbered_values, take
+from graphlink.tables import begins, counted_from, distinct, numbered_values, take
 
 NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns, ``start_ns`` and ``end_ns`` among them
@@ -156,6 +156,17 @@ def covered_before(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     begun = np.searchsorted(start_ns, at_ns, side="right")
     past_ns = np.maximum(np.append(at_ns.min(initial=0), end_ns)[begun] - at_ns, 0)
     return np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns
+
+
+def overlaps(spans: Spans, start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:
+    """Return each pair of an interval and one of ascending spans that overlap: the interval, the span, and for how
+    long. O(log n) for each interval and for each pair.
+    """
+    first = np.searchsorted(spans.end_ns, start_ns, side="right")
+    count = np.maximum(np.searchsorted(spans.start_ns, end_ns) - first, 0)
+    interval, span = np.repeat(np.arange(len(start_ns)), count), counted_from(first, count)
+    until_ns = np.minimum(spans.end_ns[span], end_ns[interval])
+    return interval, span, until_ns - np.maximum(spans.start_ns[span], start_ns[interval])
 
 
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:

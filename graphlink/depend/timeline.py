@@ -84,6 +84,16 @@ class Neighbours(msgspec.Struct, frozen=True):
         order = np.argsort(at_ns, kind="stable")
         return Neighbours(axis, at_ns[order], order)
 
+    @staticmethod
+    def nested(axis: Axis, tid: I64, start_ns: I64, end_ns: I64, row: I64 | I32, around: I64 | I32) -> Neighbours:
+        """Put in order where rows that nest begin and end: from its start on a row is the innermost one, from its end
+        on the one ``around`` it. O(n log n).
+        """
+        at_ns = np.append(axis.of(tid, end_ns), axis.of(tid, start_ns))
+        # at one moment ends come first, those of inner rows before, then starts, those of outer rows before
+        order = np.lexsort((np.append(-row, row + 1), at_ns))
+        return Neighbours(axis, at_ns[order], np.append(around, row).astype(np.int64)[order])
+
     def before(self, tid: I64, time_ns: I64) -> I64:
         """Return the last row of each thread before a time, ``NOWHERE`` where there is none."""
         return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)) - 1, tid)

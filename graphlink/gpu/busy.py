@@ -12,7 +12,7 @@ from graphlink import spans
 from graphlink.gpu.records import GroupTime, StreamTime
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import counted_from, spread
+from graphlink.tables import spread
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -89,12 +89,8 @@ def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:
     windows.
     """
     rows = np.flatnonzero(one.sm_share > 0)
-    first = np.searchsorted(to_ns, one.start_ns[rows], side="right")
-    count = np.maximum(np.searchsorted(from_ns, one.end_ns[rows]) - first, 0)
-    row = np.repeat(rows, count)
-    window = counted_from(first, count)
-    took_ns = np.minimum(one.end_ns[row], to_ns[window]) - np.maximum(one.start_ns[row], from_ns[window])
-    whole, filled = (np.bincount(window, ns, len(from_ns)) for ns in (took_ns, took_ns * one.sm_share[row]))
+    row, window, took_ns = spans.overlaps(Spans(from_ns, to_ns), one.start_ns[rows], one.end_ns[rows])
+    whole, filled = (np.bincount(window, ns, len(from_ns)) for ns in (took_ns, took_ns * one.sm_share[rows[row]]))
     return np.where(whole > 0, filled / np.maximum(whole, 1), np.nan)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from graphlink import spans
 from graphlink.causes import Cause, Reasons, Texts, recorded_causes
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.timeline import Axis
+from graphlink.depend.timeline import Axis, Neighbours
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Idle
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_source, wait_slices, waited_for
@@ -33,7 +33,6 @@ from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
     concat,
-    counted_from,
     least,
     numbered_rows,
     numbered_values,
@@ -374,25 +373,18 @@ def _blocked(op: str, call: str, awaited: str, line: str) -> str:
 
 
 class HostWork(msgspec.Struct, frozen=True):
-    """The innermost host row of each moment of a thread: ``row`` from its mark on the axis to the next, ``NOWHERE`` for
-    none.
-    """
+    """The innermost host row of each moment of a thread, from its mark on the axis to the next."""
 
     linked: Linked
     words: Texts
-    at_ns: I64
-    row: I64
+    marks: Neighbours
 
     @staticmethod
     def of(linked: Linked, axis: Axis, words: Texts) -> HostWork:
-        """Mark where rows begin and end: after a start the row runs, after an end the one around it. O(n log n)."""
-        rows = linked.trace.host
-        row = np.flatnonzero(~linked.crossing & (rows.start_ns < rows.end_ns))
-        start, end = (axis.clipped(rows.tid[row], times[row]) for times in (rows.start_ns, rows.end_ns))
-        at_ns, ends = np.append(start, end), np.repeat([0, 1], len(row))
-        turn = np.append(row, -row)  # of starts the outer one first, of ends the inner one
-        order = np.lexsort((turn, 1 - ends, at_ns))
-        return HostWork(linked, words, at_ns[order], np.append(row, linked.parent[row]).astype(np.int64)[order])
+        rows, nesting = linked.trace.host, ~linked.crossing
+        row = np.flatnonzero(nesting & (rows.start_ns < rows.end_ns))
+        times = (rows.tid[row], rows.start_ns[row], rows.end_ns[row])
+        return HostWork(linked, words, Neighbours.nested(axis, *times, row, linked.parent[row]))
 
     def texts(self, start_ns: I64, end_ns: I64, number: I32) -> I32:
         """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most
@@ -422,14 +414,10 @@ class HostWork(msgspec.Struct, frozen=True):
         """Return the name of the rows that run for most of each interval, disjoint and ascending; ``otherwise`` where
         none does.
         """
-        first = np.maximum(np.searchsorted(self.at_ns, start_ns, side="right") - 1, 0)
-        count = np.maximum(np.searchsorted(self.at_ns, end_ns) - first, 0)
-        of = np.repeat(np.arange(len(start_ns)), count)
-        mark = counted_from(first, count)
-        until = np.append(self.at_ns, np.iinfo(np.int64).max)[mark + 1]
-        ns = np.minimum(until, end_ns[of]) - np.maximum(self.at_ns[mark], start_ns[of])
-        some = (self.row[mark] != NOWHERE) & (ns > 0)
-        of, name, ns = of[some], self.linked.trace.host.name[self.row[mark[some]]].astype(np.int64), ns[some]
+        at_ns, row = self.marks.at_ns, self.marks.row
+        of, mark, ns = spans.overlaps(Spans(at_ns, np.append(at_ns[1:], MOST)[: len(at_ns)]), start_ns, end_ns)
+        some = (row[mark] != NOWHERE) & (ns > 0)
+        of, name, ns = of[some], self.linked.trace.host.name[row[mark[some]]].astype(np.int64), ns[some]
         pairs, which = numbered_rows(of, name)
         interval, name = pairs.T
         order = np.lexsort((np.bincount(which, ns, len(pairs)), interval))

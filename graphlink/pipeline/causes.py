@@ -283,8 +283,8 @@ def _idle(rows: Sequence[_Row], texts: Texts) -> Idle:
     table = np.array(rows, np.int64).reshape(-1, 6)
     rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
     first, last = spans.continued(start, end, rank, step, cause, evidence)
-    columns = (rank[first], step[first], start[first], end[last], cause[first].astype(np.uint8))
-    return Idle(*columns, evidence[first].astype(np.int32), tuple(texts.place))
+    columns = (start[first], end[last], cause[first].astype(np.uint8), evidence[first].astype(np.int32))
+    return Idle(*columns, rank[first], step[first], tuple(texts.place))
 
 
 def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle: Idle) -> None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from graphlink.depend.timeline import Axis, Neighbours
 from graphlink.errors import UsageError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import UserPattern
@@ -401,19 +402,10 @@ def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
     own = np.flatnonzero(~second & (entries.start_ns < entries.end_ns))
-    if not len(own):
-        return np.full(len(at_ns), NOWHERE, np.int32)
-    # from its end on it is what is around a range, from its start on the range; at one moment ends come first, and what
-    # is outer ends last
-    since_ns, inner = np.append(entries.end_ns[own], entries.start_ns[own]), np.append(entries.around[own], own)
-    thread = np.tile(entries.tid[own], 2)
-    order = np.lexsort((np.append(-own, own + 1), since_ns, thread))
-    threads, points = np.unique(thread), np.unique(since_ns)
-    place = np.searchsorted(threads, thread) * len(points) + np.searchsorted(points, since_ns)
-    upto = (
-        np.minimum(np.searchsorted(threads, tid), len(threads) - 1) * len(points)
-        + np.searchsorted(points, at_ns, side="right")
-        - 1
+    thread, start_ns, end_ns = entries.tid[own], entries.start_ns[own], entries.end_ns[own]
+    axis = Axis.over(thread, start_ns, end_ns + 1)
+    return (
+        Neighbours.nested(axis, thread, start_ns, end_ns, own, entries.around[own])
+        .before(tid, at_ns + 1)
+        .astype(np.int32)
     )
-    last = order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]
-    return np.where((thread[last] == tid) & (since_ns[last] <= at_ns), inner[last], NOWHERE).astype(np.int32)

@@ -132,17 +132,13 @@ class StageRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Reasons):
     """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside
     the makespan.
     """
 
     rank: I64
     step: I64
-    start_ns: I64
-    end_ns: I64
-    cause: U8
-    evidence: I32
     texts: tuple[str, ...]
 
 
