@@ -117,7 +117,7 @@ def values_at(column: NDArray[Any], rows: Positions, none: int = NOWHERE) -> I64
     return spread(len(rows), there, column[rows[there]].astype(np.int64), none)
 
 
-def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any]) -> I64:
+def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any] | int) -> I64:
     """Return a column of ``count`` rows that has the sum of the ``values`` at each of ``rows``, 0 without any."""
     out = np.zeros(count, np.int64)
     np.add.at(out, rows, values)
@@ -130,6 +130,15 @@ def least(count: int, rows: NDArray[np.integer], values: NDArray[Any], none: int
     """
     out = np.full(count, none, np.int64)
     np.minimum.at(out, rows, values)
+    return out
+
+
+def largest(count: int, rows: NDArray[np.integer], values: NDArray[Any], none: int = 0) -> I64:
+    """Return a column of ``count`` rows that has the largest of the ``values`` at each of ``rows``, none below what
+    stands where there is none.
+    """
+    out = np.full(count, none, np.int64)
+    np.maximum.at(out, rows, values)
     return out
 
 

@@ -19,7 +19,7 @@ from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
 from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import counted_from, successive
+from graphlink.tables import counted_from, spread, successive
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -79,8 +79,7 @@ def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -
 
 
 def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> dict[int, Key]:
-    place = np.empty(len(graph.id), np.int64)
-    place[ordered.order] = np.arange(len(graph.id))
+    place = spread(len(graph.id), ordered.order, np.arange(len(graph.id)))
     ends = {
         pb.COMM_COLL_NODE: (graph.group,),
         pb.COMM_SEND_NODE: (np.full(len(place), rank), graph.comm_dst, graph.comm_tag, graph.comm_size),

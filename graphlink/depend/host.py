@@ -20,7 +20,7 @@ from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.tables import concat, distinct, spread
+from graphlink.tables import concat, distinct, least, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
@@ -164,8 +164,7 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
     ops = np.flatnonzero(linked.device_call != NOWHERE)
-    began_ns = np.full(len(calls.start_ns), np.iinfo(np.int64).max)
-    np.minimum.at(began_ns, linked.device_call[ops], device.start_ns[ops])
+    began_ns = least(len(calls.start_ns), linked.device_call[ops], device.start_ns[ops])
     waits = blocked & (began_ns < np.iinfo(np.int64).max)
     out[waits] = calls.start_ns[waits] + _setup_ns(linked, blocked, began_ns)[waits]
     beside = ~blocked & (began_ns < calls.end_ns)

@@ -36,6 +36,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
+from graphlink.tables import largest
 
 BLOCKED_NS = 3_000
 USUAL = Mode(3_000, 12_000)
@@ -257,8 +258,7 @@ def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
     blocked them had ended."""
     calls, waits = linked.trace.calls, cuda.waits
     host = waits.call != NOWHERE
-    ended_ns = np.zeros(len(calls.start_ns), np.int64)
-    np.maximum.at(ended_ns, waits.call[host], linked.trace.device.end_ns[waits.source[host]])
+    ended_ns = largest(len(calls.start_ns), waits.call[host], linked.trace.device.end_ns[waits.source[host]])
     blocked = np.isin(cuda.role, SYNCS) & (ended_ns > calls.start_ns) & (ended_ns <= calls.end_ns)
     call = np.flatnonzero(blocked)
     return call, calls.end_ns[call] - ended_ns[call]

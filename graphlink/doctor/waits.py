@@ -17,6 +17,7 @@ from graphlink.doctor.records import Finding, if_any
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import Role
 from graphlink.model import NOWHERE, Bool, FoundBy, Linked, SyncKind
+from graphlink.tables import marked
 
 EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported
 AGAIN: Final = (
@@ -82,8 +83,7 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
 
     Ops without a launch of their own (not recorded, or behind that of a graph) are other findings.
     """
-    first = np.zeros(len(linked.device_call), np.bool_)
-    first[np.unique(linked.device_call, return_index=True)[1]] = True
+    first = marked(len(linked.device_call), np.unique(linked.device_call, return_index=True)[1])
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
     row = graph.row[delay]
     ns = graph.duration_ns[delay[first[row] & (linked.device_call[row] != NOWHERE)]]  # they do not overlap

@@ -20,7 +20,7 @@ from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import marked, numbered_values, spread, sums, take
+from graphlink.tables import least, marked, numbered_values, spread, sums, take
 
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
@@ -102,8 +102,7 @@ def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
     empty = np.bincount(stretch, kept) == 0
     # whole ops rather than parts; a part alone stays where nothing else is
     is_op = graph.kind[node] == NodeKind.HOST_OP
-    best = np.full(len(empty), 2 * n)
-    np.minimum.at(best, stretch, np.where(is_op, at, at + n))
+    best = least(len(empty), stretch, np.where(is_op, at, at + n), 2 * n)
     kept[best[empty] % n] = True
     following = np.minimum.accumulate(np.where(kept, at, n - 1)[::-1])[::-1]
     before = np.maximum.accumulate(np.where(kept, at, 0))
@@ -113,8 +112,7 @@ def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
 
 def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     n = len(graph.kind)
-    lowest = np.full(n, n)
-    np.minimum.at(lowest, into, np.arange(n))
+    lowest = least(n, into, np.arange(n), n)
     kept = np.flatnonzero(into == np.arange(n))
     order = kept[np.argsort(lowest[kept])]
     new = spread(n, order, np.arange(len(order)))

@@ -33,7 +33,19 @@ from graphlink.linking.clock_evidence import (
 )
 from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, SyncKind, Trace
-from graphlink.tables import codes, concat, lookup, numbered_rows, numbered_values, spread, successive, sums, take
+from graphlink.tables import (
+    codes,
+    concat,
+    largest,
+    least,
+    lookup,
+    numbered_rows,
+    numbered_values,
+    spread,
+    successive,
+    sums,
+    take,
+)
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
@@ -115,8 +127,7 @@ class _ClockRows(msgspec.Struct, frozen=True):
 def _rows(trace: Trace, call: I32, waits: Evidence, order: Succession, devices: tuple[int, ...]) -> _ClockRows:
     device, row = trace.device, _in_order(trace, devices)
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
-    least_ns = np.full(len(call), _NEVER)
-    np.maximum.at(least_ns, waits.op[waits.exact], waits.ahead_ns[waits.exact])
+    least_ns = largest(len(call), waits.op[waits.exact], waits.ahead_ns[waits.exact], _NEVER)
     has = call[row] != NOWHERE
     most_ns = spread(len(row), has, start_ns[has] - trace.calls.start_ns[call[row[has]]], _EVER)
     idle_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
@@ -137,10 +148,9 @@ def _offsets(windows: Windows, rows: _ClockRows) -> I64:
     window = _placed(windows, rows)
     offset_ns = windows.offset_ns[window]
     least_ns, most_ns = _bounds(rows, offset_ns)
-    least, most = np.full(len(windows.offset_ns), _NEVER), np.full(len(windows.offset_ns), _EVER)
-    np.maximum.at(least, window, least_ns)
-    np.minimum.at(most, window, most_ns)
-    return np.clip(offset_ns, least[window], most[window])  # where they still contradict each other, the launch's
+    low_ns = largest(len(windows.offset_ns), window, least_ns, _NEVER)
+    high_ns = least(len(windows.offset_ns), window, most_ns, _EVER)
+    return np.clip(offset_ns, low_ns[window], high_ns[window])  # where they still contradict each other, the launch's
 
 
 def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:

@@ -21,7 +21,7 @@ from graphlink.report.summary import Rank
 from graphlink.run.options import Recordings, refuse_other_bytes
 from graphlink.run.records import RunResult
 from graphlink.steps import mark_number
-from graphlink.tables import numbered_values, sums
+from graphlink.tables import marked, numbered_values, sums
 
 if TYPE_CHECKING:
     from graphlink.pipeline.records import Ranges
@@ -122,8 +122,7 @@ def matched(steps_ns: Mapping[int, Sequence[int]], numbers: Sequence[int], steps
     line = np.searchsorted(last, wanted)
     if line[-1] >= len(last) or (wanted < first[line]).any():
         return None
-    used = np.zeros(len(last), np.bool_)
-    used[line] = True
+    used = marked(len(last), line)
     took_ns = [ns for of_step in steps_ns.values() for ns in of_step]
     return Matched(
         first=int(wanted[0]),

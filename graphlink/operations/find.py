@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.stacks import stacks_at
-from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, DeviceRows, Gpu, Linked
+from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, DeviceRows, Gpu, Linked
 from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import (
@@ -35,6 +35,7 @@ from graphlink.tables import (
     numbered_texts,
     numbered_values,
     spread,
+    sums,
     take,
     turns,
 )
@@ -68,8 +69,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     call_name[: len(bare)][launched[bare]] = calls.name[linked.device_call[bare[launched[bare]]]]
     call_name[len(bare) :] = calls.name[graph.row[alone]]
     under = table.below(base, call_name)
-    of_device = np.zeros(len(op), np.int64)
-    of_device[in_op] = host.operation[op[in_op]]
+    of_device = spread(len(op), in_op, host.operation[op[in_op]], 0)
     of_device[bare] = table.below(under[: len(bare)], _short_names(linked, host)[device.name[bare]])
     of_node = np.zeros(len(graph.kind), np.int64)
     for mine, paths in (
@@ -82,8 +82,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     used, number = distinct(every), codes(every) - 1  # path 0 is none
     nodes, row_ops, device_ops = np.split(number[:-1], np.cumsum([len(of_node), len(host.operation)]))
     kind = _kinds(used[1:], host, rows.annotation)
-    backward = np.zeros(len(op), np.bool_)
-    backward[in_op] = host.backward[op[in_op]]
+    backward = spread(len(op), in_op, host.backward[op[in_op]], 0)
     op = np.where(in_op, op, NOWHERE)
     return FoundOperations(host, used[1:], kind, row_ops, nodes.astype(np.int32), device_ops, backward, op)
 
@@ -149,24 +148,23 @@ def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I6
     host_nodes = np.flatnonzero(np.isin(graph.kind, (*_HOST, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
     of_host, host_ns = found.of_node[host_nodes], graph.self_ns[host_nodes]
     with_row = graph.kind[host_nodes] != NodeKind.HOST_CALL
-    back = np.zeros(len(host_nodes), np.bool_)
-    back[with_row] = found.host.backward[graph.row[host_nodes[with_row]]]
+    back = spread(len(host_nodes), with_row, found.host.backward[graph.row[host_nodes[with_row]]], 0)
     delays = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
     heads = np.flatnonzero(found.host.heads)
     head_back = found.host.backward[heads]
-    calls = _sums(found.of_row[heads[~head_back]], None, count)
+    calls = sums(count, found.of_row[heads[~head_back]], 1)
     launches = np.array([kind == "launch" for kind in found.kind], np.bool_)
-    device_ops = _sums(found.of_device, None, count)
-    calls[launches] = (device_ops + _sums(of_host[~with_row], None, count))[launches]
+    device_ops = sums(count, found.of_device, 1)
+    calls[launches] = (device_ops + sums(count, of_host[~with_row], 1))[launches]
     return {
         "calls": calls,
-        "backward_calls": _sums(found.of_row[heads[head_back]], None, count),
+        "backward_calls": sums(count, found.of_row[heads[head_back]], 1),
         "device_ops": device_ops,
-        "device_ns": _sums(found.of_device, length_ns, count),
-        "backward_device_ns": _sums(found.of_device[found.backward], length_ns[found.backward], count),
-        "host_ns": _sums(of_host, host_ns, count),
-        "backward_host_ns": _sums(of_host[back], host_ns[back], count),
-        "delay_ns": _sums(found.of_device[graph.row[delays]], graph.duration_ns[delays], count),
+        "device_ns": sums(count, found.of_device, length_ns),
+        "backward_device_ns": sums(count, found.of_device[found.backward], length_ns[found.backward]),
+        "host_ns": sums(count, of_host, host_ns),
+        "backward_host_ns": sums(count, of_host[back], host_ns[back]),
+        "delay_ns": sums(count, found.of_device[graph.row[delays]], graph.duration_ns[delays]),
     }
 
 
@@ -174,13 +172,6 @@ def _gpus(linked: Linked) -> list[Gpu]:
     """Return the devices that ran anything; all that are described where a recording numbers them otherwise."""
     gpus, used = linked.trace.gpus, set(np.unique(linked.trace.device.device).tolist())
     return [gpu for gpu in gpus if gpu.device in used] or list(gpus)
-
-
-def _sums(of: I64 | I32, ns: I64 | None, count: int) -> I64:
-    """Return the sum of ``ns`` of each operation, or how many there are of it."""
-    out = np.zeros(count, np.int64)
-    np.add.at(out, of, 1 if ns is None else ns)
-    return out
 
 
 def _tensor_cores(
@@ -221,7 +212,7 @@ def _tensor_cores(
         "other_type_ns": other,
         "without_op_ns": computes & ~in_op,
     }
-    return use, {name: _sums(found.of_device[mask], length_ns[mask], count) for name, mask in masks.items()}
+    return use, {name: sums(count, found.of_device[mask], length_ns[mask]) for name, mask in masks.items()}
 
 
 def _recorded(linked: Linked, column: str) -> tuple[I64, tuple[str, ...]]:
@@ -246,8 +237,11 @@ def _dtypes(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list
     names = sorted({*dtypes, ""})
     place = np.array([names.index(dtype) for dtype in dtypes], np.int64)
     rows = np.flatnonzero(found.op != NOWHERE)
-    spent = np.zeros(len(found.path) * len(names), np.int64)
-    np.add.at(spent, found.of_device[rows] * len(names) + place[codes[found.op[rows]]], np.maximum(length_ns[rows], 1))
+    spent = sums(
+        len(found.path) * len(names),
+        found.of_device[rows] * len(names) + place[codes[found.op[rows]]],
+        np.maximum(length_ns[rows], 1),
+    )
     out: list[list[str]] = [[] for _ in range(len(found.path))]
     filled = np.flatnonzero(spent)
     for key in filled[np.lexsort((filled, -spent[filled]))].tolist():
@@ -286,7 +280,7 @@ def _kernels(
     key, which, counts = np.unique(
         (of * len(strings) + device.name[rows]) * len(Use) + use[rows], return_inverse=True, return_counts=True
     )
-    spent = _sums(which.reshape(-1), length_ns[rows], len(key))
+    spent = sums(len(key), which.reshape(-1), length_ns[rows])
     out: list[list[Kernel]] = [[] for _ in range(count)]
     for one, times, ns in zip(key.tolist(), counts.tolist(), spent.tolist(), strict=True):
         group, code = divmod(one // len(Use), len(strings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
-from graphlink.tables import begins, codes, concat, numbered_values, spread
+from graphlink.tables import begins, codes, concat, numbered_values, spread, sums
 
 _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
@@ -102,7 +102,7 @@ def _summed(operation: _Key, sort: _Key, name: _Key, steps: Steps, at_ns: I64, n
     code = codes(*keys.values())
     count = np.bincount(code)
     one = spread(len(count), code, np.arange(len(code)))
-    return _Rows(**{key: column[one] for key, column in keys.items()}, count=count, ns=_sums(code, ns, len(count)))
+    return _Rows(**{key: column[one] for key, column in keys.items()}, count=count, ns=sums(len(count), code, ns))
 
 
 def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, steps: Steps) -> Iterator[_Rows]:
@@ -116,8 +116,8 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     yield _summed(found.of_device, sort, device.name, steps, at_ns, device.end_ns - device.start_ns, **placed)
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
-    late_ns = _sums(graph.row[node], graph.start_delay_ns[node], len(op)) + _sums(
-        graph.row[delay], graph.duration_ns[delay], len(op)
+    late_ns = sums(len(op), graph.row[node], graph.start_delay_ns[node]) + sums(
+        len(op), graph.row[delay], graph.duration_ns[delay]
     )
     late = np.flatnonzero(late_ns > 0)
     yield _summed(found.of_device[late], _LATE, 0, steps, at_ns[late], late_ns[late])
@@ -137,12 +137,12 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, ot
     host, calls = linked.trace.host, linked.trace.calls
     count = len(host.start_ns)
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC)))
-    self_ns, wait_ns = (_sums(graph.row[node], column[node], count) for column in (graph.self_ns, graph.wait_ns))
+    self_ns, wait_ns = (sums(count, graph.row[node], column[node]) for column in (graph.self_ns, graph.wait_ns))
     usable = ~linked.crossing
     around = last_started(host, usable, calls.tid, calls.start_ns)
     around = innermost(host, linked.parent, around, usable, np.maximum(calls.start_ns, calls.end_ns - 1))
     inside = around != NOWHERE
-    call_ns = _sums(around[inside], (calls.end_ns - calls.start_ns)[inside], count)
+    call_ns = sums(count, around[inside], (calls.end_ns - calls.start_ns)[inside])
     own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
     yield _summed(found.of_row, _HOST, 0, steps, host.start_ns, own_ns)
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)))
@@ -179,9 +179,3 @@ def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Ro
     operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]])
     sort = np.where(np.isin(roles(calls, strings), _WAITS), _WAITING, _CALL)
     yield _summed(operation, sort, calls.name, steps, calls.start_ns, calls.end_ns - calls.start_ns)
-
-
-def _sums(of: Any, ns: I64, count: int) -> I64:
-    out = np.zeros(count, np.int64)
-    np.add.at(out, of, ns)
-    return out

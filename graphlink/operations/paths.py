@@ -21,7 +21,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostR
 from graphlink.operations.records import Kind
 from graphlink.records import Short
 from graphlink.steps import step_marks
-from graphlink.tables import numbered_values, spread, take
+from graphlink.tables import marked, numbered_values, spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
 _ENGINE: Final = "autograd::engine::evaluate_function"
@@ -147,8 +147,7 @@ def _forward_of(linked: Linked) -> tuple[I64, Bool]:
     above = linked.parent[backward]
     by_engine = (above != NOWHERE) & engine[rows.name[above]]
     forward_of: I64 = spread(len(rows.start_ns), np.where(by_engine, above, backward), forward.astype(np.int64))
-    is_forward = np.zeros(len(rows.start_ns), np.bool_)
-    is_forward[forward_of[forward_of != NOWHERE]] = True
+    is_forward = marked(len(rows.start_ns), forward_of[forward_of != NOWHERE])
     return forward_of, is_forward & (forward_of == NOWHERE)
 
 

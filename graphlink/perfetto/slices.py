@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import spread
 
 _FAR = np.iinfo(np.int64).max
 
@@ -38,8 +39,7 @@ class Slices:
 def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
     """Flatten slices: on their tracks they follow each other, none lies in another."""
     n = len(track)
-    key = np.empty(n, np.int64)
-    key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
+    key = spread(n, np.lexsort((np.arange(n), start_ns)), np.arange(n))
     return Slices(track, start_ns, end_ns, key, np.full(n, NOWHERE, np.int32), name)
 
 
@@ -51,21 +51,17 @@ def nested(slices: Slices) -> tuple[I64, I64]:
     """
     n = len(slices.track)
     order = np.lexsort((slices.key, slices.track))
-    position = np.empty(n, np.int64)
-    position[order] = np.arange(n)
+    position = spread(n, order, np.arange(n))
     after = _after(slices, order)
     known = after != NOWHERE
-    limit = np.full(n, _FAR)
-    limit[known] = slices.start_ns[after[known]]
-    end_ns = np.minimum(slices.end_ns, limit)
+    end_ns = np.minimum(slices.end_ns, spread(n, known, slices.start_ns[after[known]], _FAR))
     child = np.flatnonzero(slices.parent != NOWHERE)
     outer = slices.parent[child]
     while len(over := np.flatnonzero(end_ns[child] > end_ns[outer])):
         end_ns[child[over]] = end_ns[outer[over]]
     track = slices.track[order]
     last_of_track = np.searchsorted(track, track, side="right") - 1
-    last = np.empty(n, np.int64)
-    last[order] = last_of_track
+    last = spread(n, order, last_of_track)
     last[known] = position[after[known]] - 1
     return np.maximum(end_ns, slices.start_ns), slices.key[order[last]]
 
@@ -79,8 +75,7 @@ def _after(slices: Slices, order: I64) -> I64:
     same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (
         slices.track[by_parent][1:] == slices.track[by_parent][:-1]
     )
-    sibling = np.full(n, NOWHERE, np.int64)
-    sibling[by_parent[:-1][same]] = by_parent[1:][same]
+    sibling = spread(n, by_parent[:-1][same], by_parent[1:][same])
     out = sibling.copy()
     open_ = np.flatnonzero((sibling == NOWHERE) & (slices.parent != NOWHERE))
     above = slices.parent[open_].astype(np.int64)

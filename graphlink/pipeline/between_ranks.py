@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.ranks.records import Meetings, RankComms
-from graphlink.tables import begins, codes, least, spread, take, turns, values_at
+from graphlink.tables import begins, codes, least, marked, spread, take, turns, values_at
 
 if TYPE_CHECKING:
     from graphlink.pipeline.stages import Pipes
@@ -97,8 +97,7 @@ def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
     transfer, late_from = start.copy(), start.copy()
     transfer[side] = np.where(on_host[side], np.clip(start[last], start[side], end[side]), end[side] - shortest)
     late_from[side] = start[last]
-    known = np.zeros(len(start), np.bool_)
-    known[side] = True
+    known = marked(len(start), side)
     return _by_run(PeerExchanges(transfer, spread(len(start), side, late_rank), late_from, known), sizes)
 
 

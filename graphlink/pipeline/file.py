@@ -35,7 +35,7 @@ from graphlink.pipeline.records import (
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
-from graphlink.tables import numbered_texts, take
+from graphlink.tables import numbered_texts, sums, take
 from graphlink.version import __version__
 
 NAME: Final = output_names.BUBBLES
@@ -387,8 +387,7 @@ def _stage(pipeline: RunPipeline, i: int) -> StageEntry:
 
 def _by_cause(idle: Idle, sees_causes: bool) -> dict[Cause, int]:
     """Sum up idle time, without the causes that cannot be seen."""
-    totals = np.zeros(len(OF_STAGES), np.int64)
-    np.add.at(totals, idle.cause, idle.end_ns - idle.start_ns)
+    totals = sums(len(OF_STAGES), idle.cause, idle.end_ns - idle.start_ns)
     return {
         cause: ns
         for cause, ns in zip(OF_STAGES, totals.tolist(), strict=True)

@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
 from graphlink.records import first_few
-from graphlink.tables import concat, take
+from graphlink.tables import concat, largest, take
 
 FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
 MOST_LINES: Final = 3  # for chunk 3 and all later ones
@@ -270,8 +270,7 @@ def _share_rows(boxes: Marks, at: I64, top: Parts, height: Parts) -> None:
     if len(which):
         spare = ((boxes.end_ns - boxes.start_ns)[which] * _BESIDE).astype(np.int64)
         lane = lanes(boxes.start_ns[which], boxes.end_ns[which] - spare, boxes.row[which])
-        most = np.zeros(int(boxes.row.max()) + 1, np.int64)
-        np.maximum.at(most, boxes.row[which], lane + 1)
+        most = largest(int(boxes.row.max()) + 1, boxes.row[which], lane + 1)
         height[at[which]] = 1 / most[boxes.row[which]]
         top[at[which]] = lane * height[at[which]]
 

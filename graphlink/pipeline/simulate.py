@@ -20,6 +20,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
+from graphlink.tables import spread
 
 PHASES = 4  # F, B, I, W
 
@@ -174,8 +175,7 @@ def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cos
     """
     paired = np.concatenate([order.paired for order in orders])
     pairs = np.flatnonzero(paired)
-    longer = np.zeros(len(cost_ns), np.int64)  # what comes of a pair's forward leaves with its backward
-    longer[pairs] = cost_ns[pairs + 1]
+    longer = spread(len(cost_ns), pairs, cost_ns[pairs + 1], 0)  # what a pair's forward makes leaves with its backward
     waits = producer != NOWHERE
     lag_ns = lag_ns + np.where(waits, longer[producer], 0)
     moved = np.where(waits, (np.arange(len(cost_ns)) + np.cumsum(paired))[producer], NOWHERE)

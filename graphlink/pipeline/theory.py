@@ -34,7 +34,7 @@ from graphlink.pipeline.records import (
 from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
 from graphlink.pipeline.search import MemoryLimit, search
 from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
-from graphlink.tables import codes, concat, take
+from graphlink.tables import MOST, codes, concat, least, take
 
 # of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
 # attention stores no s x s matrix (FlashAttention) 32 / 34
@@ -226,11 +226,9 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     found = np.flatnonzero(np.append(key, -1)[after] == key + many)
     low, high = row[found], row[after[found]]
     lag = seen.start_ns[high] - seen.end_ns[low] if forward else seen.start_ns[low] - seen.end_ns[high]
-    none = np.iinfo(np.int64).max
-    least = np.full(max(stages - 1, 0), none)
-    np.minimum.at(least, seen.stage[low], lag)
-    least[(least == none) | (home[1:] == home[:-1]) | (least < 0)] = 0
-    return least
+    shortest = least(max(stages - 1, 0), seen.stage[low], lag)
+    shortest[(shortest == MOST) | (home[1:] == home[:-1]) | (shortest < 0)] = 0
+    return shortest
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, inputs, simu
 from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
 from graphlink.records import first_few
-from graphlink.tables import codes, numbered_values, turns
+from graphlink.tables import codes, least, marked, numbered_values, turns
 
 MOST_DRAWS: Final = 32
 MOST_DRAWN: Final = 200_000  # of all draws
@@ -105,9 +105,7 @@ def _gaps_of_step(measured: Measured, at: int) -> tuple[I64, Bool, I64]:
 def _sends(first: I64, producer: I64) -> Bool:
     """Tell whether the result of each action goes to another rank."""
     rank = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    out = np.zeros(len(producer), np.bool_)
-    out[producer[(producer != NOWHERE) & (rank[producer] != rank)]] = True
-    return out
+    return marked(len(producer), producer[(producer != NOWHERE) & (rank[producer] != rank)])
 
 
 def drawn(orders: Sequence[Order], times: ActionTimes, known: Habits) -> list[Timed]:
@@ -199,8 +197,7 @@ def _begun(measured: Measured, steps: Sequence[StepEntry]) -> list[StepEntry]:
     """Let each step begin with its first action: a range of the host may begin before, and wait inside."""
     step, start_ns = (np.concatenate([getattr(one, name) for one in measured.played]) for name in ("step", "start_ns"))
     numbers, at = numbered_values(step)
-    first = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(first, at, start_ns)
+    first = least(len(numbers), at, start_ns)
     began = dict(zip(numbers.tolist(), first.tolist(), strict=True))
     return [structs.replace(one, start_ns=began.get(one.number, one.start_ns)) for one in steps]
 

@@ -10,6 +10,7 @@ from graphlink.model import I64, NOWHERE
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.summary import SideFiles
 from graphlink.pipeline.records import NO_TIME, Witness
+from graphlink.tables import least
 
 _LATEST: Final = np.iinfo(np.int64).max
 _WORDS: Final = ("waiting for the GPU", "waiting for the peer", "on the wire", "waiting for data")
@@ -39,8 +40,7 @@ def _came_ns(dump: Dump) -> I64:
     out = np.full(len(dump.calls.rank), NO_TIME)
     for state in (State.PEER, State.RECEIVE):
         mine = np.flatnonzero((steps.state == state) & (call != NOWHERE) & (steps.end_ns != 0))
-        first = np.full(len(out), _LATEST)
-        np.minimum.at(first, call[mine], steps.end_ns[mine])
+        first = least(len(out), call[mine], steps.end_ns[mine], _LATEST)
         out[call[mine]] = first[call[mine]]
     return out
 

@@ -18,7 +18,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import numbered_values
+from graphlink.tables import numbered_values, sums
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -56,8 +56,7 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     np.minimum.at(start, entry, op_start_ns)
     np.maximum.at(end, entry, op_end_ns)
     united = spans.union_by(entry.astype(np.int64), op_start_ns, op_end_ns)
-    busy = np.zeros(count, np.int64)
-    np.add.at(busy, united.key, united.end_ns - united.start_ns)
+    busy = sums(count, united.key, united.end_ns - united.start_ns)
     kept = np.flatnonzero(has)
     order = kept[np.lexsort((start[kept], entries.step[kept]))]
     of_entry = np.full(count, NOWHERE, np.int32)

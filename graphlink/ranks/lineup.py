@@ -16,7 +16,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, by_order, clash
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.summary import Unmatched
-from graphlink.tables import equal_runs
+from graphlink.tables import equal_runs, spread
 
 WHERE: Final = ("before", "between", "after", "everywhere")
 
@@ -213,8 +213,7 @@ def leftovers(
         matched = mine[met & (mine >= 0)]
         left = ~taken[k]
         left[matched] = False
-        place = np.full(len(member), NOWHERE, np.int64)
-        place[mine[mine >= 0]] = np.flatnonzero(mine >= 0)
+        place = spread(len(member), mine[mine >= 0], np.flatnonzero(mine >= 0))
         where = _where(len(member), matched)
         rows = np.flatnonzero(left)
         for run in equal_runs(rows, rows - np.arange(len(rows)), where[rows]):

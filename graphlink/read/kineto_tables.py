@@ -24,7 +24,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CallRows, DeviceMemory, Dev
 from graphlink.patterns import fits
 from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings, ints, to_int_or_none
 from graphlink.read.kineto_rows import Event
-from graphlink.tables import lookup, marked, successive
+from graphlink.tables import largest, lookup, marked, successive
 
 # Ranges in any recording:
 # names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py,
@@ -100,8 +100,7 @@ def put_on_their_threads(calls: Parts, host: Parts) -> int:
         return 0
     start_ns, tid, op_tid, op_end_ns = calls.seen("start_ns"), calls.seen("tid"), host.seen("tid"), host.seen("end_ns")
     threads, place = np.unique(op_tid, return_inverse=True)
-    last_ns = np.full(len(threads), MISSING)
-    np.maximum.at(last_ns, place, op_end_ns)
+    last_ns = largest(len(threads), place, op_end_ns, MISSING)
     at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
     late = (threads[at] == tid) & (start_ns > last_ns[at])
     inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])

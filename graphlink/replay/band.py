@@ -23,7 +23,7 @@ from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
 from graphlink.student import quantile
-from graphlink.tables import begins, codes, least, sums, turns
+from graphlink.tables import begins, codes, largest, least, spread, sums, turns
 
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
@@ -109,8 +109,7 @@ class _Steps:
             for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True):
                 self.of_node[low:high] = _step_of(file, starts)[work.position[low:high]]
             works = work.work != Work.GAP
-            ended_ns = np.zeros(self.count, np.int64)
-            np.maximum.at(ended_ns, self.of_node[works], played.end_ns[works])
+            ended_ns = largest(self.count, self.of_node[works], played.end_ns[works])
             self.took_ns = np.diff(np.maximum.accumulate(ended_ns))
 
 
@@ -156,9 +155,7 @@ def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:
     order = np.lexsort((took_ns, family, member))
     first = begins(member[order], family[order])
     first[1:] |= took_ns[order[1:]] > ALIKE * took_ns[order[:-1]]
-    same = np.empty(len(order), np.int64)
-    same[order] = np.cumsum(first) - 1
-    return same
+    return spread(len(order), order, np.cumsum(first) - 1)
 
 
 def _variance(same: I64, value: F64) -> F64:

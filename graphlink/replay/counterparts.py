@@ -147,11 +147,9 @@ def _matched(ours: I64, theirs: I64, order: tuple[I64, I64], time_ns: I64) -> tu
     low, high = (np.searchsorted(theirs[in_order], ours, side) for side in ("left", "right"))
     count = high - low
     called = np.argsort(order[0])
-    turn = np.empty(len(ours), np.int64)
-    turn[called] = turns(ours[called])
+    turn = spread(len(ours), called, turns(ours[called]))
     exact = (count > 0) & (count == np.bincount(ours, minlength=1)[ours])
-    out = np.full(len(ours), NOWHERE, np.int64)
-    out[exact] = time_ns[in_order[low[exact] + turn[exact]]]
+    out = spread(len(ours), exact, time_ns[in_order[low[exact] + turn[exact]]])
     rest = (count > 0) & ~exact
     lower, upper = low[rest] + (count[rest] - 1) // 2, low[rest] + count[rest] // 2
     out[rest] = np.rint((time_ns[by_time[lower]] + time_ns[by_time[upper]]) / 2)

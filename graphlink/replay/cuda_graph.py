@@ -25,7 +25,7 @@ from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import last_before, marked, spread
+from graphlink.tables import largest, last_before, least, marked, spread
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -91,9 +91,8 @@ def _with_their_threads(work: Workload, owner: I64) -> I64:
     back = (owner[source] == NOWHERE) & (owner[target] != NOWHERE)
     begun, begun_by = np.unique(owner[source[there]] * threads.shape[1] + lane[target[there]], return_inverse=True)
     ended, ended_by = np.unique(owner[target[back]] * threads.shape[1] + lane[source[back]], return_inverse=True)
-    from_ns, until_ns = np.full(len(begun), np.iinfo(np.int64).max), np.full(len(ended), NOWHERE)
-    np.minimum.at(from_ns, begun_by, start_ns[target[there]])
-    np.maximum.at(until_ns, ended_by, start_ns[source[back]])
+    from_ns = least(len(begun), begun_by, start_ns[target[there]])
+    until_ns = largest(len(ended), ended_by, start_ns[source[back]], NOWHERE)
     both, first, last = np.intersect1d(begun, ended, return_indices=True)
     if not len(both):
         return owner

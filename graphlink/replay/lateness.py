@@ -9,10 +9,10 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
-from graphlink.tables import codes, spread, sums
+from graphlink.tables import codes, largest, spread, sums
 
 
-def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
+def drifts(work: Workload, played: Played, top: int = 10) -> list[Drift]:
     """Find where the drift (replayed start less recorded start) changes most from what delayed a node to the node,
     largest first.
 
@@ -25,10 +25,9 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     drift, held = start - recorded_start_ns(work), played.held_by
     change = np.where(played.ran, drift - np.where(held == NOWHERE, 0, drift[held]), 0)
     size = np.abs(change)
-    largest = np.zeros(len(work) + 1, np.int64)  # by holder; NOWHERE finds the last entry
-    np.maximum.at(largest, held, size)
+    most = largest(len(work) + 1, held, size)  # by holder; NOWHERE finds the last entry
     roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
-    others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
+    others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == most[held]))
     first = spread(len(work), held[others[::-1]], others[::-1])
     nodes = np.append(roots, first[first != NOWHERE])
     return [
@@ -39,7 +38,7 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
             drift_ns=int(drift[node]),
             change_ns=int(change[node]),
         )
-        for node in nodes[np.lexsort((nodes, -size[nodes]))[:most]].tolist()
+        for node in nodes[np.lexsort((nodes, -size[nodes]))[:top]].tolist()
     ]
 
 

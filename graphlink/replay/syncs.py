@@ -14,6 +14,7 @@ from graphlink.graph.families import family_of
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.tables import spread
 
 RUNTIME_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 NUMBER: Final = re.compile(r"\d{1,20}")
@@ -129,11 +130,7 @@ def waiting_ops(wait: SyncWait) -> list[str]:
 def blocked_ns(work: Workload) -> I64:
     """Return for how long the thread of each host node did nothing before it, as recorded."""
     edge = np.flatnonzero(work.kind == EdgeKind.HOST)
-    start, ended = (
-        work.column("start_ns"),
-        work.column("start_ns") + work.column("duration_ns") - work.column("wake_ns"),
-    )
-    out = np.zeros(len(work), np.int64)
+    start = work.column("start_ns")
+    ended = start + work.column("duration_ns") - work.column("wake_ns")
     target = work.target[edge]
-    out[target] = np.maximum(start[target] - ended[work.source[edge]], 0)
-    return out
+    return spread(len(work), target, np.maximum(start[target] - ended[work.source[edge]], 0), 0)

@@ -25,6 +25,7 @@ from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankC
 from graphlink.ranks.times import Apart
 from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
+from graphlink.tables import spread
 from graphlink.wings import Parts, of_rank, over_ranks
 
 log: Final = logging.getLogger("graphlink")
@@ -102,8 +103,7 @@ def _by_rank(
         np.maximum.reduceat(column(comms, "bytes")[op], meetings.first[:-1]), 0
     )  # simulators match collectives by size
     arrows = _arrows(comms, meetings, op, aligned)
-    wait_ns = np.zeros(sum(len(one.node) for one in comms), np.int64)
-    wait_ns[op] = measured.times.wait_ns
+    wait_ns = spread(sum(len(one.node) for one in comms), op, measured.times.wait_ns, 0)
     waits = np.split(wait_ns, first[1:])
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):

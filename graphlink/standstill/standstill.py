@@ -25,7 +25,7 @@ from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind, Trace
 from graphlink.records import Short, ms
 from graphlink.spans import NEVER
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, values_at
+from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, sums, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -462,8 +462,7 @@ def _told(trace: Trace) -> tuple[I64, I64]:
     call = order[at]
     inside = calls.end_ns[call] >= end_ns
     held, which = numbered_values(call[inside])
-    ns = np.zeros(len(held), np.int64)
-    np.add.at(ns, which, (end_ns - start_ns)[inside])
+    ns = sums(len(held), which, (end_ns - start_ns)[inside])
     return held, ns
 
 

@@ -22,7 +22,7 @@ from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages
 from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
 from graphlink.records import first_few
-from graphlink.tables import codes, take
+from graphlink.tables import codes, largest, sums, take
 
 log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
@@ -159,9 +159,8 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     whole = np.where(part == NOWHERE, np.arange(len(chosen)), NOWHERE)
     code = codes(step, phase, chunk, microbatch, whole)
     first = np.unique(code, return_index=True)[1]
-    start, end, busy = start_ns[chosen][first], np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
-    np.maximum.at(end, code, end_ns[chosen])
-    np.add.at(busy, code, (end_ns - start_ns)[chosen])
+    start, end = start_ns[chosen][first], largest(len(first), code, end_ns[chosen])
+    busy = sums(len(first), code, (end_ns - start_ns)[chosen])
     order = np.lexsort((end, start, step[first]))
     kept = first[order]
     optimizer = phase[kept] == Pass.OPT

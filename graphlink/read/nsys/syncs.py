@@ -20,7 +20,7 @@ from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.tables import concat, last_before, lookup, numbered_rows
+from graphlink.tables import concat, last_before, lookup, numbered_rows, spread
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
@@ -120,8 +120,7 @@ def read_syncs(
     kind = np.where(by_call > 0, by_call, by_type)
     kept = (kind > 0) & (columns["globalPid"] != MISSING)
     export.left_out["synchronisation row of unknown kind"] += int(np.count_nonzero(~kept))
-    not_ready = np.zeros(len(start), np.bool_)
-    not_ready[call >= 0] = calls.not_ready[call[call >= 0]]
+    not_ready = spread(len(start), call >= 0, calls.not_ready[call[call >= 0]], 0)
     export.left_out["query that found its event not ready"] += int(np.count_nonzero(kept & not_ready))
     kept &= ~not_ready
     columns = {name: column[kept] for name, column in columns.items()}
