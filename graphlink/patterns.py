@@ -41,6 +41,11 @@ def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 
+def containing(strings: Sequence[str], *words: str) -> Bool:
+    """Mark the texts that contain any of the words."""
+    return np.fromiter((any(word in text for word in words) for text in strings), np.bool_, len(strings))
+
+
 class UserPattern:
     """A compiled expression. ``option``: which one gave it, as messages name it."""
 

@@ -20,6 +20,7 @@ from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
+from graphlink.patterns import containing
 from graphlink.tables import grouped, lookup, marked, numbered_rows
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
@@ -102,7 +103,7 @@ class _Walk:
         self.ops, self.first_op = order.tolist(), first.tolist()
         self.orphans = order[: first[0]].tolist()
         self.devices = len(np.unique(trace.device.device))
-        self.from_host = np.array(["HtoD" in text for text in trace.strings], np.bool_)
+        self.from_host = containing(trace.strings, "HtoD")
         self.tail: dict[int, int] = {}
         self.pending: dict[int, Sources] = {}
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name

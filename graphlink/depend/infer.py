@@ -36,6 +36,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
+from graphlink.patterns import containing
 from graphlink.tables import largest
 
 BLOCKED_NS = 3_000
@@ -273,7 +274,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
     us and more before), and where a call of that name returned long before its copy ended, such calls do not wait.
     """
     trace = linked.trace
-    pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
+    pageable = containing(trace.strings, "DtoH") & containing(trace.strings, "Pageable")
     row = np.flatnonzero(pageable[trace.device.name] & (linked.device_call != NOWHERE))
     call = linked.device_call[row]
     end_ns = trace.device.end_ns[row]
@@ -295,7 +296,7 @@ def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple
     of 44 small ones in others began inside its call.
     """
     trace, device = linked.trace, linked.trace.device
-    staged = np.array(["HtoD" in s and "Pageable" in s for s in trace.strings], np.bool_)
+    staged = containing(trace.strings, "HtoD") & containing(trace.strings, "Pageable")
     before = stream_order(device).before
     row = np.flatnonzero(staged[device.name] & (linked.device_call != NOWHERE) & (before != NOWHERE))
     call, source = linked.device_call[row], before[row]

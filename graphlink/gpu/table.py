@@ -108,11 +108,10 @@ def _waited(rank: int, run: Run) -> Waited:
 
 
 def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTime:
-    spent: dict[str, int] = {}
+    spent = Counter[str]()
     for entry in entries:
-        spent[entry.evidence] = spent.get(entry.evidence, 0) + entry.end_ns - entry.start_ns
-    first = sorted(spent.items(), key=lambda item: -item[1])[:top]
-    return CauseTime(cause=cause, ns=sum(spent.values()), intervals=len(entries), evidence=dict(first))
+        spent[entry.evidence] += entry.duration_ns
+    return CauseTime(cause=cause, ns=spent.total(), intervals=len(entries), evidence=dict(spent.most_common(top)))
 
 
 def idle_table(report: IdleReport) -> list[str | Table]:
@@ -280,7 +279,7 @@ def gpu_line(one: DeviceTime) -> str:
     %, ...); ...``.
     """
     whole = one.whole_ns
-    causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
+    causes = Counter(one.idle_by_cause_ns).most_common(_FEW)
     why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
     return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {busy_words(one)}"
 
@@ -399,11 +398,9 @@ def late_starts(entries: Sequence[IdleEntry]) -> LateStarts | None:
     delays = np.array([entry.cause == "start_delay" for entry in entries], np.bool_)
     if not delays.any():
         return None
-    gap = np.cumsum(np.append(True, start[1:] != end[:-1])) - 1
+    first = np.flatnonzero(np.append(True, start[1:] != end[:-1]))  # of each gap
     took_ns = end - start
-    whole_ns, delay_ns = (
-        np.bincount(gap, ns).astype(np.int64) for ns in (took_ns, np.where(delays, took_ns, 0))
-    )  # exact below 2**53
+    whole_ns, delay_ns = (np.add.reduceat(ns, first) for ns in (took_ns, np.where(delays, took_ns, 0)))
     late = np.flatnonzero(delay_ns > max(LATENCY_NS, _TIMES_USUAL * float(np.median(delay_ns[delay_ns > 0]))))
     if len(late) < _FEWEST:
         return None

@@ -12,8 +12,8 @@ import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import spread, successive, values_at
+from graphlink.model import I32, I64, NOWHERE, Linked
+from graphlink.tables import marked, spread, successive, values_at
 
 ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)  # edges between device ops
 _NESTED_CALLS: Final = 4  # a runtime call inside a call, and one more; then it is not a call that waited
@@ -38,7 +38,8 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
     wait lasts from where the node before has spent its duration to where the next one opens, and waits add up to
     ``wait_ns``, whoever was waited for. Only before a node that another thread woke the time was sleep.
     """
-    part = np.flatnonzero((before != NOWHERE) & ~_woken(graph))
+    woken = marked(len(graph.kind), graph.target[graph.edge_kind == EdgeKind.THREAD])
+    part = np.flatnonzero((before != NOWHERE) & ~woken)
     part = part[np.lexsort((part, graph.tid[part]))]
     previous = before[part]
     start_ns, end_ns = graph.start_ns[previous] + graph.duration_ns[previous], graph.start_ns[part]
@@ -77,11 +78,6 @@ def waited_for(graph: Graph, waits: WaitSlices) -> tuple[I64, I64, I64]:
     source = last_source(graph, waits.part, (EdgeKind.SYNC,))
     row, on_host = values_at(graph.row, source), values_at(graph.kind, source) == NodeKind.HOST_COMM
     return source, np.where(on_host, row, NOWHERE), np.where(on_host, NOWHERE, row)
-
-
-def _woken(graph: Graph) -> Bool:
-    count = np.concatenate([[0], np.cumsum(graph.edge_kind == EdgeKind.THREAD)])
-    return count[graph.first[1:]] > count[graph.first[:-1]]
 
 
 def _calls(graph: Graph, linked: Linked, part: I64) -> I32:

@@ -13,6 +13,7 @@ import numpy as np
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
+from graphlink.patterns import containing
 from graphlink.tables import codes, concat, last_before, lookup, marked, spread, successive, take
 
 USUAL_NS: Final = {
@@ -207,9 +208,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (syncs.device[whole], None, row_call[whole], row_call[whole]),
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
-    to_host, pageable = (
-        np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable")
-    )
+    to_host, pageable = (containing(trace.strings, word)[device.name] for word in ("DtoH", "Pageable"))
     staged = pageable & (role[call] == Role.COPY_ASYNC)
     copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
     pairs = [

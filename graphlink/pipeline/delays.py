@@ -29,6 +29,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, last_source, waited_for
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
+from graphlink.patterns import containing
 from graphlink.pipeline.between_ranks import of_rows
 from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Delays, Pass
@@ -201,11 +202,9 @@ def _by_device(linked: Linked, segments: _Segments, exchange: I64, texts: Texts)
 
 def _loads(linked: Linked, row: I32 | I64) -> Bool:
     """Return which device rows are copies from the host; none where ``row`` is ``NOWHERE``."""
-    device, strings = linked.trace.device, linked.trace.strings
-    out = np.zeros(len(row), np.bool_)
-    copies = np.flatnonzero(values_at(device.kind, row) == DeviceKind.MEMCPY)
-    out[copies] = ["HtoD" in strings[name] for name in device.name[row[copies]].tolist()]
-    return out
+    device = linked.trace.device
+    copies = (device.kind == DeviceKind.MEMCPY) & containing(linked.trace.strings, "HtoD")[device.name]
+    return np.append(copies, False)[row]
 
 
 def _with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:

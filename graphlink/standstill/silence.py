@@ -34,6 +34,12 @@ class Timeline(Spans):
         stretches = joined(axis.of(tid, from_ns), axis.of(tid, until_ns))
         return Timeline(stretches.start_ns, stretches.end_ns, axis)
 
+    @staticmethod
+    def of_nodes(graph: Graph, node: I64 | I32) -> Timeline:
+        """Join the time that nodes of the host took, in time of the graph."""
+        start_ns = graph.start_ns[node]
+        return Timeline.of(graph.tid[node], start_ns, start_ns + graph.duration_ns[node])
+
     def at(self, tid: I64, time_ns: I64) -> I64:
         """Return the positions of times on threads, clipped to what there is; -1 of an unknown thread."""
         return np.where(self.axis.has(tid), self.axis.clipped(tid, time_ns), -1)
@@ -104,7 +110,7 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     tid, start_ns, end_ns = _between(active)
     chained = np.isin(graph.kind, CHAINED)
     node = np.flatnonzero(chained & (graph.duration_ns > 0))
-    work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
+    work = Timeline.of_nodes(graph, node)
     length_ns = end_ns - start_ns
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns

@@ -22,16 +22,16 @@ from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind, Trace
+from graphlink.patterns import containing
 from graphlink.records import Short, ms
 from graphlink.spans import NEVER
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, sums, values_at
+from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, sums, take, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY, Role.COPY_ASYNC)
-_TO_HOST: Final = ("DtoH", "DeviceToHost")
 
 CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
 HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls wait for"
@@ -190,15 +190,14 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
     rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
-    at = np.flatnonzero(ns > 0)
-    start_ns = (until_ns - ns + explained_ns)[at] - graph.epoch_ns
-    return Stretches(at, ns[at], explained_ns[at], start_ns)
+    stretches = Stretches(np.arange(len(ns)), ns, explained_ns, until_ns - ns + explained_ns - graph.epoch_ns)
+    return take(stretches, ns > 0)
 
 
 def _pageable(linked: Linked) -> Bool:
     """Mark the calls that copied from or to pageable host memory, as far as the names of copies tell."""
     trace, op = linked.trace, np.flatnonzero(linked.device_call != NOWHERE)
-    named = np.fromiter(("Pageable" in s for s in trace.strings), np.bool_, len(trace.strings))
+    named = containing(trace.strings, "Pageable")
     return marked(len(trace.calls.start_ns), linked.device_call[op[named[trace.device.name[op]]]])
 
 
@@ -231,7 +230,7 @@ def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
     """
     trace = linked.trace
     role, out = roles(trace.calls, trace.strings), trace.calls.end_ns.copy()
-    to_host = np.fromiter((any(word in s for word in _TO_HOST) for s in trace.strings), np.bool_, len(trace.strings))
+    to_host = containing(trace.strings, "DtoH", "DeviceToHost")
     op = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[op]
     until_ns = np.where(to_host[trace.device.name[op]], ended[op], began[op])
@@ -261,8 +260,7 @@ def _streams(graph: Graph) -> Stretches:
     start_ns = graph.start_ns[op]
     ns = np.maximum(start_ns - np.maximum(ready_ns, 0), 0)
     explained_ns = np.clip(np.minimum(event_ns[op], start_ns) - ready_ns, 0, ns)
-    late = ns > 0
-    return Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
+    return take(Stretches(op, ns, explained_ns, start_ns - ns + explained_ns), ns > 0)
 
 
 def _delays_on_path(graph: Graph, path: CriticalChain, streams: Stretches) -> int:
@@ -278,7 +276,7 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: S
     none).
     """
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
-    work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
+    work = Timeline.of_nodes(graph, node)
     end_ns = stretches.start_ns + stretches.unexplained_ns
     return int(work.between(linked.trace.calls.tid[stretches.of], stretches.start_ns, end_ns).sum())
 
@@ -295,11 +293,8 @@ class _Exact(msgspec.Struct, frozen=True):
 
 def _exact(built: Built, linked: Linked) -> _Exact:
     calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
-    names = (
-        (syncs.kind == SyncKind.STREAM)
-        | (syncs.kind == SyncKind.DEVICE)
-        | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
-    )
+    names = np.isin(syncs.kind, (SyncKind.STREAM, SyncKind.DEVICE))
+    names |= (syncs.kind == SyncKind.EVENT) & syncs.record_known
     call = marked(len(calls.start_ns), pairs.call[pairs.call != NOWHERE])
     row = marked(len(linked.device_call), pairs.device_op[pairs.device_op != NOWHERE])
     return _Exact(
