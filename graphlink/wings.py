@@ -139,10 +139,11 @@ class Columns(NamedTuple):
 
 
 class Wing:
-    """What a feature adds to the core: each hook adds nothing unless it is overridden. ``stored``: the types of parts
-    that are kept between jobs.
+    """What a feature adds to the core: each hook adds nothing unless it is overridden. ``verbs``: of the command line;
+    ``stored``: the types of parts that are kept between jobs.
     """
 
+    verbs: Sequence[Verb] = ()
     stored: tuple[str, ...] = ()  # module:name of each, below the folder of the wing
 
     # what is asked for
@@ -322,10 +323,6 @@ class Wing:
         return {}
 
     # the command line
-    def verbs(self) -> Sequence[Verb]:
-        """Return the verbs of this wing."""
-        return ()
-
     def input_options(self, parser: _Options) -> None:
         """Add options of the main job that name inputs."""
 

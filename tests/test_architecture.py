@@ -27,7 +27,7 @@ def test_wings_and_their_verbs_are_listed_in_their_order() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]*)\|$", section("The wings"), re.MULTILINE)
     assert [name for name, _ in rows] == list(WINGS)
     for name, verbs in rows:
-        assert sorted(re.findall(r"`([\w-]+)`", verbs)) == sorted(verb.name for verb in wing(name).verbs()), name
+        assert sorted(re.findall(r"`([\w-]+)`", verbs)) == sorted(verb.name for verb in wing(name).verbs), name
 
 
 def test_each_place_where_a_wing_may_add_something_is_listed_once() -> None:

@@ -86,7 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
 def test_without_a_wing_the_demo_and_all_other_verbs_run(
     without: str, whole: dict[str, tuple[int, str]], tmp_path: Path
 ) -> None:
-    gone = {verb.name for verb in wing(without).verbs()}
+    gone = {verb.name for verb in wing(without).verbs}
     left = {name: status for name, (status, _) in whole.items() if name.split()[0] not in gone}
     told = ran(tmp_path, without)
     assert {name: (status, told[name][1]) for name, (status, _) in told.items() if status != left.get(name)} == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphlink.wings import Verb, Wing
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 
 class _Advice(Wing):
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                70,
-                "advice",
-                "DIR",
-                "print what would make a run end earlier, with the gain that a replay computes",
-                "advice.verb_advice:advice",
-            ),
-        )
+    verbs = (
+        Verb(
+            70,
+            "advice",
+            "DIR",
+            "print what would make a run end earlier, with the gain that a replay computes",
+            "advice.verb_advice:advice",
+        ),
+    )
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(40, "advice {}")]

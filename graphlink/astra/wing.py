@@ -10,6 +10,30 @@ from graphlink.wings import Made, Verb, Wing
 
 
 class _Astra(Wing):
+    verbs = (
+        Verb(
+            130,
+            "check",
+            "DIR|FILE.et",
+            "say what ASTRA-sim would make of any Chakra graph",
+            "astra.verb_check:check",
+        ),
+        Verb(
+            150,
+            "astra",
+            "DIR",
+            "write what ASTRA-sim needs beside the graphs, with the network that the run shows",
+            "astra.verb_astra:astra",
+        ),
+        Verb(
+            170,
+            "simulate",
+            "DIR",
+            "run an ASTRA-sim that is there, judge it, and compare with recording and replay",
+            "astra.verb_simulate:simulate",
+        ),
+    )
+
     def of_graphs(self, found: Sequence[Path], own: Mapping[int, Path]) -> Made:
         if not found:
             return Made()
@@ -17,31 +41,6 @@ class _Astra(Wing):
 
         compared, warnings = compare(found, own)
         return Made({"compared": compared}, tuple(warnings))
-
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                130,
-                "check",
-                "DIR|FILE.et",
-                "say what ASTRA-sim would make of any Chakra graph",
-                "astra.verb_check:check",
-            ),
-            Verb(
-                150,
-                "astra",
-                "DIR",
-                "write what ASTRA-sim needs beside the graphs, with the network that the run shows",
-                "astra.verb_astra:astra",
-            ),
-            Verb(
-                170,
-                "simulate",
-                "DIR",
-                "run an ASTRA-sim that is there, judge it, and compare with recording and replay",
-                "astra.verb_simulate:simulate",
-            ),
-        )
 
     def schemas(self) -> Mapping[str, Any]:
         from graphlink.astra.check_rules import Judged

@@ -40,5 +40,5 @@ _OF_CORE: Final = (
     ),
     Verb(120, "export", "DIR", "write the tables of a run as parquet, arrow or csv files", "cli.export:export"),
 )
-_OF_WINGS: Final = [verb for _, hooks in each() for verb in hooks.verbs()]
+_OF_WINGS: Final = [verb for _, hooks in each() for verb in hooks.verbs]
 VERBS: Final = {verb.name: verb for verb in sorted((*_OF_CORE, *_OF_WINGS))}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphlink.wings import Verb, Wing
 
 
 class _Diff(Wing):
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                90, "diff", "A B", "compare two runs: is the second better, and what was changed", "diff.verb_diff:diff"
-            ),
-        )
+    verbs = (
+        Verb(90, "diff", "A B", "compare two runs: is the second better, and what was changed", "diff.verb_diff:diff"),
+    )
 
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         from graphlink.diff.compare import compare

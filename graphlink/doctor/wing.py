@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from graphlink.wings import Verb, Wing
 
 
 class _Doctor(Wing):
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                140,
-                "doctor",
-                "DIR|FILE ...",
-                "say what a recording lacks, what that costs, and how to record it",
-                "doctor.verb_doctor:doctor",
-            ),
-        )
+    verbs = (
+        Verb(
+            140,
+            "doctor",
+            "DIR|FILE ...",
+            "say what a recording lacks, what that costs, and how to record it",
+            "doctor.verb_doctor:doctor",
+        ),
+    )
 
     def schemas(self) -> Mapping[str, Any]:
         from graphlink.doctor.records import Diagnosis

@@ -20,6 +20,8 @@ _FEW: Final = 8  # outliers that are named
 
 
 class _GpuTime(Wing):
+    verbs = (Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),)
+
     def finish(self, work: RankWork) -> RankPart:
         from msgspec import UNSET
 
@@ -86,11 +88,6 @@ class _GpuTime(Wing):
         usual, outliers = far_from_usual(ranks)
         named = [f"rank {rank.rank} {idle_percent(rank):.1f} %" for rank in outliers]
         return [f"far from the usual idle time ({usual:.1f} %): {first_few(named, _FEW)}"] if named else []
-
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),
-        )
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []

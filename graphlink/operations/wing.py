@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 
 class _Operations(Wing):
+    verbs = (
+        Verb(
+            80,
+            "ops",
+            "DIR",
+            "print which operations the device time goes to, and whether they use tensor cores",
+            "operations.verb_ops:ops",
+        ),
+    )
+
     def gaining(self, graph: Graph, linked: Linked) -> Grouped:
         from graphlink.operations.find import find_operations
 
@@ -39,17 +49,6 @@ class _Operations(Wing):
         from graphlink.operations.records import of_nodes
 
         return of_nodes(folder, ranks)
-
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                80,
-                "ops",
-                "DIR",
-                "print which operations the device time goes to, and whether they use tensor cores",
-                "operations.verb_ops:ops",
-            ),
-        )
 
     def tables(self) -> Mapping[str, RowTable]:
         from graphlink.operations.records import Operation, load

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphlink.wings import Verb, Wing
 
 
 class _Page(Wing):
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                100,
-                "report",
-                "DIR",
-                "write a page for the browser: what the other verbs print, with charts",
-                "page.verb_report:report",
-            ),
-        )
+    verbs = (
+        Verb(
+            100,
+            "report",
+            "DIR",
+            "write a page for the browser: what the other verbs print, with charts",
+            "page.verb_report:report",
+        ),
+    )
 
     def answers(self) -> Mapping[str, Callable[..., Any]]:
         from graphlink.page.render import html

@@ -29,6 +29,15 @@ log: Final = logging.getLogger("graphlink")
 
 class _Pipeline(Wing):
     stored = ("stagerun:Staged", "records:StageRun", "node_columns:RankPipeline")
+    verbs = (
+        Verb(
+            110,
+            "bubbles",
+            "DIR",
+            "print where the bubbles of a pipeline come from, and what another schedule would give",
+            "pipeline.verb_bubbles:bubbles",
+        ),
+    )
 
     def check(self, options: Options) -> None:
         if options.range_rules:
@@ -136,17 +145,6 @@ class _Pipeline(Wing):
         from graphlink.pipeline.records import pipeline_table
 
         return Blocks(behind=pipeline_table(summary.pipeline))
-
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                110,
-                "bubbles",
-                "DIR",
-                "print where the bubbles of a pipeline come from, and what another schedule would give",
-                "pipeline.verb_bubbles:bubbles",
-            ),
-        )
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [] if summary.pipeline is None else [(20, "bubbles {}")]

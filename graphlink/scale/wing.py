@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,16 @@ from graphlink.wings import Shown, Verb, Wing
 
 
 class _Scale(Wing):
+    verbs = (
+        Verb(
+            160,
+            "scale",
+            "DIR",
+            "make graphs of more ranks from those that were recorded, and predict their time",
+            "scale.verb_scale:scale",
+        ),
+    )
+
     def shown(self, folder: Path, name: str) -> Shown | None:
         from graphlink.output_names import SUMMARY
         from graphlink.read.document import is_made
@@ -20,17 +30,6 @@ class _Scale(Wing):
 
         made = load(folder / SUMMARY)
         return Shown(made, table(made, name))
-
-    def verbs(self) -> Sequence[Verb]:
-        return (
-            Verb(
-                160,
-                "scale",
-                "DIR",
-                "make graphs of more ranks from those that were recorded, and predict their time",
-                "scale.verb_scale:scale",
-            ),
-        )
 
     def schemas(self) -> Mapping[str, Any]:
         from graphlink.scale.records import Scaled
