@@ -19,8 +19,7 @@ from types import ModuleType
 from typing import ParamSpec
 
 from graphlink.capture.recording import Report
-from graphlink.capture.schedule import Phase, Schedule
-from graphlink.capture.session import Capture
+from graphlink.capture.session import Capture, Phase, Schedule
 from graphlink.capture.support import Feature, Support, support
 
 __all__ = [

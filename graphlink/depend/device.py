@@ -102,6 +102,11 @@ def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) 
     """Estimate for each device row how long after its launch call returned it begins at the earliest; shape (device
     rows,).
 
+    It runs from the **end** of the call, to which it is steadier than to its start: half of the launches on idle
+    streams lie within 0.2 to 1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md).
+    And it overlaps the earlier work of the stream, not after it: the device fetches a launch while it still works on
+    the one before.
+
     The mode of the launches on idle streams, of each device and kind of op (kernel, copy, memset); where these are few,
     of all kinds of the device; else ``DEFAULT_NS``. Never below 0, and 0 where ``returned_ns`` is NOWHERE. A stream was
     idle if nothing that the op waits for (``busy_until_ns``: when its stream and its events were done) ran in the last

@@ -16,14 +16,15 @@ from graphlink.doctor.recording import (
     details_lacking,
     et_lacking,
     export_lacking,
+    late_lacking,
     links_lacking,
     rank_lacking,
     rows_lacking,
     times_lacking,
+    waits_lacking,
     without_et,
 )
 from graphlink.doctor.records import Diagnosis, Finding, Told, if_any, merged
-from graphlink.doctor.waits import late_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError

@@ -25,7 +25,7 @@ from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import launched_before
-from graphlink.linking.stacks import stacks_at
+from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, HostRows, Linked
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.spans import NEVER, Pieces, Spans

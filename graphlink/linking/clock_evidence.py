@@ -303,7 +303,9 @@ def of_devices(
 
 
 def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows:
-    """Fit the cheapest step function through the evidence.
+    """Fit the cheapest step function through the evidence: the cheapest path through levels. Evidence below a level
+    costs more than above it (nothing begins early, much begins late), a change of level costs as much as several
+    launches that disagree.
 
     How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where
     the quicker ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies

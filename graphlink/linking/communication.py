@@ -14,8 +14,15 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from graphlink.linking.coalesced import as_one, waiting_calls
-from graphlink.linking.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
+from graphlink.linking.commtypes import (
+    as_one,
+    collective_type,
+    element_bytes,
+    kind_of,
+    size_bytes,
+    sizes_may_differ,
+    waiting_calls,
+)
 from graphlink.linking.nest import innermost, last_started
 from graphlink.model import (
     I32,

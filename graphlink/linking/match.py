@@ -126,6 +126,10 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places
     that were guessed).
 
+    For recordings without record-function ids. Within a thread both sides list the same events in the order in which
+    they began: Kineto by ``order``, the ET by ``rf_id``. (Times do not serve: integer us tie.) OS thread ids and
+    PyTorch's thread numbers have nothing in common, so threads are paired by what they hold.
+
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
     Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.

@@ -1,4 +1,5 @@
-"""Nesting of host rows: one sweep per thread, and look-ups of the innermost row around a point in time.
+"""Nesting of host rows: one sweep per thread, look-ups of the innermost row around a point in time, and what that
+shows: the op that asked for a row of another thread, the Python frames around a moment.
 
 Rows of a thread nest, as calls do. Rounding of integer-us recordings lets a child end up to 1 us after its parent
 (floor of start plus floor of duration loses less than 2 us). What overhangs by more is no child: an asynchronous range,
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from graphlink.patterns import fits
 from graphlink.tables import marked, spread
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
+_FRAMES: Final = 8  # of a stack
+_INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of PyTorch, and of what is built in
 
 
 def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
@@ -126,8 +130,13 @@ def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_
 
 
 def askers(linked: Linked) -> I32:
-    """Find the op that asked for each host row; NOWHERE of rows that nest, that began on the asking thread, or without
-    ids. O(n log n).
+    """Find the op that asked for each host row that another thread ran; NOWHERE of rows that nest, that began on the
+    asking thread, or without ids. O(n log n).
+
+    Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it
+    was asked for, and with several of them in another order than asked. The op that asked shows by PyTorch's record
+    function ids: the range gets its id where the work is made, inside the ``c10d`` op, so the op is the last one with a
+    lesser id. (A send or receive begins on the thread that asks.)
     """
     rows = linked.trace.host
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
@@ -140,3 +149,30 @@ def askers(linked: Linked) -> I32:
     op = asking[np.maximum(at, 0)]
     known = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
     return spread(len(rows.tid), run[known], op[known].astype(np.int32))
+
+
+def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
+    """Return the innermost Python frames outside of PyTorch on a thread at a moment, of each pair, the innermost last;
+    [] without any.
+
+    Threads of autograd have no stack. O(n log n) in frames and pairs.
+    """
+    out: list[list[str]] = [[] for _ in range(len(tid))]
+    frames, strings = linked.trace.frames, linked.trace.strings
+    if frames is None or not out:
+        return out
+    order = np.lexsort((at_ns, tid))
+    tid, at_ns = tid[order], at_ns[order]
+    theirs = np.array([_INNER.fullmatch(text) is None for text in strings], np.bool_)[frames.name]
+    for thread in np.unique(tid).tolist():
+        asked = np.flatnonzero(tid == thread)
+        mine = np.flatnonzero(theirs & (frames.tid == thread))
+        low, high = (np.searchsorted(at_ns[asked], times[mine]) for times in (frames.start_ns, frames.end_ns))
+        around = np.flatnonzero(low < high)
+        around = around[np.lexsort((-frames.end_ns[mine[around]], frames.start_ns[mine[around]]))]
+        for frame, begin, end in zip(
+            frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True
+        ):
+            for k in order[asked[begin:end]].tolist():
+                out[k].append(strings[frame])
+    return [stack[-_FRAMES:] for stack in out]

@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.coalesced import as_one
-from graphlink.linking.commtypes import CollectiveType, collective_type, element_bytes, kind_of
+from graphlink.linking.commtypes import CollectiveType, as_one, collective_type, element_bytes, kind_of
 from graphlink.linking.communication import CommRow, comm_rows
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup

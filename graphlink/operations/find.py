@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.linking.stacks import stacks_at
+from graphlink.linking.nest import stacks_at
 from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, DeviceRows, Gpu, Linked
 from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths

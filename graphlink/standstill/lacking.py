@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphlink.depend.build import Built
+from graphlink.doctor.recording import AGAIN, EXPLAINED_SHARE, share_of
 from graphlink.doctor.records import Finding
-from graphlink.doctor.waits import AGAIN, EXPLAINED_SHARE, share_of
 from graphlink.graph.critical import critical_path, shares
 from graphlink.model import Communication, Linked
 from graphlink.replay.ideal import replay

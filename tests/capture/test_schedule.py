@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from graphlink.capture.schedule import NEVER, Phase, Schedule, schedule_of
+from graphlink.capture.session import NEVER, Phase, Schedule, schedule_of
 from graphlink.errors import UsageError
 
 SCHEDULES = [
