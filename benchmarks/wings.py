@@ -97,10 +97,10 @@ def timed_job(folder: Path, out: Path) -> None:
 
         return timed
 
-    for folder in TIMED:
-        kind = type(wing(folder))
+    for name in TIMED:
+        kind = type(wing(name))
         for hook in HOOKS:
-            setattr(kind, hook, clocked(f"{folder} {hook}", getattr(kind, hook)))
+            setattr(kind, hook, clocked(f"{name} {hook}", getattr(kind, hook)))
     status = main([*pair(folder), "--out", str(out), "--force", "--quiet"])
     print(json.dumps(spent))
     sys.exit(status)

@@ -245,8 +245,8 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
 
 def _up_to_ops(busy: Busy, idle: Spans) -> Spans:
     """Cut idle time where ops of no length ran: each interval ends with an op."""
-    at_ns = np.setdiff1d(busy.start_ns[busy.start_ns == busy.end_ns], idle.start_ns)
-    inside = at_ns[spans.holding(idle, at_ns) != NOWHERE]
+    at_ns = np.unique(busy.start_ns[busy.start_ns == busy.end_ns])
+    inside = at_ns[values_at(idle.start_ns, spans.holding(idle, at_ns), MOST) < at_ns]
     return Spans(np.sort(np.append(idle.start_ns, inside)), np.sort(np.append(idle.end_ns, inside)))
 
 
