@@ -1,9 +1,10 @@
-"""The hatching of idle time by its cause, the same in every picture, and any text inside one."""
+"""What pictures share: the hatching of idle time by its cause, round steps of an axis, and any text inside one."""
 
 from __future__ import annotations
 
 import re
 from html import escape
+from math import floor, log10
 from typing import Final, NamedTuple
 
 
@@ -18,6 +19,7 @@ class Hatch(NamedTuple):
     width: float = 1.2
 
 
+FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _SLASH: Final = "M-2 2l4-4M0 8l8-8M6 10l4-4"
 _BACK: Final = "M-2 6l4 4M0 0l8 8M6-2l4 4"
 HATCHES: Final = {
@@ -37,6 +39,21 @@ HATCHES: Final = {
     "unknown": Hatch("", "#1b1f24", "#1b1f24", "#e6edf3", "#e6edf3"),
 }
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+
+
+def pattern(name: str, suffix: str, tile: Hatch) -> str:
+    """Return a tile as an SVG pattern of this ``name``, coloured by its classes: ``a`` and ``l``, with the suffix."""
+    lines = f'<path class="l{suffix}" stroke-width="{tile.width}" d="{tile.path}"/>' if tile.path else ""
+    return (
+        f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{suffix}" width="8" '
+        f'height="8"/>{lines}</pattern>'
+    )
+
+
+def round_step(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, no less than ``least``."""
+    power = 10.0 ** floor(log10(least))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999)
 
 
 def xml(text: str, most: int = 300) -> str:

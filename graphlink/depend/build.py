@@ -27,7 +27,7 @@ from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
-from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import take
 

@@ -30,16 +30,6 @@ NUMBER: Final = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?")
 Node = dict[str, Any]
 
 
-class Frame(msgspec.Struct):
-    """The contents of an ET around its nodes."""
-
-    schema: msgspec.Raw = msgspec.Raw(b'""')
-    pid: msgspec.Raw = msgspec.Raw(b"0")
-    time: msgspec.Raw = msgspec.Raw(b'""')
-    start_ts: msgspec.Raw = msgspec.Raw(b"0")
-    finish_ts: msgspec.Raw = msgspec.Raw(b"0")
-
-
 class AddedKeys(msgspec.Struct, kw_only=True):
     """The keys on nodes of the merged trace besides those that PyTorch wrote. A node with ``cat`` is a device op."""
 
@@ -171,16 +161,16 @@ class Merged:
         if host == NOWHERE:
             return
         rows = self.linked.trace.host
-        node["inclusive_dur"] = _us(int(rows.end_ns[host] - rows.start_ns[host]))
-        node["exclusive_dur"] = _us(int(self.own_ns[host]))
-        node["ts"] = _us(int(rows.start_ns[host]))
+        node["inclusive_dur"] = int(rows.end_ns[host] - rows.start_ns[host]) / 1000
+        node["exclusive_dur"] = int(self.own_ns[host]) / 1000
+        node["ts"] = int(rows.start_ns[host]) / 1000
         other = self.other_thread.get(et_row)
         node["inter_thread_dep"] = None if other is None else self.host_id[int(self.et.id[other])]
         self._add_sync(node, self.awaited.get(et_row, ()))
 
     def _device(self, host: Node, row: int) -> Node:
         rows, strings = self.linked.trace.device, self.linked.trace.strings
-        took = _us(int(rows.end_ns[row] - rows.start_ns[row]))
+        took = int(rows.end_ns[row] - rows.start_ns[row]) / 1000
         node = {
             **host,
             "id": self.device_id[row],
@@ -190,7 +180,7 @@ class Merged:
             "ph": "X",
             "inclusive_dur": took,
             "exclusive_dur": took,
-            "ts": _us(int(rows.start_ns[row])),
+            "ts": int(rows.start_ns[row]) / 1000,
             "stream": int(rows.stream[row]),
         }
         if row in self.group_names:
@@ -208,33 +198,24 @@ def write(out: BinaryIO, merged: Merged) -> None:
     """Write the merged trace, one node per line."""
     frame = _frame(merged.et)
     head = {
-        k: _plain(getattr(frame, k), form)
-        for k, form in (("schema", SCHEMA), ("pid", NUMBER), ("time", TIME), ("start_ts", NUMBER))
+        key: _plain(frame.get(key), form)
+        for key, form in (("schema", SCHEMA), ("pid", NUMBER), ("time", TIME), ("start_ts", NUMBER))
     }
     out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
     between = b"\n"
     for node in merged.nodes():
         out.write(between + msgspec.json.encode(node))
         between = b",\n"
-    out.write(b'\n],"finish_ts":' + bytes(_plain(frame.finish_ts, NUMBER)) + b"}\n")
+    out.write(b'\n],"finish_ts":' + bytes(_plain(frame.get("finish_ts"), NUMBER)) + b"}\n")
 
 
-def _plain(value: msgspec.Raw, form: re.Pattern[str]) -> msgspec.Raw:
+def _plain(value: msgspec.Raw | None, form: re.Pattern[str]) -> msgspec.Raw:
     """Return what an ET says of itself where it is what should stand there, else none: other metadata is not
     repeated.
     """
-    text = bytes(value).decode("utf-8", "replace").strip()
-    quoted = form is not NUMBER
-    fits = (
-        form.fullmatch(text[1:-1]) is not None and text[:1] == text[-1:] == '"'
-        if quoted
-        else form.fullmatch(text) is not None
-    )
-    return value if fits else msgspec.Raw(b'""' if quoted else b"0")
-
-
-def _us(ns: int) -> float:
-    return ns / 1000
+    text = bytes(value or b"").decode("utf-8", "replace").strip()
+    whole = form.pattern if form is NUMBER else f'"(?:{form.pattern})"'
+    return value if value is not None and re.fullmatch(whole, text) else msgspec.Raw(b"0" if form is NUMBER else b'""')
 
 
 def _et(linked: Linked) -> HostTrace:
@@ -259,13 +240,11 @@ def _own_ns(linked: Linked) -> I64:
     return np.maximum(own, 0)
 
 
-def _frame(et: HostTrace) -> Frame:
-    """Read the header and footer of the ET, which its records do not keep; one more pass over the file, without its
-    nodes.
-    """
+def _frame(et: HostTrace) -> dict[str, msgspec.Raw]:
+    """Read the header and footer of the ET, which its records do not keep, by key; one more pass over the file."""
     with open_source(et.path) as source:
         whole = b"".join(iter(partial(source.read, 1 << 24), b""))
     try:
-        return msgspec.json.decode(utf8(whole), type=Frame)
+        return msgspec.json.decode(utf8(whole), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as problem:
         raise InputError(f"changed while it was read: {problem}", path=et.path, todo="run again") from None

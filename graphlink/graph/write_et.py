@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
@@ -105,17 +105,10 @@ def _add(texts: list[bytes], part: slice, nodes: Sequence[int], known: Mapping[i
         texts[node - part.start] += known[node]
 
 
-class Block(NamedTuple):
-    """Of the messages of the nodes of ``part`` what stands before inputs, id to duration (``heads``), and ``is_cpu_op``
-    and ``dep_kinds`` (``tails``), all as one entry a node."""
-
-    part: slice
-    heads: tuple[list[bytes], ...]
-    tails: list[bytes]
-
-
-def node_fields(graph: Graph) -> Iterator[Block]:
-    """Yield what each node says of itself and its dependencies, some thousands at a time."""
+def node_fields(graph: Graph) -> Iterator[tuple[slice, tuple[list[bytes], ...], list[bytes]]]:
+    """Yield what nodes say of themselves and their dependencies, some thousands at a time: which they are, of their
+    messages what stands before inputs, id to duration, and ``is_cpu_op`` and ``dep_kinds``, all as one entry a node.
+    """
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
     key = graph.name.astype(np.int64) << 8 | graph.type
@@ -137,7 +130,7 @@ def node_fields(graph: Graph) -> Iterator[Block]:
             attr.int_fields([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count).pieces(),
         )
         tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds[first[0] : first[-1]], np.diff(first))))
-        yield Block(part, heads, tails)
+        yield part, heads, tails
 
 
 def lanes(graph: Graph) -> tuple[I64, I64]:

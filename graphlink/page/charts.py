@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from math import ceil, log10
+from math import ceil
 from typing import Final, NamedTuple
 
-from graphlink.hatches import HATCHES, Hatch, xml
+from graphlink.hatches import FONT, HATCHES, Hatch, pattern, round_step, xml
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
 from graphlink.records import percent, shortened, time
 
@@ -74,17 +74,7 @@ _INK: Final = {
 
 def defs(keys: Iterable[str]) -> str:
     """Return the patterns of these looks, to be coloured by ``rules``."""
-    return "".join(_pattern(key) for key in sorted(set(keys)))
-
-
-def _pattern(key: str) -> str:
-    tile = LOOKS[key].tile
-    lines = f'<path class="l-{key}" stroke-width="{tile.width}" d="{tile.path}"/>' if tile.path else ""
-    return (
-        f'<pattern id="k-{key}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a-{key}" width="8" '
-        'height="8"/>'
-        f"{lines}</pattern>"
-    )
+    return "".join(pattern(f"k-{key}", f"-{key}", LOOKS[key].tile) for key in sorted(set(keys)))
 
 
 def rules(keys: Iterable[str], *, dark: bool, scope: str = "") -> str:
@@ -125,9 +115,8 @@ EDGES: Final = (
     0.5,
 )  # of the shades of shares: what is small on all, and large on one, is seen
 _MOST_TITLES: Final = 4_000  # cells of a heat map with a tooltip of their own
-_FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 STYLE: Final = (
-    f".chart{{{_FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
+    f".chart{{{FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
     ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart "
     ".small{font-size:11px}"
     ".dot{fill:none;stroke-width:6;stroke-linecap:round;opacity:.65}.dot.apart{opacity:.3}.mean{fill:none;stroke-width:2}"
@@ -299,7 +288,7 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
 
 def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> str:
     """Draw ticks at round times below the lanes."""
-    step = _round((high_ns - low_ns) / 8)
+    step = round_step(max((high_ns - low_ns) / 8, 1))
     unit_ns, unit = next(
         one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if high_ns >= one[0] or one[0] == 1
     )
@@ -344,12 +333,6 @@ def _dots(chart: Dots) -> tuple[str, float]:
             out.append(f'<path class="mean" d="M{x:.1f} {y - 3:g}v{_DOTS + 6}"><title>{note}</title></path>')
     y = 4 + len(chart.rows) * (_DOTS + 12)
     return "".join(out) + _axis(low, high, left, wide, y), y + 18
-
-
-def _round(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, no less than ``least``, at least 1."""
-    power = 10.0 ** int(log10(max(least, 1)))
-    return next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999)
 
 
 def _heat_left(chart: Heat) -> int:

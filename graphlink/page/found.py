@@ -157,19 +157,13 @@ def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
     told = first or {max(ranks, key=lambda one: (one.replay.measured_ns, -one.rank)).rank: "longest recording"}
     if summary.run and summary.run.straggler:
         told.setdefault(summary.run.straggler.rank, "comes late to others")
-    held = _path_rank(summary)
-    if held is not None:
-        told.setdefault(held, "most of the critical path over ranks")
+    on_path = summary.run.replay.path_rank_ns if summary.run and summary.run.replay else {}
+    most = max(on_path, key=on_path.__getitem__, default="")
+    if most.isascii() and most.isdecimal():
+        told.setdefault(int(most), "most of the critical path over ranks")
     told = told | {rank: why for rank, why in last.items() if rank not in told}
     there = {rank.rank for rank in ranks}
     return {rank: why for rank, why in list(told.items())[:_MOST_TOLD] if rank in there}
-
-
-def _path_rank(summary: Summary) -> int | None:
-    """Return the rank on which most of the path over all ranks lies."""
-    on = summary.run.replay.path_rank_ns if summary.run and summary.run.replay else {}
-    most = max(on, key=on.__getitem__, default="")
-    return int(most) if most.isascii() and most.isdecimal() else None
 
 
 def _replayed(ranks: Sequence[Rank], told: Mapping[int, str]) -> list[int]:

@@ -225,16 +225,13 @@ def _cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str]) -> list[
                 alone
                 and before is not None
                 and before.first + before.count == cell
-                and _alike(before.segments[0], segments[0])
+                and before.segments[0].key == segments[0].key
+                and abs(before.segments[0].value - segments[0].value) <= 1
             ):
                 out[-1] = StripCell(lane, before.first, before.count + 1, before.segments)
             elif segments:
                 out.append(StripCell(lane, cell, 1, segments))
     return out
-
-
-def _alike(one: Segment, other: Segment) -> bool:
-    return one.key == other.key and abs(one.value - other.value) <= 1
 
 
 def _shares(walk: _Walk) -> Table:

@@ -11,10 +11,9 @@ import base64
 import functools
 import hashlib
 import os
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import jinja2
 from markupsafe import Markup
@@ -79,21 +78,17 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("graphlink.page"),
         autoescape=True,
-        finalize=_shown,
+        finalize=lambda value: plain(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(svg=lambda chart: Markup(svg(chart)), kind=_kind, sides=_sides)
+    environment.globals.update(
+        svg=lambda chart: Markup(svg(chart)),
+        kind=lambda part: "str" if isinstance(part, str) else str(type(part).__struct_config__.tag),
+        sides=_sides,
+    )
     return environment
-
-
-def _shown(value: Any) -> Any:
-    return plain(value) if type(value) is str else value
-
-
-def _kind(part: Any) -> str:
-    return "str" if isinstance(part, str) else str(type(part).__struct_config__.tag)
 
 
 def _sides(table: Table) -> list[str]:
@@ -124,8 +119,16 @@ def as_png(files: dict[str, bytes]) -> dict[str, bytes]:
     Raises:
         UsageError: no library for it is installed.
     """
-    png = _library()
-    return {f"{name.removesuffix('.svg')}.png": png(data) for name, data in files.items()}
+    try:
+        import resvg_py
+    except ImportError:
+        raise UsageError(
+            "--png: needs the library resvg-py", todo="pip install '.[pictures]' in a clone of graphlink, or use --svg"
+        ) from None
+    return {
+        f"{name.removesuffix('.svg')}.png": bytes(resvg_py.svg_to_bytes(svg_string=data.decode(), zoom=_SCALE))
+        for name, data in files.items()
+    }
 
 
 def write(files: dict[str, bytes], folder: Path) -> None:
@@ -143,13 +146,3 @@ def write(files: dict[str, bytes], folder: Path) -> None:
                 beside.replace(folder / name)
             finally:
                 beside.unlink(missing_ok=True)
-
-
-def _library() -> Callable[[bytes], bytes]:
-    try:
-        import resvg_py
-    except ImportError:
-        raise UsageError(
-            "--png: needs the library resvg-py", todo="pip install '.[pictures]' in a clone of graphlink, or use --svg"
-        ) from None
-    return lambda data: bytes(resvg_py.svg_to_bytes(svg_string=data.decode(), zoom=_SCALE))

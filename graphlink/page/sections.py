@@ -33,6 +33,7 @@ from graphlink.records import counted, first_few, shortened, time
 from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.workload import Workload
 from graphlink.report.summary import Rank, alike, lost, machine_line
+from graphlink.tables import grouped
 from graphlink.wings import each
 
 MOST_BARS: Final = 16
@@ -309,10 +310,7 @@ def _memory(found: Found) -> list[Part]:
 
 
 def _warnings(found: Found) -> list[Part]:
-    ranks_of: dict[str, list[int]] = {}
-    for rank in found.ranks:
-        for text in dict.fromkeys(rank.warnings):
-            ranks_of.setdefault(text, []).append(rank.rank)
+    ranks_of = grouped((text, rank.rank) for rank in found.ranks for text in dict.fromkeys(rank.warnings))
     told = [(text, count, _whose(ranks_of[text], count)) for text, count in alike(ranks_of)]
     told += [(text, count, "the run") for text, count in alike(found.summary.warnings)]
     if not told:
@@ -328,8 +326,7 @@ def _warnings(found: Found) -> list[Part]:
 
 
 def _whose(ranks: Sequence[int], count: int) -> str:
-    some = first_few(ranks, 4)
-    return f"rank{'s' * (len(ranks) > 1)} {some}" + (" and others" if count > 1 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {first_few(ranks, 4)}" + (" and others" if count > 1 else "")
 
 
 def _of_text(blocks: Sequence[str | TextTable], name: str) -> list[Part]:

@@ -31,8 +31,8 @@ from graphlink import spans
 from graphlink.causes import Cause, Texts
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
+from graphlink.pipeline.autograd import RULE
 from graphlink.pipeline.between_ranks import TOLERANCE_NS, PeerExchanges, Producers, clock_warnings, matched, producers
-from graphlink.pipeline.inferred_ranges import RULE
 from graphlink.pipeline.named_ranges import OPTIMIZER
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import NO_TIME, Delays, Idle, PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory

@@ -33,7 +33,7 @@ from graphlink.pipeline.records import (
     StepEntry,
 )
 from graphlink.read import document
-from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import numbered_texts, sums, take
 from graphlink.version import __version__
@@ -201,12 +201,22 @@ def blocks(pipeline: RunPipeline) -> Iterator[bytes]:
     """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges +
     idle).
     """
-    file = _head(pipeline)
+    warnings = [*pipeline.warnings, *(text for run in pipeline.runs for text in run.warnings)]
+    file = Bubbles(
+        pipeline=summarised(pipeline),
+        definition=_definition(pipeline),
+        steps=list(pipeline.steps),
+        stages=[_stage(pipeline, i) for i in range(len(pipeline.ranks))],
+        left_out={str(run.rank): run.left_out for run in pipeline.runs if run.left_out},
+        warnings=_sound(list(dict.fromkeys(warnings))),
+        ranges=[],
+        idle=[],
+    )
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'
     assert head.endswith(empty)
     yield head[: -len(empty)] + b'"ranges":['
-    yield from _lists(_ranges(rank, run) for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True))
+    yield from _lists(map(_ranges, pipeline.runs))
     yield b'],\n"idle":['
     stage_of = {entry.rank: entry.stage for entry in file.stages}
     texts = _sound(pipeline.idle.texts)
@@ -337,22 +347,6 @@ def _numbers(values: Sequence[int | UnsetType]) -> I64:
     return np.array([NOWHERE if v is UNSET else v for v in values], np.int64)
 
 
-def _head(pipeline: RunPipeline) -> Bubbles:
-    """Return the file without its two long lists."""
-    return Bubbles(
-        pipeline=summarised(pipeline),
-        definition=_definition(pipeline),
-        steps=list(pipeline.steps),
-        stages=[_stage(pipeline, i) for i in range(len(pipeline.ranks))],
-        left_out={
-            str(rank): run.left_out for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True) if run.left_out
-        },
-        warnings=_sound(list(dict.fromkeys([*pipeline.warnings, *(w for run in pipeline.runs for w in run.warnings)]))),
-        ranges=[],
-        idle=[],
-    )
-
-
 def _definition(pipeline: RunPipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in OF_STAGES if c not in _FROM_RANGES}
@@ -369,11 +363,11 @@ def _definition(pipeline: RunPipeline) -> Definition:
 
 
 def _stage(pipeline: RunPipeline, i: int) -> StageEntry:
-    run, rank = pipeline.runs[i], pipeline.ranks[i]
+    run = pipeline.runs[i]
     stages, optimizer = run.ranges.stage, run.ranges.phase == Pass.OPT
-    seen = _by_cause(take(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    seen = _by_cause(take(pipeline.idle, pipeline.idle.rank == run.rank), run.sees_causes)
     return StageEntry(
-        rank=rank,
+        rank=run.rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
         replica=pipeline.pipe[i],
         makespan_ns=sum(s.end_ns - s.start_ns for s in pipeline.steps),
@@ -412,14 +406,14 @@ def _maybe(values: I64) -> list[int | UnsetType]:
     return [UNSET if v == NOWHERE else v for v in values.tolist()]
 
 
-def _ranges(rank: int, run: StageRun) -> list[msgspec.Struct]:
+def _ranges(run: StageRun) -> list[msgspec.Struct]:
     r, rules = run.ranges, _sound(run.ranges.rules)
     ops = r.device_ops if run.sees_causes else np.full(len(r.device_ops), NOWHERE)
     columns = (_maybe(r.stage), _maybe(r.chunk), r.phase.tolist(), _maybe(r.microbatch), _maybe(r.step))
     times = (r.start_ns.tolist(), r.end_ns.tolist(), r.busy_ns.tolist(), _maybe(ops), r.rule.tolist())
     return [
         RangeEntry(
-            rank=rank,
+            rank=run.rank,
             stage=stage,
             chunk=chunk,
             phase=PHASES[phase],

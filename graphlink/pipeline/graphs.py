@@ -25,10 +25,9 @@ from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order
-from graphlink.pipeline.simulate import ActionTimes, Timed, inputs
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, inputs
 from graphlink.publish import Publication, writing
-from graphlink.tables import codes, numbered_texts, take
+from graphlink.tables import codes, concat, numbered_texts, take
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
@@ -112,15 +111,13 @@ def _messages(
     first = np.cumsum([0, *map(len, orders)])
     rank = np.repeat(np.arange(len(orders)), np.diff(first))
     place = np.arange(first[-1]) - first[rank]
-    phase, stage, paired = (
-        np.concatenate([getattr(order, name) for order in orders]) for name in ("phase", "stage", "paired")
-    )
+    actions = concat(*orders)
     producer, lag_ns = inputs(orders, first, times)
     needs = np.flatnonzero((producer != NOWHERE) & (rank[producer] != rank))
     made = producer[needs]
-    after = made + paired[made]  # a pair starts and ends as one
+    after = made + actions.paired[made]  # a pair starts and ends as one
     start = np.concatenate(timed.end_ns)[after]
-    lag, gradients = lag_ns[needs], phase[made] != Pass.F
+    lag, gradients = lag_ns[needs], actions.phase[made] != Pass.F
     size = (
         np.maximum(_BYTES_PER_NS * lag, 1)
         if size_bytes is None
@@ -130,10 +127,10 @@ def _messages(
         sender=rank[made],
         receiver=rank[needs],
         after=place[after],
-        before=place[needs] - np.append(False, paired)[needs],
+        before=place[needs] - np.append(False, actions.paired)[needs],
         start_ns=start,
         end_ns=start + lag,
-        link=2 * stage[made] + gradients,
+        link=2 * actions.stage[made] + gradients,
         tag=np.arange(len(needs)),
         size_bytes=size,
     )

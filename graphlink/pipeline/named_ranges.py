@@ -26,7 +26,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import Pass
 from graphlink.steps import STEP_MARK
-from graphlink.tables import concat, numbered_values, take, turns
+from graphlink.tables import begins, concat, marked, numbered_values, spread, take, turns, values_at
 
 _PHASES: Final = {
     "f": Pass.F, "fwd": Pass.F, "forward": Pass.F, "b": Pass.B, "bwd": Pass.B, "backward": Pass.B, "i": Pass.I,
@@ -82,10 +82,6 @@ class NameRule(msgspec.Struct, frozen=True):
             numbers = (said.get(f"{group}{suffix}") for group in _GROUPS[1:])
             out.append(Reading(phase, *map(_number, numbers)))
         return tuple(out)
-
-    def knows(self, text: str) -> bool:
-        """Tell whether the rule has the name as one that is no phase."""
-        return any(re.fullmatch(pattern, text) for pattern in self.other)
 
 
 def _number(text: str | None) -> int:
@@ -153,11 +149,13 @@ def readings(names: Iterable[str], rules: Sequence[NameRule]) -> dict[str, tuple
     """Return for each name the first rule that knows it, with what it says (nothing for names that are no phase)."""
     out = {}
     for name in names:
-        for rule in rules:
-            read = rule.read(name)
-            if read or rule.knows(name):
-                out[name] = rule, read
-                break
+        known = (
+            (rule, read)
+            for rule in rules
+            if (read := rule.read(name)) or any(re.fullmatch(other, name) for other in rule.other)
+        )
+        if (first := next(known, None)) is not None:
+            out[name] = first
     return out
 
 
@@ -307,8 +305,7 @@ def _passes(raw: Entries, layer: I64) -> Entries:
     raw, layer = take(raw, order), layer[order]
     phase, tid = raw.phase, raw.tid
     ascending = np.where(phase[1:] == Pass.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
-    same = (tid[1:] == tid[:-1]) & (phase[1:] == phase[:-1]) & ascending
-    first = np.flatnonzero(np.append(True, ~same))
+    first = np.flatnonzero(begins(tid, phase) | np.append(False, ~ascending))
     passes = replace(take(raw, first), end_ns=np.maximum.reduceat(raw.end_ns, first))
     return take(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
 
@@ -343,12 +340,8 @@ def nested(entries: Entries) -> Entries:
     new = np.cumsum(keep) - 1
     kept = np.flatnonzero(keep)
     others = np.where(pair[kept] == NOWHERE, new[kept], new[np.maximum(pair[kept], 0)])
-    up = around[kept]
-    return replace(
-        take(e, kept),
-        around=np.where(up == NOWHERE, NOWHERE, new[np.maximum(up, 0)]).astype(np.int32),
-        other_threads=others.astype(np.int32),
-    )
+    around = values_at(new, around[kept])
+    return replace(take(e, kept), around=around.astype(np.int32), other_threads=others.astype(np.int32))
 
 
 def step_numbers(linked: Linked, entries: Entries) -> I64:
@@ -374,12 +367,9 @@ def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
 
 def _by_repetition(entries: Entries) -> I64:
     """Take the k-th time that a phase of a microbatch occurs for step k; one step where microbatches are not given."""
-    step = np.zeros(len(entries.phase), np.int64)
     given = np.flatnonzero(entries.microbatch != NOWHERE)
-    step[given] = turns(
-        *(column[given] for column in (entries.phase, entries.stage, entries.chunk, entries.microbatch))
-    )
-    return step
+    columns = (entries.phase, entries.stage, entries.chunk, entries.microbatch)
+    return spread(len(entries.phase), given, turns(*(column[given] for column in columns)), 0)
 
 
 def numbered(entries: Entries, step: I64) -> Entries:
@@ -399,8 +389,7 @@ def numbered(entries: Entries, step: I64) -> Entries:
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     """Return the innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
-    second = np.zeros(len(entries.tid), np.bool_)
-    second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
+    second = marked(len(entries.tid), entries.other_threads[entries.other_threads != np.arange(len(entries.tid))])
     own = np.flatnonzero(~second & (entries.start_ns < entries.end_ns))
     thread, start_ns, end_ns = entries.tid[own], entries.start_ns[own], entries.end_ns[own]
     axis = Axis.over(thread, start_ns, end_ns + 1)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.causes import Cause
-from graphlink.hatches import HATCHES
+from graphlink.hatches import FONT, HATCHES, pattern
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
@@ -39,14 +39,11 @@ PHASE_TEXT: Final = {
     Pass.OPT: "optimizer",
 }
 FILL: Final = {Pass.F: "#0076cc", Pass.B: "#f5bf1e", Pass.I: "#c77398", Pass.W: "#005a45", Pass.OPT: "#9c2a00"}
-_DARK_TEXT: Final = 0.179  # luminance of a fill on which black and white text have the same contrast
-
-
+_BLACK_TEXT: Final = (Pass.B, Pass.I)  # on fills of a luminance above 0.179: on that black and white text equal
 _PAGE: Final = {
     "": {"bg": "#ffffff", "ink": "#1b1f24", "dim": "#57606a", "lane": "#f6f8fa", "grid": "#d0d7de"},
     "dark": {"bg": "#14171a", "ink": "#e6edf3", "dim": "#9aa4ae", "lane": "#1a1e23", "grid": "#3d444d"},
 }
-_FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 
 
 def class_of(look: int) -> str:
@@ -54,20 +51,11 @@ def class_of(look: int) -> str:
     return f"c{look - FIRST_CAUSE}" if look >= FIRST_CAUSE else f"p{look}"
 
 
-def luminance(colour: str) -> float:
-    """Return the relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
-    linear = [
-        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
-        for v in (b / 255 for b in bytes.fromhex(colour[1:]))
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def style(looks: Iterable[int]) -> str:
     """Return the style sheet and the patterns for these looks."""
     used = sorted(set(looks))
     rules = [
-        f"svg{{{_FONT};font-size:11px}}",
+        f"svg{{{FONT};font-size:11px}}",
         ".h{fill:none;pointer-events:all}",
         ".t{pointer-events:none}",
         "text{pointer-events:none}",
@@ -79,10 +67,9 @@ def style(looks: Iterable[int]) -> str:
     dark = _page_rules("dark")
     for look in used:
         if look < FIRST_CAUSE:
-            fill = FILL[Pass(look)]
-            ink = "#000" if luminance(fill) > _DARK_TEXT else "#fff"
+            ink = "#000" if look in _BLACK_TEXT else "#fff"
             rules += [
-                f".p{look}{{fill:{fill}}}",
+                f".p{look}{{fill:{FILL[Pass(look)]}}}",
                 f".x.p{look}{{fill:{ink}}}",
                 f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}",
             ]
@@ -92,7 +79,8 @@ def style(looks: Iterable[int]) -> str:
             rules += [f".c{number}{{fill:url(#h{number})}}", *_hatch_rules(number, hatch.tint, hatch.line)]
             dark += _hatch_rules(number, hatch.dark_tint, hatch.dark_line)
     sheet = "\n".join([*rules, f"@media(prefers-color-scheme:dark){{{''.join(dark)}}}"])
-    patterns = "\n".join(_pattern(look - FIRST_CAUSE) for look in used if look >= FIRST_CAUSE)
+    causes = [look - FIRST_CAUSE for look in used if look >= FIRST_CAUSE]
+    patterns = "\n".join(pattern(f"h{k}", f"{k}", HATCHES[Cause(k).name.lower()]) for k in causes)
     return f"<style>\n{sheet}\n</style>\n<defs>\n{patterns}\n</defs>\n"
 
 
@@ -110,16 +98,6 @@ def _page_rules(scheme: str) -> list[str]:
 
 def _hatch_rules(number: int, tint: str, line: str) -> list[str]:
     return [f".a{number}{{fill:{tint}}}", f".l{number}{{stroke:{line};fill:none}}"]
-
-
-def _pattern(number: int) -> str:
-    hatch = HATCHES[Cause(number).name.lower()]
-    lines = f'<path class="l{number}" stroke-width="{hatch.width}" d="{hatch.path}"/>' if hatch.path else ""
-    return (
-        f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{number}" width="8" '
-        'height="8"/>'
-        f"{lines}</pattern>"
-    )
 
 
 def milliseconds(ns: int) -> str:
@@ -216,9 +194,8 @@ def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
     shift = row * (end - start)  # the rows one behind the other, so that one sweep knows the last end of each
     until = np.maximum.accumulate(ends + shift) - shift
     free = np.flatnonzero((row[1:] == row[:-1]) & (starts[1:] > until[:-1]))
-    cause = np.full(len(free), FIRST_CAUSE + Cause.DEPENDENCY_STALL)
-    cause[kind[free + 1] == 2] = FIRST_CAUSE + Cause.COOLDOWN
-    cause[kind[free] == 0] = FIRST_CAUSE + Cause.WARMUP
+    last, first = kind[free + 1] == 2, kind[free] == 0
+    cause = FIRST_CAUSE + np.select([first, last], [Cause.WARMUP, Cause.COOLDOWN], Cause.DEPENDENCY_STALL)
     none = np.full(len(free), NOWHERE)
     gaps = Marks(row[free], cause, until[free], starts[free + 1], none, none, none, np.zeros(len(free), np.int64), ())
     return arranged(caption, labels, start, end - start, replace(concat(boxes, gaps), texts=("",)))
@@ -231,8 +208,7 @@ def row_label(rank: int, stages: I64) -> str:
         return f"rank {rank}"
     if own == [rank]:
         return f"stage {rank}"
-    named = first_few(own, _NAMED_STAGES)
-    return f"rank {rank}: stage{'s' * (len(own) > 1)} {named}"
+    return f"rank {rank}: stage{'s' * (len(own) > 1)} {first_few(own, _NAMED_STAGES)}"
 
 
 def _chosen(steps: Sequence[StepEntry]) -> list[tuple[StepEntry, str]]:

@@ -113,14 +113,9 @@ def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
     if (label == NOWHERE).any():
         label = _by_order(own.phase, chunk)
     columns = {field.name: getattr(own, field.name) for field in fields(own)}
-    return Recorded(**columns | {"chunk": chunk, "microbatch": _without_gaps(chunk, label)}, row=row, label=label)
-
-
-def _without_gaps(chunk: I64, label: I64) -> I64:
-    """Number the labels of each chunk from 0, in their order."""
     pairs, code = numbered_rows(chunk, label)
-    first = np.searchsorted(pairs[:, 0], chunk)
-    return code - first
+    microbatch = code - np.searchsorted(pairs[:, 0], chunk)
+    return Recorded(**columns | {"chunk": chunk, "microbatch": microbatch}, row=row, label=label)
 
 
 def _by_order(phase: U8, chunk: I64) -> I64:
@@ -222,27 +217,13 @@ def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> R
         if shape not in known:
             known[shape] = list(candidates(step))
         compared.append([compare(step, candidate) for candidate in known[shape]])
-    return _verdict(
-        compared,
-        Recognised(UNKNOWN, len(ranges), 0, max(step.chunks for step in steps), "", "", (), left_out),
-        steps,
-        names,
-    )
-
-
-def _verdict(
-    compared: Sequence[Sequence[Comparison]], unknown: Recognised, steps: Sequence[CompleteStep], names: Sequence[int]
-) -> Recognised:
-    """Return the schedule that every step followed, or the nearest of the first step that followed none (or not the
-    others').
-    """
+    chunks = max(step.chunks for step in steps)
     exact = [{one.candidate.schedule: one for one in reversed(step) if not one.distance} for step in compared]
     for schedule in dict.fromkeys(one.candidate.schedule for step in compared for one in step):
-        if all(schedule in step for step in exact):
+        if all(schedule in step for step in exact):  # every step followed it
             played = tuple(matches[schedule].played() for matches in exact)
-            return replace(unknown, schedule=schedule, microbatches=_usual(played), steps=played)
-    nearest, difference = _nearest(steps, compared, names)
-    return replace(unknown, microbatches=_usual(steps), nearest=nearest, difference=difference)
+            return Recognised(schedule, len(ranges), _usual(played), chunks, "", "", played, left_out)
+    return Recognised(UNKNOWN, len(ranges), _usual(steps), chunks, *_nearest(steps, compared, names), (), left_out)
 
 
 def _usual(steps: Sequence[RecognisedStep | CompleteStep]) -> int:
@@ -288,14 +269,13 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
     for schedule in names + [name for name in SCHEDULES if name not in SPLIT]:
         directions = 2 if schedule == "DualPipe" else 1
         for orders in variants(schedule, stages, step.microbatches * directions, step.chunks):
-            codes, origins = [], []
-            for order in orders:
-                chunk = order.stage // stages
-                microbatch = order.microbatch - (step.microbatches * chunk if directions == 2 else 0)
-                code, origin = _coded(step, order.phase, chunk, microbatch)
-                codes.append(code)
-                origins.append(origin)
-            yield Candidate(schedule, orders, tuple(codes), tuple(origins))
+            chunks = [order.stage // stages for order in orders]
+            coded = [
+                _coded(step, order.phase, chunk, order.microbatch - (directions - 1) * step.microbatches * chunk)
+                for order, chunk in zip(orders, chunks, strict=True)
+            ]
+            codes, origins = zip(*coded, strict=True)
+            yield Candidate(schedule, orders, codes, origins)
 
 
 def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:

@@ -18,7 +18,7 @@ Every step is without chance, and its effort is counted in actions: the same tim
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -27,8 +27,7 @@ import numpy as np
 
 from graphlink.model import I64
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order
-from graphlink.pipeline.simulate import ActionTimes
+from graphlink.pipeline.schedules import ActionTimes, Order
 
 F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)
 Row = bytearray  # the phases of a rank in its order; the k-th of a phase is of microbatch k
@@ -41,25 +40,17 @@ _NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """The activations that each rank may store at a time, in those of one microbatch.
-
-    ``kept``: the share of them that the weight gradient still needs once the input gradient has ended (0 to 1).
-    """
-
-    ranks: tuple[float, ...]
-    kept: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
-    """Times of each rank by phase, of transfers to (``down``) and from (``up``) the next rank; microbatches; memory."""
+    """Times of each rank by phase, of transfers to (``down``) and from (``up``) the next rank; microbatches; the limit
+    of each rank, and ``kept`` of what it stores, as in ``search``.
+    """
 
     cost: list[list[int]]
     down: list[int]
     up: list[int]
     microbatches: int
-    memory: MemoryLimit
+    limits: Sequence[float]
+    kept: float
 
     @property
     def ranks(self) -> int:
@@ -78,7 +69,7 @@ class _Policy:
     before the last forward and after.
 
     ``ahead``: a rank has at most 1 + ``ahead`` forwards per rank behind it that wait for their backward. ``turns``:
-    forwards and input gradients take turns. ``kept``: as in ``MemoryLimit``, but no less.
+    forwards and input gradients take turns. ``kept``: as in ``search``, but no less.
     """
 
     warm: float = 0.0
@@ -119,20 +110,26 @@ class _Played:
         return max(self.own_ns), sum(self.own_ns)
 
 
-def search(times: ActionTimes, microbatches: int, memory: MemoryLimit) -> tuple[Order, ...]:
-    """Return an order of F, I and W for each rank, one virtual stage a rank, that fits into ``memory``.
+def search(times: ActionTimes, microbatches: int, limits: Sequence[float], kept: float) -> tuple[Order, ...]:
+    """Return an order of F, I and W for each rank, one virtual stage a rank, that fits into memory.
+
+    Args:
+        times: of every phase on every rank, and of transfers.
+        microbatches: of the step.
+        limits: the activations that each rank may store at a time, in those of one microbatch.
+        kept: the share of them that the weight gradient still needs once the input gradient has ended (0 to 1).
 
     Raises ValueError where a rank may not even store one microbatch, or there are more than ``MOST_ACTIONS``.
     """
-    many = 3 * len(memory.ranks) * microbatches
+    many = 3 * len(limits) * microbatches
     if many > MOST_ACTIONS:
         raise ValueError(
-            f"{microbatches:,} microbatches on {len(memory.ranks):,} stages are {many:,} actions, at most "
-            f"{MOST_ACTIONS:,}"
+            f"{microbatches:,} microbatches on {len(limits):,} stages are {many:,} actions, at most {MOST_ACTIONS:,}"
         )
-    if min(memory.ranks) < 1:
-        raise ValueError(f"a rank stores at least the activations of one microbatch, not of {min(memory.ranks):g}")
-    job = _Job(times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), microbatches, memory)
+    if min(limits) < 1:
+        raise ValueError(f"a rank stores at least the activations of one microbatch, not of {min(limits):g}")
+    cost, down, up = (column.tolist() for column in (times.duration_ns, times.forward_ns, times.backward_ns))
+    job = _Job(cost, down, up, microbatches, limits, kept)
     found: dict[tuple[int, int], list[Row]] = {}
     for one in chain(_patterns(job), _by_policies(job)):
         found.setdefault(one.value, one.rows)
@@ -181,7 +178,7 @@ def _patterns(job: _Job) -> Iterator[_Played]:
     """Play the orders that are made by a rule and fit."""
     for hops, delays in ((1.0, False), (1.0, True), (1.25, True), (1.5, True), (1.75, True), (2.0, True)):
         rows = [_pattern(job, rank, hops, delays) for rank in range(job.ranks)]
-        if all(fits(row, limit, job.memory.kept) for row, limit in zip(rows, job.memory.ranks, strict=True)):
+        if all(fits(row, limit, job.kept) for row, limit in zip(rows, job.limits, strict=True)):
             played = _play(job, rows)
             if played is not None:
                 yield played
@@ -229,7 +226,7 @@ class _Greedy:
 
     def __init__(self, job: _Job, policy: _Policy):
         p, many = job.ranks, job.microbatches
-        self._job, self._turns, self._kept = job, policy.turns, max(policy.kept, job.memory.kept)
+        self._job, self._turns, self._kept = job, policy.turns, max(policy.kept, job.kept)
         self._most = [min(many, int(1 + policy.ahead * (p - 1 - rank))) for rank in range(p)]
         cost = job.cost
         self._late = [
@@ -285,7 +282,7 @@ class _Greedy:
         job, pending, flying = self._job, inputs > weights, forwards - inputs
         more = forwards < job.microbatches
         stored = flying + self._kept * (inputs - weights) + 1
-        room = more and flying < self._most[rank] and stored <= job.memory.ranks[rank] + _ROUNDING
+        room = more and flying < self._most[rank] and stored <= job.limits[rank] + _ROUNDING
         came = self._there[F][rank]
         forward = came[forwards] if more and forwards < len(came) else _NEVER
         came = self._there[I][rank]
@@ -364,7 +361,7 @@ def _moved(job: _Job, rows: list[Row], plays: int) -> tuple[_Played, int]:
         for rank, take, put in _moves(played):
             row = played.rows[rank].copy()
             row.insert(put, row.pop(take))
-            if not plays or not fits(row, job.memory.ranks[rank], job.memory.kept):
+            if not plays or not fits(row, job.limits[rank], job.kept):
                 continue
             plays -= 1
             tried = _play(job, [*played.rows[:rank], row, *played.rows[rank + 1 :]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -12,19 +12,23 @@ from graphlink import spans
 from graphlink.causes import Texts
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
-from graphlink.model import I32, NOWHERE, CommOps, Communication, Linked
+from graphlink.model import I32, I64, NOWHERE, CommOps, Communication, Linked
+from graphlink.pipeline.autograd import first_source, inferred_entries, launched, layers_of, waitless
 from graphlink.pipeline.between_ranks import ordinals
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
-from graphlink.pipeline.inferred_ranges import first_source, inferred_entries
-from graphlink.pipeline.layers import launched, layers_of, waitless
 from graphlink.pipeline.named_ranges import NameRule, named_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun, Witness
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import take
+from graphlink.tables import least, take
 
+if TYPE_CHECKING:
+    from graphlink.nccl.read.records import Dump
+    from graphlink.nccl.summary import SideFiles
+
+_WORDS: Final = ("waiting for the GPU", "waiting for the peer", "on the wire", "waiting for data")
 _Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, CommOps, Delays)
 
 
@@ -123,3 +127,42 @@ def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
         delays=spans_of(run.delays),
         witness=witnessed,
     )
+
+
+# what NCCL itself recorded of the exchanges of a rank, where its side files lie beside the recording
+
+
+def witness_of(files: SideFiles) -> Witness:
+    """Return NCCL's record of the exchanges whose calls have proxy steps. O(n log n) in steps."""
+    split = files.split
+    came = np.full(len(files.ops.row), NO_TIME)
+    for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):
+        if clock.offset_ns is None:
+            continue
+        mine = np.flatnonzero(files.dump == number)
+        op, at = files.op[mine], _came_ns(dump)[files.call[mine]]
+        came[op[at != NO_TIME]] = at[at != NO_TIME] + clock.offset_ns
+    columns = (split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns)
+    words = tuple(_in_words(times) for times in zip(*(c.tolist() for c in columns), strict=True))
+    return Witness(split.op.astype(np.int64), came[split.op], words)
+
+
+def _came_ns(dump: Dump) -> I64:
+    """Return by call, on the dump's clock, the first end of a step that waited for data, else of one that waited for
+    its peer.
+    """
+    from graphlink.nccl.read.records import State
+
+    steps = dump.steps
+    call = dump.proxies.call[steps.proxy]
+    out = np.full(len(dump.calls.rank), NO_TIME)
+    for state in (State.PEER, State.RECEIVE):
+        mine = np.flatnonzero((steps.state == state) & (call != NOWHERE) & (steps.end_ns != 0))
+        out[call[mine]] = least(len(out), call[mine], steps.end_ns[mine])[call[mine]]
+    return out
+
+
+def _in_words(times_ns: tuple[int, ...]) -> str:
+    """Name those that are not 0, the longest first."""
+    some = sorted(((ns, what) for ns, what in zip(times_ns, _WORDS, strict=True) if ns), key=lambda part: -part[0])
+    return "NCCL: " + ", ".join(f"{ns / 1e6:,.3f} ms {what}" for ns, what in some) if some else ""

@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import MOST, codes, take, turns
+from graphlink.tables import MOST, codes, grouped, take, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,10 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Find replicas, which run the same order of phases: where each order occurs equally often, and more than once, it
     is a stage each.
     """
-    groups: dict[bytes, list[int]] = {}
-    for i, run in enumerate(runs):
-        passes = take(run.ranges, run.ranges.phase != Pass.OPT)
-        order = b"".join(column.tobytes() for column in (passes.phase, passes.chunk, passes.microbatch))
-        groups.setdefault(order, []).append(i)
+    passes = [take(run.ranges, run.ranges.phase != Pass.OPT) for run in runs]
+    groups = grouped(
+        (b"".join(column.tobytes() for column in (p.phase, p.chunk, p.microbatch)), i) for i, p in enumerate(passes)
+    )
     sizes = {len(group) for group in groups.values()}
     if len(groups) < 2 or len(sizes) != 1 or sizes == {1}:
         return None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from graphlink import output_names
 from graphlink.causes import Cause
-from graphlink.hatches import xml
+from graphlink.hatches import round_step, xml
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
 from graphlink.pipeline.panels import (
@@ -35,7 +35,7 @@ from graphlink.pipeline.panels import (
 )
 from graphlink.pipeline.records import Pass, Pipeline, Ranges, RunPipeline, shape
 from graphlink.records import time
-from graphlink.tables import grouped, take
+from graphlink.tables import begins, grouped, sums, take
 
 Pixels = NDArray[np.float64]
 NAME: Final = output_names.PIPELINE
@@ -187,9 +187,8 @@ def _rows(panel: Panel, frame: PlotArea, top: float) -> Iterator[str]:
     marks = panel.marks
     first = np.searchsorted(marks.row, np.arange(len(panel.labels) + 1)).tolist()
     every = -(-9 // frame.pitch)  # labels of 9 pixels
-    idle = np.zeros(len(panel.labels), np.int64)
     inside = ~marks.is_box & (marks.look != FIRST_CAUSE + Cause.OPTIMIZER_SYNC)
-    np.add.at(idle, marks.row[inside], (marks.end_ns - marks.start_ns)[inside])
+    idle = sums(len(panel.labels), marks.row[inside], (marks.end_ns - marks.start_ns)[inside])
     size = min(11, frame.pitch)
     for row, label in enumerate(panel.labels):
         y = top + row * frame.pitch
@@ -197,7 +196,10 @@ def _rows(panel: Panel, frame: PlotArea, top: float) -> Iterator[str]:
             f'<g transform="translate({frame.left:g},{y:g})">\n<rect class="lane" width="{frame.width}" '
             f'height="{frame.height:g}"/>\n'
         )
-        yield from _drawn(_Row.of(panel, label, slice(first[row], first[row + 1]), frame), frame)
+        at = np.arange(first[row], first[row + 1])
+        own, left, right = take(marks, at), frame.pixels(marks.start_ns[at]), frame.pixels(marks.end_ns[at])
+        high = frame.height * panel.height[at]
+        yield from _drawn(_Row(label, own, panel.layer[at], left, right, panel.top[at] * frame.height, high), frame)
         if row % every == 0:
             middle = f'y="{frame.height / 2 + size * 0.35:.1f}" font-size="{size}"'
             share = f"{100 * float(idle[row]) / panel.makespan_ns:.1f} %" if panel.makespan_ns else ""
@@ -218,20 +220,6 @@ class _Row:
     top: Pixels
     high: Pixels
 
-    @staticmethod
-    def of(panel: Panel, label: str, part: slice, frame: PlotArea) -> _Row:
-        marks = take(panel.marks, np.arange(part.start, part.stop))
-        left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
-        return _Row(
-            label,
-            marks,
-            panel.layer[part],
-            left,
-            right,
-            panel.top[part] * frame.height,
-            panel.height[part] * frame.height,
-        )
-
 
 def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
     """Draw rectangles by how wide they are, then lines, numbers and shared tooltips. Cost: O(n log n)."""
@@ -240,19 +228,14 @@ def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
     yield from _cells(row, frame, ~own)
     for layer in np.unique(row.layer).tolist():
         of_layer = row.layer == layer
-        yield from _paths(row, of_layer & ~own & wide)
+        yield from _by_look(
+            (int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i]))
+            for i in np.flatnonzero(of_layer & ~own & wide).tolist()
+        )
         yield from _stacks(row, frame, of_layer & ~own & ~wide, layer)
         yield from _own(row, of_layer & own)
     yield from _chunk_lines(row, frame, wide & row.marks.is_box & (row.marks.chunk > 0))
     yield from _numbers(row, frame, np.flatnonzero(own & row.marks.is_box))
-
-
-def _paths(row: _Row, which: Bool) -> Iterator[str]:
-    """Draw a path per look, all of its rectangles one after the other."""
-    at = np.flatnonzero(which).tolist()
-    return _by_look(
-        (int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at
-    )
 
 
 def _stacks(row: _Row, frame: PlotArea, thin: Bool, layer: int) -> Iterator[str]:
@@ -268,9 +251,8 @@ def _stacks(row: _Row, frame: PlotArea, thin: Bool, layer: int) -> Iterator[str]
     order = np.lexsort((row.marks.look[which], pixel))
     which, pixel = which[order], pixel[order]
     look, left, right = row.marks.look[which], row.left[which], row.right[which]
-    begins = np.append(True, pixel[1:] != pixel[:-1])
-    heads, group = np.flatnonzero(begins), np.cumsum(begins) - 1
-    parts = np.flatnonzero(begins | np.append(True, look[1:] != look[:-1]))
+    heads, group = np.flatnonzero(begins(pixel)), np.cumsum(begins(pixel)) - 1
+    parts = np.flatnonzero(begins(pixel, look))
     wide = np.add.reduceat(right - left, parts)
     low = np.minimum.reduceat(left, heads)
     room = np.maximum(np.maximum.reduceat(right, heads) - low, np.bincount(group[parts], wide))
@@ -359,8 +341,6 @@ def _numbers(row: _Row, frame: PlotArea, which: I64) -> Iterator[str]:
 def _cells(row: _Row, frame: PlotArea, which: Bool) -> Iterator[str]:
     """Give tooltips to what has none of its own, by the cell in which its middle lies."""
     marks = take(row.marks, which)
-    if not len(marks.row):
-        return
     middle = (marks.start_ns + marks.end_ns) / 2
     cell = np.floor((middle - frame.first_ns) / frame.ns_per_pixel / _CELL).astype(np.int64)
     found: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -389,9 +369,10 @@ def _name(look: int) -> str:
 
 def _axis(frame: PlotArea, bands: Sequence[tuple[float, float]], y: float) -> str:
     """Draw ticks at round times, lines through all panels."""
-    unit_ns, unit = _unit(frame.width * frame.ns_per_pixel)
-    step = _round_step(_TICK * frame.ns_per_pixel / unit_ns)
-    first, last = frame.first_ns / unit_ns, (frame.first_ns + frame.width * frame.ns_per_pixel) / unit_ns
+    units, whole_ns = ((10**9, "s"), (10**6, "ms"), (1000, "us")), frame.width * frame.ns_per_pixel
+    unit_ns, unit = next((unit for unit in units if whole_ns >= 10 * unit[0]), (1, "ns"))  # of which there are ten
+    step = round_step(_TICK * frame.ns_per_pixel / unit_ns)
+    first, last = frame.first_ns / unit_ns, (frame.first_ns + whole_ns) / unit_ns
     lines, texts = [], []
     for k in range(int(np.ceil(first / step - 1e-9)), int(np.floor(last / step + 1e-9)) + 1):
         x = frame.left + (k * step - first) * unit_ns / frame.ns_per_pixel
@@ -403,19 +384,6 @@ def _axis(frame: PlotArea, bands: Sequence[tuple[float, float]], y: float) -> st
         "share</text>"
     )
     return f'<path class="g" d="{"".join(lines)}"/>\n<g class="m d">{"".join(texts)}</g>\n'
-
-
-def _unit(ns: float) -> tuple[int, str]:
-    """Return the largest unit of which there are ten or more."""
-    return next(
-        ((size, name) for size, name in ((10**9, "s"), (10**6, "ms"), (1000, "us")) if ns >= 10 * size), (1, "ns")
-    )
-
-
-def _round_step(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, no less than ``least``."""
-    power = 10.0 ** np.floor(np.log10(least))
-    return float(next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999))
 
 
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:

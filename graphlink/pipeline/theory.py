@@ -5,19 +5,21 @@ The orders of a run are played (a) with all stages at the mean of their medians,
 with the transfers too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a)
 the imbalance of the stages, (c) - (b) communication, (d) - (c) the rest: jitter, host, collectives. The parts add up to
 the measured bubble, to the ns; a negative one stays as it is.
+
+For another number of stages the model is cut where a layer ends, into parts that have equally many layers, which need
+not take equally long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
-from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.layers import ByPhase, cut, shares, told
+from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import (
     IdleParts,
@@ -31,14 +33,29 @@ from graphlink.pipeline.records import (
     StepEntry,
     Theory,
 )
-from graphlink.pipeline.schedules import SEARCHED, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders, splits
-from graphlink.pipeline.search import MemoryLimit, search
-from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
+from graphlink.pipeline.schedules import (
+    PHASES,
+    SEARCHED,
+    UNKNOWN,
+    V_SHAPED,
+    ActionTimes,
+    Order,
+    Timed,
+    default_chunks,
+    named,
+    orders,
+    peak_activations,
+    simulate,
+    splits,
+)
+from graphlink.pipeline.search import search
+from graphlink.records import counted
 from graphlink.tables import MOST, codes, concat, least, take
 
 # of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
 # attention stores no s x s matrix (FlashAttention) 32 / 34
 KEPT: Final = 0.5
+ByPhase = Mapping[int, tuple[int, ...]]  # by phase, ``Layers.mean_ns`` of a stage; nothing where it is not known
 
 
 def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry]) -> Theory | None:
@@ -226,19 +243,9 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     found = np.flatnonzero(np.append(key, -1)[after] == key + many)
     low, high = row[found], row[after[found]]
     lag = seen.start_ns[high] - seen.end_ns[low] if forward else seen.start_ns[low] - seen.end_ns[high]
-    shortest = least(max(stages - 1, 0), seen.stage[low], lag)
-    shortest[(shortest == MOST) | (home[1:] == home[:-1]) | (shortest < 0)] = 0
-    return shortest
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The memory of activations that a searched schedule may take. ``of_1f1b``: in multiples of what 1F1B takes at
-    most. ``kept``: of a microbatch's activations, what the weight gradient still needs once the input gradient has
-    ended."""
-
-    of_1f1b: float = 1.0
-    kept: float = KEPT
+    transfer = least(max(stages - 1, 0), seen.stage[low], lag)
+    transfer[(transfer == MOST) | (home[1:] == home[:-1]) | (transfer < 0)] = 0
+    return transfer
 
 
 class PlayedSchedule(NamedTuple):
@@ -256,20 +263,21 @@ def what_if(
     schedule: str,
     microbatches: int,
     measured: Measured,
-    *,
-    stages: int | None = None,
     chunks: int | None = None,
     input_share: float | None = None,
-    memory: Memory | None = None,
+    memory: float | None = None,
+    kept: float = KEPT,
 ) -> PlayedSchedule:
     """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
 
     Args:
-        stages: ranks; as measured unless given.
         chunks: a rank; unless given what the schedule has, for the interleaved ones as measured but at least 2.
         input_share: of a full backward, what the input gradient takes (0 to 1); asked for if the schedule splits
             backwards and the run did so nowhere. If it did on some stages, their share is taken for the others.
-        memory: of a schedule that is searched; unless given what its name says.
+        memory: of activations that a schedule that is searched may take, in multiples of what 1F1B takes at most;
+            unless given what its name says.
+        kept: of a microbatch's activations, what the weight gradient then still needs once the input gradient has
+            ended.
 
     The model is cut anew where the number of virtual stages is another: each measured stage has equally many of
     its layers, which take what ``measured.layers`` says, or else equally long. Then, or where stages move between
@@ -279,7 +287,7 @@ def what_if(
     missing or none.
     """
     name = named(schedule)
-    ranks = measured.recognised.stages if stages is None else stages
+    ranks = measured.recognised.stages
     pieces = default_chunks(name, measured.recognised.chunks) if chunks is None else chunks
     if name in SEARCHED and pieces != 1:
         raise ValueError(f"{name} has one chunk a rank, not {pieces}")
@@ -289,10 +297,8 @@ def what_if(
     durations = _split(*_by_layers(measured), name, input_share, assumed)
     times = _placed(durations, measured, name, ranks * pieces, ranks, assumed)
     searched: Searched | UnsetType = UNSET
-    kept = 1.0
     if name in SEARCHED:
-        memory = memory or Memory(SEARCHED[name])
-        made, searched, kept = *_searched(made, microbatches, times, memory, assumed), memory.kept
+        made, searched = _searched(made, times, SEARCHED[name] if memory is None else memory, kept, assumed)
     timed = simulate(made, times)
     part = 1 if name == "DualPipe" else pieces
     other = Other(
@@ -301,7 +307,7 @@ def what_if(
         microbatches=microbatches,
         chunks=pieces,
         makespan_ns=timed.makespan_ns,
-        activations=tuple(peak / part for peak in peak_activations(made, kept)),
+        activations=tuple(peak / part for peak in peak_activations(made, 1.0 if searched is UNSET else kept)),
         searched=searched,
         assumed=tuple(assumed),
         **structs.asdict(rates_of([timed])),
@@ -310,20 +316,20 @@ def what_if(
 
 
 def _searched(
-    usual: tuple[Order, ...], microbatches: int, times: ActionTimes, memory: Memory, assumed: list[str]
+    usual: tuple[Order, ...], times: ActionTimes, memory: float, kept: float, assumed: list[str]
 ) -> tuple[tuple[Order, ...], Searched]:
     """Search an order, and compare it with ``usual``, which is 1F1B."""
-    most = max(peak_activations(usual))
-    made = search(times, microbatches, MemoryLimit((memory.of_1f1b * most,) * len(usual), memory.kept))
+    most, microbatches = max(peak_activations(usual)), len(usual[0]) // 2  # a forward and a backward of each
+    made = search(times, microbatches, (memory * most,) * len(usual), kept)
     assumed.append(
-        f"an input gradient frees {1 - memory.kept:.0%} of a microbatch's activations, its weight gradient the rest "
+        f"an input gradient frees {1 - kept:.0%} of a microbatch's activations, its weight gradient the rest "
         "(--weight-memory)"
     )
     assumed.append("the order is searched for these very times: where others vary, it loses more")
     found = Searched(
-        memory=memory.of_1f1b,
-        kept=memory.kept,
-        peak=tuple(peak / most for peak in peak_activations(made, memory.kept)),
+        memory=memory,
+        kept=kept,
+        peak=tuple(peak / most for peak in peak_activations(made, kept)),
         idle=_idle_parts(made, simulate(made, times)),
         idle_1f1b=_idle_parts(usual, simulate(usual, times)),
     )
@@ -405,7 +411,10 @@ def _placed(
     if same and (schedule == "DualPipe") == (measured.recognised.schedule == "DualPipe"):
         return ActionTimes(durations, times.forward_ns, times.backward_ns)
     moved = (measured.home[1:] != measured.home[:-1]) & (measured.home[1:] != NOWHERE) & (measured.home[:-1] != NOWHERE)
-    forward, backward = (np.full(virtual - 1, _mean(lags[moved])) for lags in (times.forward_ns, times.backward_ns))
+    forward, backward = (
+        np.full(virtual - 1, round(float(lags[moved].mean())) if moved.any() else 0)
+        for lags in (times.forward_ns, times.backward_ns)
+    )
     assumed.append("each transfer between ranks takes the mean of the measured ones")
     return ActionTimes(durations, forward, backward)
 
@@ -421,5 +430,32 @@ def _layers_of_stages(measured: Measured) -> list[ByPhase]:
     return out
 
 
-def _mean(values: I64) -> int:
-    return int(np.rint(values.mean())) if len(values) else 0
+def cut(durations: I64, parts: int, shares: Sequence[F64]) -> I64:
+    """Return times of ``parts`` equal parts of what the given stages cover; the sum stays. ``shares``: of each
+    stage.
+    """
+    whole, left = np.divmod(np.arange(parts + 1) * len(durations), parts)
+    until = np.append(0, np.cumsum(durations)).astype(np.float64)[whole]
+    for at in np.flatnonzero(left).tolist():
+        of = shares[whole[at]]
+        until[at] += durations[whole[at]] * np.interp(left[at] / parts, np.linspace(0, 1, len(of)), of)
+    at_ns = np.rint(until).astype(np.int64)
+    return np.asarray(at_ns[1:] - at_ns[:-1])
+
+
+def shares(phase: int, layers: ByPhase) -> F64:
+    """Return after which part of a pass each layer begins, and the last one ends. Of input or weight gradients that the
+    run does not have apart: after which part of the backward."""
+    there = layers.get(phase) or (layers.get(Pass.B) if phase in (Pass.I, Pass.W) else None) or (0, 1, 0)
+    until = np.cumsum(np.array(there, np.float64))
+    return np.asarray(until[:-1] / until[-1])
+
+
+def told(layers: Sequence[ByPhase]) -> str:
+    """Tell how the time of a stage was divided."""
+    shown = sum({Pass.F, Pass.B} <= one.keys() or {Pass.F, Pass.I, Pass.W} <= one.keys() for one in layers)
+    if not shown:
+        return "the recording does not show layers, so a part's time is spread evenly over them"
+    left = counted(len(layers) - shown, "part")
+    others = f"; it shows none for {left}, whose time is spread evenly" if shown < len(layers) else ""
+    return f"a layer takes what the recording shows{others}"

@@ -17,8 +17,8 @@ from graphlink.errors import UsageError
 from graphlink.records import Table, first_few, joined, ms, plain, shortened
 
 if TYPE_CHECKING:
-    from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.records import IdleParts, Other, Searched, StepTime
+    from graphlink.pipeline.file import Bubbles, IdleEntry
+    from graphlink.pipeline.records import Other, Searched, StepTime
 
 MOST: Final = 10_000
 _RATED: Final = ("bubble_rate_makespan", "bubble_rate_zb")
@@ -173,8 +173,10 @@ def _step(found: StepTime) -> list[str | Table]:
 
 def _searched(found: Searched) -> list[str | Table]:
     """Return the memory of each rank, and where it is less idle than with 1F1B."""
+    from msgspec import structs
+
     limit, most = found.memory, max(found.peak)
-    total, before = (_all_idle(parts) for parts in (found.idle, found.idle_1f1b))
+    total, before = (sum(map(sum, structs.astuple(parts))) for parts in (found.idle, found.idle_1f1b))
     head = ("stage", "memory at most", "until its first backward", "until its last forward ends", "after it")
     cells = [
         [
@@ -193,10 +195,6 @@ def _searched(found: Searched) -> list[str | Table]:
         "  where it gains: idle ms of each stage (with 1F1B)",
         Table(rows, head, ">>>>>", indent=4),
     ]
-
-
-def _all_idle(parts: IdleParts) -> int:
-    return sum(map(sum, (parts.until_backward_ns, parts.between_ns, parts.after_forward_ns)))
 
 
 def _head(file: Bubbles) -> list[str]:
@@ -236,18 +234,14 @@ def _stages(file: Bubbles) -> list[str]:
         + "  ".join(f"{c:>{wide[c]}}" for c in causes),
     ]
     for entry in file.stages:
-        cells = "  ".join(_cell(entry, c, wide[c]) for c in causes)
+        shown = {str(name): ms(ns) for name, ns in entry.idle_ns.items()}
+        cells = "  ".join(f"{shown.get(c, '-'):>{wide[c]}}" for c in causes)
         lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, entry.lost_ns)}  {cells}".rstrip())
     idle = sum(file.pipeline.causes_ns.values())
     work = sum(entry.work_ns for entry in file.stages)
     whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
     parts = "  ".join(f"{_percent(file.pipeline.causes_ns[c], idle):>{wide[c]}}" for c in causes)
     return [*lines, f"  {'all':>11}  {_idle(work, idle)}  {whole}", f"  {'of the idle time':<49}{parts}"]
-
-
-def _cell(entry: StageEntry, cause: str, width: int) -> str:
-    ns = {str(name): ns for name, ns in entry.idle_ns.items()}.get(cause)
-    return f"{'-' if ns is None else ms(ns):>{width}}"
 
 
 def _idle(work_ns: int, idle_ns: int) -> str:
@@ -273,9 +267,8 @@ def _longest(file: Bubbles, top: int) -> list[str]:
         share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
         since = ms(e.start_ns - step.start_ns) if step else "-"
         place = f"{e.rank:>5} {e.stage:>5} {'-' if e.step is UNSET else e.step:>5}"
-        return (
-            f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}"
-        ).rstrip()
+        why = shortened(plain(e.evidence), _TEXT, 37)
+        return f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {why}".rstrip()
 
     return [*lines, *map(line, order)]
 
@@ -332,10 +325,6 @@ def _check(arguments: argparse.Namespace) -> None:
     asked = [f"--{name.replace('_', '-')}" for name in _FOR_ANOTHER if getattr(arguments, name) is not None]
     if asked and arguments.schedule is None:
         raise UsageError(f"{asked[0]} is for another schedule", todo="name it with --schedule")
-
-
-def _short(text: str) -> str:
-    return shortened(plain(text), _TEXT, 37)
 
 
 def _per(ns: float, count: int) -> str:

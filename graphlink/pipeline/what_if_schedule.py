@@ -28,12 +28,24 @@ from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
 from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Pass, Ranges, RankStep, StepEntry, StepTime
-from graphlink.pipeline.schedules import AUTO, SEARCHED, UNKNOWN, Order, default_chunks, named, splits
-from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, inputs, simulate
+from graphlink.pipeline.schedules import (
+    AUTO,
+    PHASES,
+    SEARCHED,
+    UNKNOWN,
+    ActionTimes,
+    Order,
+    Timed,
+    default_chunks,
+    inputs,
+    named,
+    simulate,
+    splits,
+)
 from graphlink.pipeline.svg import picture
-from graphlink.pipeline.theory import KEPT, Measured, Memory, PlayedSchedule, equal_stages, measure, what_if
+from graphlink.pipeline.theory import KEPT, Measured, PlayedSchedule, equal_stages, measure, what_if
 from graphlink.records import first_few
-from graphlink.tables import codes, least, marked, numbered_values, turns
+from graphlink.tables import codes, concat, least, marked, numbered_values, turns
 
 MOST_DRAWS: Final = 32
 MOST_DRAWN: Final = 200_000  # of all draws
@@ -98,8 +110,11 @@ def _gaps_of_step(measured: Measured, at: int) -> tuple[I64, Bool, I64]:
     came_ns = np.where(producer == NOWHERE, np.iinfo(np.int64).min, end_ns[producer] + lag_ns)
     before = np.setdiff1d(np.arange(first[-1] - 1), first[1:-1] - 1)
     before = before[came_ns[before + 1] <= end_ns[before]]
-    phase = np.concatenate([order.phase for order in step.orders])[before]
-    return phase, _sends(first, producer)[before], np.maximum(start_ns[before + 1] - end_ns[before], 0)
+    return (
+        concat(*step.orders).phase[before],
+        _sends(first, producer)[before],
+        np.maximum(start_ns[before + 1] - end_ns[before], 0),
+    )
 
 
 def _sends(first: I64, producer: I64) -> Bool:
@@ -113,7 +128,7 @@ def drawn(orders: Sequence[Order], times: ActionTimes, known: Habits) -> list[Ti
     do not vary.
     """
     first = np.cumsum([0, *map(len, orders)])
-    phase, sends = np.concatenate([order.phase for order in orders]), _sends(first, inputs(orders, first, times)[0])
+    phase, sends = concat(*orders).phase, _sends(first, inputs(orders, first, times)[0])
     gaps_ns = np.split(known.gap_ns[phase, sends.astype(np.int64)], first[1:-1])
     varied = [_whole(known, of) for of in range(PHASES)]
     if all((factors == 1).all() for pair in varied for factors in pair):
@@ -170,22 +185,22 @@ def step_time(
     """
     steps, known = _begun(measured, steps), habits(measured)
     computed = drawn(played.orders, played.times, known)
-    missed, every = _missed(measured, known, steps), _every_ns(steps)
+    missed = _missed(measured, known, steps)
+    every = [b.start_ns - a.start_ns for a, b in pairwise(steps) if b.number == a.number + 1]
     pipeline_ns = round(_mean([timed.makespan_ns for timed in computed]) * (1 if missed is None else 1 + missed))
     between, shown = _between_ns(steps, ranges)
     step_ns = pipeline_ns + between
-    same = len(played.orders) == len(ranks)
     work = np.rint(np.mean([timed.work_ns for timed in computed], axis=0)).astype(np.int64).tolist()
-    optimizer = [_optimizer_ns(one, len(steps)) for one in ranges] if same else [0] * len(work)
+    optimizer = [_optimizer_ns(of_rank, len(steps)) for of_rank in ranges]
     return StepTime(
         step_ns=step_ns,
-        measured_ns=UNSET if every is None else every,
+        measured_ns=round(float(np.median(every))) if every else UNSET,
         pipeline_ns=pipeline_ns,
         between_ns=between,
         missed=UNSET if missed is None else missed,
         ranks=[
             RankStep(rank=rank, work_ns=own, optimizer_ns=more, rest_ns=step_ns - own - more)
-            for rank, own, more in zip(ranks if same else range(len(work)), work, optimizer, strict=True)
+            for rank, own, more in zip(ranks, work, optimizer, strict=True)
         ],
         rests_on=_RESTS_ON if shown else f"{_RESTS_ON} {_ONE_STEP}",
         cannot_know=_CANNOT_KNOW,
@@ -195,10 +210,9 @@ def step_time(
 
 def _begun(measured: Measured, steps: Sequence[StepEntry]) -> list[StepEntry]:
     """Let each step begin with its first action: a range of the host may begin before, and wait inside."""
-    step, start_ns = (np.concatenate([getattr(one, name) for one in measured.played]) for name in ("step", "start_ns"))
-    numbers, at = numbered_values(step)
-    first = least(len(numbers), at, start_ns)
-    began = dict(zip(numbers.tolist(), first.tolist(), strict=True))
+    played = concat(*measured.played)
+    numbers, at = numbered_values(played.step)
+    began = dict(zip(numbers.tolist(), least(len(numbers), at, played.start_ns).tolist(), strict=True))
     return [structs.replace(one, start_ns=began.get(one.number, one.start_ns)) for one in steps]
 
 
@@ -245,12 +259,6 @@ def _between_ns(steps: Sequence[StepEntry], ranges: Sequence[Ranges]) -> tuple[i
     return max((_optimizer_ns(one, len(steps)) for one in ranges), default=0), False
 
 
-def _every_ns(steps: Sequence[StepEntry]) -> int | None:
-    """Return the median time from one step to the next; None where no two follow each other."""
-    every = [b.start_ns - a.start_ns for a, b in pairwise(steps) if b.number == a.number + 1]
-    return round(float(np.median(every))) if every else None
-
-
 def _optimizer_ns(ranges: Ranges, steps: int) -> int:
     """Return what the optimizer of a rank takes in a step."""
     mine = ranges.phase == Pass.OPT
@@ -277,7 +285,8 @@ def offer(
     """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on
     those of the first.
 
-    None: as recorded, or what the schedule has. ``of_1f1b``, ``kept``: as in ``Memory``.
+    None: as recorded, or what the schedule has. ``of_1f1b``, ``kept``: as
+    ``memory`` and ``kept`` of ``theory.what_if``.
 
     Raises:
         UsageError: there is no such schedule for these numbers, or a rank would have more than ``MOST_ACTIONS``.
@@ -291,8 +300,9 @@ def offer(
         if actions > MOST_ACTIONS:
             asked = f"{microbatches:,} microbatches with {pieces:,} chunk{'s' * (pieces != 1)}"
             raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
-        memory = _memory(schedule, of_1f1b, kept)
-        found = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share, memory=memory)
+        _refuse_memory(schedule, of_1f1b, kept)
+        kept = KEPT if kept is None else kept
+        found = what_if(schedule, microbatches, measured, pieces, input_share, of_1f1b, kept)
     except ValueError as problem:
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
     step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
@@ -301,21 +311,14 @@ def offer(
     )
 
 
-def _memory(schedule: str, of_1f1b: float | None, kept: float | None) -> Memory | None:
-    """Return the memory that the options give a schedule; None for one that is not searched.
-
-    Raises:
-        UsageError: they are not for this schedule.
-    """
+def _refuse_memory(schedule: str, of_1f1b: float | None, kept: float | None) -> None:
+    """Raise UsageError where the options of memory are not for this schedule."""
     if of_1f1b is not None and schedule != AUTO:
         raise UsageError(f"--memory is for --schedule {AUTO}, not for {schedule}", todo="leave it away")
-    if schedule not in SEARCHED:
-        if kept is not None:
-            raise UsageError(
-                f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away"
-            )
-        return None
-    return Memory(SEARCHED[schedule] if of_1f1b is None else of_1f1b, KEPT if kept is None else kept)
+    if schedule not in SEARCHED and kept is not None:
+        raise UsageError(
+            f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away"
+        )
 
 
 def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
@@ -375,12 +378,8 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
 
 def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:
     """Return a computed step as a panel of the picture; ``ranks``: what its rows are called."""
-    none = np.zeros(0, np.int64)
-    phase, stage, microbatch = (
-        np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch")
-    )
-    row = np.repeat(np.arange(len(orders)), [len(order.stage) for order in orders])
-    chunk = np.concatenate([none, *(codes(order.stage) for order in orders)])
-    start, end = np.concatenate([none, *timed.start_ns]), np.concatenate([none, *timed.end_ns])
-    boxes = Marks(row, phase, start, end, stage, chunk, microbatch, np.zeros_like(row), ("",))
+    actions, row = concat(*orders), np.repeat(np.arange(len(orders)), [*map(len, orders)])
+    chunk = np.concatenate([codes(order.stage) for order in orders])
+    start, end, phase = np.concatenate(timed.start_ns), np.concatenate(timed.end_ns), actions.phase.astype(np.int64)
+    boxes = Marks(row, phase, start, end, actions.stage, chunk, actions.microbatch, np.zeros_like(row), ("",))
     return computed(caption, tuple(f"rank {rank}" for rank in ranks), boxes)

@@ -28,7 +28,7 @@ log: Final = logging.getLogger("graphlink")
 
 
 class _Pipeline(Wing):
-    stored = ("stagerun:Staged", "records:StageRun", "node_columns:RankPipeline")
+    stored = ("stagerun:Staged", "records:StageRun", "outputs:RankPipeline")
     verbs = (
         Verb(
             110,
@@ -46,20 +46,17 @@ class _Pipeline(Wing):
             user_rules(options.range_rules)
 
     def is_log(self, path: Path) -> bool:
-        from graphlink.pipeline.paddle.logs import is_worker_log
+        from graphlink.pipeline.paddle.logs import WORKER
 
-        return is_worker_log(path)
+        return WORKER.fullmatch(path.name) is not None
 
     def of_graph(self, rank: GraphedRank) -> Made:
         from graphlink.pipeline.named_ranges import user_rules
-        from graphlink.pipeline.stagerun import stage_run
+        from graphlink.pipeline.stagerun import stage_run, witness_of
 
         log.info("looking for pipeline ranges")
-        rules, side_files, seen = user_rules(rank.range_rules), rank.parts.get("nccl"), None
-        if side_files is not None:
-            from graphlink.pipeline.witness import witness
-
-            seen = witness(side_files)
+        rules, side_files = user_rules(rank.range_rules), rank.parts.get("nccl")
+        seen = None if side_files is None else witness_of(side_files)
         staged = stage_run(rank.graph, rank.linked, rank.comm, rank.rank, rules, seen)
         return Made(staged, staged.warnings)
 
@@ -86,7 +83,7 @@ class _Pipeline(Wing):
         return analyse(runs, max(TOLERANCE_NS, aligned.clocks.residual_ns))
 
     def of_rank(self, part: Any, rank: int) -> Any:
-        from graphlink.pipeline.node_columns import rank_pipeline
+        from graphlink.pipeline.outputs import rank_pipeline
 
         return rank_pipeline(part, rank)
 
@@ -94,7 +91,7 @@ class _Pipeline(Wing):
         pipeline = joined.parts.get("pipeline")
         if pipeline is None:
             return Columns()
-        from graphlink.pipeline.node_columns import columns
+        from graphlink.pipeline.outputs import columns
 
         ranges = pipeline.ranges_of(prepared.parts["pipeline"].of_device)
         return Columns(columns(graph, ranges, pipeline.run, pipeline.idle, joined.clock))
@@ -120,9 +117,10 @@ class _Pipeline(Wing):
         return file.NAME, svg.NAME
 
     def tracks(self, out: BinaryIO, part: Any) -> bool:
-        from graphlink.pipeline.tracks import write
+        from graphlink.perfetto.packets import encode
+        from graphlink.pipeline.outputs import trace_of
 
-        return write(out, part) > 0
+        return sum(map(out.write, encode(trace_of(part)))) > 0
 
     def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
         pipeline = result.parts.get("pipeline")
@@ -199,7 +197,7 @@ class _Pipeline(Wing):
 
     def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding]:
         from graphlink.doctor.records import Finding
-        from graphlink.pipeline.inferred_ranges import RULE
+        from graphlink.pipeline.autograd import RULE
 
         guessed = [run for run in part.runs if RULE in run.ranges.rules]
         if guessed:

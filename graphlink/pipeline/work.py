@@ -18,7 +18,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import numbered_values, sums
+from graphlink.tables import MOST, largest, least, marked, numbered_values, spread, sums
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -51,16 +51,12 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     entry, op_start_ns, op_end_ns = entry_of[op], device.start_ns[op], device.end_ns[op]
     count = len(entries.phase)
     ops = np.bincount(entry, minlength=count)
-    has = ops > 0
-    start, end = np.where(has, np.iinfo(np.int64).max, 0), np.where(has, np.iinfo(np.int64).min, 0)
-    np.minimum.at(start, entry, op_start_ns)
-    np.maximum.at(end, entry, op_end_ns)
+    start, end = least(count, entry, op_start_ns), largest(count, entry, op_end_ns, -MOST)
     united = spans.union_by(entry.astype(np.int64), op_start_ns, op_end_ns)
     busy = sums(count, united.key, united.end_ns - united.start_ns)
-    kept = np.flatnonzero(has)
+    kept = np.flatnonzero(ops)
     order = kept[np.lexsort((start[kept], entries.step[kept]))]
-    of_entry = np.full(count, NOWHERE, np.int32)
-    of_entry[order] = np.arange(len(order))
+    of_entry = spread(count, order, np.arange(len(order), dtype=np.int32))
     stepping = entries.phase[entry] == Pass.OPT
     working = op[~stepping]
     if len(kept) < count:
@@ -125,8 +121,7 @@ def _entry_of_device(linked: Linked, entries: Entries) -> tuple[I32, dict[str, i
     launched = linked.device_call != NOWHERE
     call, which = numbered_values(linked.device_call[launched])
     of_call, ambiguous = _entry_of_call(entries, calls.tid[call], calls.start_ns[call])
-    out = np.full(len(linked.device_call), NOWHERE, np.int32)
-    out[launched] = of_call[which]
+    out = spread(len(linked.device_call), launched, of_call[which])
     unsure = int(np.count_nonzero(ambiguous[which]))
     reasons = {
         "device ops launched outside any range": int(np.count_nonzero(out[launched] == NOWHERE)) - unsure,
@@ -148,6 +143,4 @@ def _entry_of_call(entries: Entries, tid: I64, at_ns: I64) -> tuple[I32, Bool]:
         hits += back
         found[back] = at[back]
     out[left] = np.where(hits == 1, found, NOWHERE)
-    ambiguous = np.zeros(len(out), np.bool_)
-    ambiguous[left] = hits > 1
-    return out, ambiguous
+    return out, marked(len(out), left[hits > 1])

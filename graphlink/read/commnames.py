@@ -158,12 +158,9 @@ def short_name(name: str) -> str:
         first = _FIRST.search(name)
         what = first[1].rpartition("::")[2] if first else ""
     else:
-        what = next((word for word in _WORD.findall(name) if _is_functor(word) and word != last), "")
+        functors = (w for w in _WORD.findall(name) if "functor" in w.lower() or w.endswith(("_kernel_cuda", "Ops")))
+        what = next((word for word in functors if word != last), "")
     return f"{last}<{what}>" if what and what != last else last
-
-
-def _is_functor(word: str) -> bool:
-    return "functor" in word.lower() or word.endswith(("_kernel_cuda", "Ops"))
 
 
 def kernel_meaning(name: str) -> Meaning:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-import msgspec
-
 from graphlink.model import Comm, ProcessGroup
 from graphlink.read.columns import loose, to_int_or_none
 
@@ -184,31 +182,25 @@ def shape_elements(shapes: object) -> int | None:
     return to_int_or_none(sum(math.prod(shape) for shape in dims))
 
 
-class RecordedOp(msgspec.Struct, frozen=True):
-    """``inputs`` and ``outputs`` as decoded, ``types`` the JSON text of the input types."""
-
-    inputs: list[Any]
-    outputs: list[Any]
-    types: str
-
-
-def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
+def collective(inputs: list[Any], outputs: list[Any], types: str, attrs: dict[str, Any]) -> Comm | None:
     """Return the ``Comm`` of a ``record_param_comms`` node; None where neither attrs nor inputs name the collective.
+
+    ``inputs`` and ``outputs`` are as decoded, ``types`` is the JSON text of the input types.
 
     ``rank`` is what the op recorded there: root of a broadcast, peer of a send or receive, else 0.
     """
-    tensors, (seq, group, recorded, called, in_split, out_split, *tail) = _parse(op.inputs)
+    tensors, (seq, group, recorded, called, in_split, out_split, *tail) = _parse(inputs)
     name = attrs.get("collective_name") or called
     if not isinstance(name, str) or not name:
         return None
     name = name.lower()
-    results = [tensor for value in op.outputs for tensor in tensors_in(value)]
+    results = [tensor for value in outputs for tensor in tensors_in(value)]
     start, stride, size = _spread(tail, attrs)
     pg_name, pg_desc = _group(group)
     rank = to_int_or_none(recorded)
     return Comm(
         name=name,
-        dtype=str(attrs.get("dtype") or (dtype_in(op.types) if tensors else "")),
+        dtype=str(attrs.get("dtype") or (dtype_in(types) if tensors else "")),
         in_nelems=_first(to_int_or_none(attrs.get("in_msg_nelems")), elements(tensors)),
         out_nelems=_first(to_int_or_none(attrs.get("out_msg_nelems")), elements(results)),
         in_split=int_list(attrs.get("in_split_size")) or int_list(in_split),
@@ -225,20 +217,20 @@ def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
     )
 
 
-def peer(op_name: str, op: RecordedOp) -> Comm:
+def peer(op: str, inputs: list[Any], types: str) -> Comm:
     """Return the ``Comm`` of a ``c10d`` send or receive: inputs are tensors, group object, peer (unless any source),
     tag.
     """
-    tensors = tensors_in(op.inputs[0]) if op.inputs else []
-    scalars = op.inputs[2:]
-    has_peer = P2P_OPS[op_name][1] and len(scalars) > 1
+    tensors = tensors_in(inputs[0]) if inputs else []
+    scalars = inputs[2:]
+    has_peer = P2P_OPS[op][1] and len(scalars) > 1
     return peer_comm(
-        op_name,
+        op,
         scalars[0] if has_peer else None,
         scalars[-1] if scalars else None,
         elements(tensors),
         element_bytes(tensors),
-        dtype_in(op.types),
+        dtype_in(types),
     )
 
 

@@ -14,16 +14,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import F64, I64, Bool, DeviceKind, Gpu, SyncKind, System
 from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, loose, to_int_or_none
-from graphlink.read.kineto_tables import around_others
+from graphlink.read.kineto_rows import around_others
 from graphlink.tables import marked, numbered_values
 
 _OF_THREADS: Final = re.compile(
@@ -32,23 +32,15 @@ _OF_THREADS: Final = re.compile(
 _MOST: Final = 1 << 40  # blocks or threads of a launch; more is damage
 
 
-class Extents(dict[bytes, int]):
-    """Numbers the elements of a grid or block that is recorded as ``[x, y, z]``; 0 for what is none."""
-
-    def __missing__(self, text: bytes) -> int:
-        sizes = loose(text.decode("utf-8", "replace"))
-        whole = (
-            isinstance(sizes, list)
-            and bool(sizes)
-            and all(type(size) is int and 0 < size < _MOST for size in sizes[:4])
-        )
-        number = math.prod(sizes) if whole and len(sizes) <= 3 else 0
-        self[text] = number = number if number < _MOST else 0
-        return number
-
-    def column(self, texts: Sequence[msgspec.Raw | bytes]) -> I64:
-        """Return the number of each text."""
-        return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int64, len(texts))
+@lru_cache(maxsize=1 << 16)
+def extent(text: bytes) -> int:
+    """Count the elements of a grid or block that is recorded as ``[x, y, z]``; 0 for what is none."""
+    sizes = loose(text.decode("utf-8", "replace"))
+    whole = (
+        isinstance(sizes, list) and bool(sizes) and all(type(size) is int and 0 < size < _MOST for size in sizes[:4])
+    )
+    number = math.prod(sizes) if whole and len(sizes) <= 3 else 0
+    return number if number < _MOST else 0
 
 
 def recorded(blocks_per_sm: Sequence[Any]) -> F64:

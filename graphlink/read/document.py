@@ -52,7 +52,7 @@ def _beyond(document: Any) -> bool:
     return False
 
 
-class _Made(msgspec.Struct):
+class Made(msgspec.Struct):
     """The part of a summary that says what made graphs that were not recorded."""
 
     made: str | None = None
@@ -65,24 +65,20 @@ def refuse_made(summary: Path) -> None:
     Raises:
         InputError: they were.
     """
-    told = _made(summary)
-    if told is not None and told.made is not None:
+    graphs = made(summary)
+    if graphs is not None:
         raise InputError(
-            f"holds graphs that {told.made} made from those of {told.source}; this needs a recording",
+            f"holds graphs that {graphs.made} made from those of {graphs.source}; this needs a recording",
             path=summary.parent,
             todo="name a recorded run; what was made is for replay, critical-path --across, check, astra, simulate and "
             "show",
         )
 
 
-def is_made(summary: Path) -> bool:
-    """Tell whether a summary is one of graphs that were made."""
-    told = _made(summary)
-    return told is not None and told.made is not None
-
-
-def _made(summary: Path) -> _Made | None:
+def made(summary: Path) -> Made | None:
+    """Return what made the graphs of a summary; None where they were recorded, or it cannot be read."""
     try:
-        return msgspec.json.decode(summary.read_bytes(), type=_Made)
+        graphs = msgspec.json.decode(summary.read_bytes(), type=Made)
     except (OSError, ValueError, RecursionError):
         return None
+    return None if graphs.made is None else graphs

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from graphlink.errors import InputError
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
-from graphlink.read.comms import RecordedOp, collective, count_or_none, job_of, process_groups, rank_or_none
+from graphlink.read.comms import collective, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -135,6 +135,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
     info = info if isinstance(info, dict) else {}
     base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
     first = next((row for row in _first_rows(array) if _is_host(row)), None)
+    ts = first.get("ts") if first else None
     return Head(
         path,
         kind,
@@ -143,7 +144,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
         backend=str(info["backend"]) if info.get("backend") else None,
         group_count=to_int_or_none(info.get("pg_count")),
         pid=to_int_or_none(first["pid"]) if first else None,
-        start_ns=base_ns + round(first["ts"] * 1000) if first and _is_time(first.get("ts")) else None,
+        start_ns=base_ns + round(ts * 1000) if isinstance(ts, int | float) and abs(ts) < MAX_NS // 1000 else None,
         job=job_of(around),
     )
 
@@ -168,10 +169,6 @@ def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]
 def _is_host(row: _Row) -> bool:
     category = row.get("cat")
     return isinstance(category, str) and TABLE_OF.get(category) in (HOST, CALL) and type(row.get("pid")) is int
-
-
-def _is_time(ts: object) -> bool:
-    return isinstance(ts, (int, float)) and abs(ts) < MAX_NS // 1000
 
 
 def _local_ns(time: object) -> int | None:
@@ -199,7 +196,7 @@ def _own_rank(values: list[Any]) -> int | None:
     """Find the own rank from the inputs of ``record_param_comms``, in layouts that have start, stride and size of the
     group.
     """
-    comm = collective(RecordedOp(values, [], ""), {})
+    comm = collective(values, [], "", {})
     if comm is None or comm.name not in _OF_OWN_RANK or comm.ranks is None:
         return None
     from_zero = len(comm.ranks) > 1 and comm.ranks == tuple(range(len(comm.ranks)))

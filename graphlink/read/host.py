@@ -24,7 +24,7 @@ from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
-from graphlink.read.comms import P2P_OPS, RecordedOp, backend_ids, collective, peer, process_groups
+from graphlink.read.comms import P2P_OPS, backend_ids, collective, peer, process_groups
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import marked
 
@@ -172,7 +172,10 @@ class _EtNodes:
     def add(self, block: Block[_Node]) -> None:
         self.left_out["unreadable"] += len(block.bad)
         nodes, raws = block.rows, block.raws
-        host = np.array([not _is_device(node) for node in nodes], np.bool_)
+        host = np.array(
+            [node.cat not in _DEVICE_CATEGORIES if node.ph is None else node.cat in _HOST_CATEGORIES for node in nodes],
+            np.bool_,
+        )
         ids = ints([node.id for node in nodes])
         usable = host & (ids != MISSING)
         self.device_nodes += int(np.count_nonzero(~host))
@@ -200,8 +203,9 @@ class _EtNodes:
         )
         for at, name in enumerate(names):
             if name == _COLLECTIVE or name in P2P_OPS:
-                op = _recorded(inputs[at], outputs[at])
-                comm = collective(op, attrs[at]) if name == _COLLECTIVE else peer(name, op)
+                types = bytes(inputs[at].types).decode("utf-8", "replace")
+                given, made = _values(inputs[at]), _values(outputs[at])
+                comm = collective(given, made, types, attrs[at]) if name == _COLLECTIVE else peer(name, given, types)
                 if comm is not None:
                     self.parts.comms[self.parts.count + at] = comm
             elif name == _GROUP_INIT:
@@ -257,15 +261,8 @@ class _EtNodes:
         return order[marked(len(ids), first)[order]]
 
     def _with_group_name(self, comm: Comm) -> Comm:
-        pointer = to_int(comm.pg_name, 0)
-        name = self.group_of_pointer.get(pointer)
+        name = self.group_of_pointer.get(to_int(comm.pg_name, 0))
         return comm if name is None else msgspec.structs.replace(comm, pg_name=name, pg_desc=self.groups[name].desc)
-
-
-def _is_device(node: _Node) -> bool:
-    if node.cat is None and node.ph is None:
-        return False
-    return node.cat in _DEVICE_CATEGORIES or (node.ph is not None and node.cat not in _HOST_CATEGORIES)
 
 
 def _attrs(node: _Node) -> dict[str, Any]:
@@ -307,7 +304,3 @@ def _side(side: _Values | list[msgspec.Raw] | None, shapes: msgspec.Raw, types: 
 def _values(side: _Values) -> list[Any]:
     values = loose(side.values)
     return values if isinstance(values, list) else []
-
-
-def _recorded(inputs: _Values, outputs: _Values) -> RecordedOp:
-    return RecordedOp(_values(inputs), _values(outputs), bytes(inputs.types).decode("utf-8", "replace"))

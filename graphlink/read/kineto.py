@@ -47,8 +47,8 @@ from graphlink.read.columns import (
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.devices import (
     VERSIONS,
-    Extents,
     device_processes,
+    extent,
     fill_in,
     gpus_of,
     is_call,
@@ -74,22 +74,20 @@ from graphlink.read.kineto_rows import (
     TABLE_OF,
     Args,
     Event,
-    comm_of,
-    known,
-    on_gpu,
-    peer_of,
-    sync_kind,
-)
-from graphlink.read.kineto_tables import (
     MemoryRows,
     add_base,
     by_start,
+    comm_of,
     flow_rows,
     host_rows,
+    known,
     leave_out_untimed,
     name_without_overload,
+    on_gpu,
+    peer_of,
     put_on_their_threads,
     refuse_span,
+    sync_kind,
 )
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
@@ -132,7 +130,6 @@ class _KinetoRows:
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.memory = MemoryRows()
-        self.extents = Extents()
         self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
@@ -374,8 +371,8 @@ class _KinetoRows:
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
             sm_share=recorded([a.blocks_per_sm for a in args]),
-            blocks=self.extents.column([a.grid if a.blocks_per_sm is None else b"" for a in args]),
-            threads=self.extents.column([a.block if a.blocks_per_sm is None else b"" for a in args]),
+            blocks=ints([extent(bytes(a.grid)) if a.blocks_per_sm is None else 0 for a in args]),
+            threads=ints([extent(bytes(a.block)) if a.blocks_per_sm is None else 0 for a in args]),
         )
 
     def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
@@ -444,6 +441,28 @@ class _KinetoRows:
             comm = self.comms[raw] = comm_of(a)
         return comm
 
+    def _put_right(self, hosts: set[int]) -> list[str]:
+        """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
+        both. ``hosts``: processes that are no devices.
+        """
+        warnings = []
+        if untimed := leave_out_untimed(self.parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
+            self.left_out["without a time (start and length 0)"] = untimed
+            warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
+        name_without_overload(self.parts[HOST], self.strings)
+        if moved := put_on_their_threads(self.parts[CALL], self.parts[HOST]):
+            warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
+        if self.parts[OTHER].count:
+            left_out, of_devices = place(
+                self.parts[OTHER],
+                self.parts,
+                self.strings,
+                device_processes(self.process_labels, self.process_names) - hosts,
+            )
+            self.left_out.update(left_out)
+            warnings += of_devices
+        return warnings
+
     def trace(self, array: ArrayReader) -> Trace:
         """Return the trace of all that was read, sorted, on the recording's clock."""
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
@@ -460,22 +479,8 @@ class _KinetoRows:
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
-        if untimed := leave_out_untimed(self.parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
-            self.left_out["without a time (start and length 0)"] = untimed
-            warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
-        name_without_overload(self.parts[HOST], self.strings)
-        if moved := put_on_their_threads(self.parts[CALL], self.parts[HOST]):
-            warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
-        if self.parts[OTHER].count:
-            left_out, of_devices = place(
-                self.parts[OTHER],
-                self.parts,
-                self.strings,
-                device_processes(self.process_labels, self.process_names) - set(pids),
-            )
-            self.left_out.update(left_out)
-            warnings += of_devices
+        warnings += self._put_right(set(pids))
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction

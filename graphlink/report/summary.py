@@ -226,7 +226,7 @@ def ranks_of(folder: Path) -> Sequence[Rank]:
         InputError: as ``load``.
     """
     path = folder / NAME
-    return load(path).ranks if path.exists() and not document.is_made(path) else ()
+    return load(path).ranks if path.exists() and not document.made(path) else ()
 
 
 def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
@@ -278,6 +278,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
 def _counted(rank: Rank) -> list[tuple[str, str]]:
     """Return what was counted while the graph was made, by its name."""
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
+    method = "no execution trace given" if rank.inputs.et is None else f"by {rank.host.method}"
     return [
         ("machine", "" if rank.machine is UNSET else machine_line(rank.machine)),
         *((f"memory {one.device}", _memory(one)) for one in (rank.memory if rank.memory is not UNSET else ())),
@@ -285,8 +286,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
         ("edges", _counts(rank.edges) or "none"),
         (
             "host rows",
-            f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched "
-            f"({_method(rank)})",
+            f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({method})",
         ),
         (
             "device ops",
@@ -454,10 +454,6 @@ def _clock(clock: DeviceClock) -> str:
     ahead = least if least == largest else f"{least} to {largest}"
     steps = f", {clock.steps} step{'s' * (clock.steps != 1)}" if clock.steps else ""
     return f"device {clock.device}: {ahead} us ahead of the host's{steps}; taken off"
-
-
-def _method(rank: Rank) -> str:
-    return "no execution trace given" if rank.inputs.et is None else f"by {rank.host.method}"
 
 
 def _path(rank: Rank) -> str:

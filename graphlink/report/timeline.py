@@ -114,8 +114,8 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     replay next to them, the rows of features."""
     graph, linked = shown.graph, shown.linked
     n, names = len(graph.kind), (*graph.strings, WAIT)
-    device_op = graph.kind == NodeKind.DEVICE_OP
-    end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
+    whole_ns = graph.start_ns + graph.duration_ns
+    end_ns = np.where(graph.kind == NodeKind.DEVICE_OP, whole_ns, graph.end_ns)  # without what overlaps the next op
     tracks, row = _rows_of(graph, graph.start_ns, end_ns, process=0, threads=True)
     before = before_on_thread(graph)
     waits = wait_slices(graph, linked, before)
@@ -132,8 +132,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         *_path_args(shown.found.path, at[2]),
     ]
     where = [linked.trace.host_name, "" if linked.trace.pid is None else f"pid {linked.trace.pid}"]
-    label = ", ".join(filter(None, where))
-    processes = [Process(shown.group, label)]
+    processes = [Process(shown.group, ", ".join(filter(None, where)))]
     if shown.beside:
         played = shown.played
         start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)

@@ -24,8 +24,7 @@ from graphlink.graph_model import Graph, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, simulate
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of

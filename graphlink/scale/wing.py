@@ -22,14 +22,14 @@ class _Scale(Wing):
 
     def shown(self, folder: Path, name: str) -> Shown | None:
         from graphlink.output_names import SUMMARY
-        from graphlink.read.document import is_made
+        from graphlink.read.document import made
 
-        if not is_made(folder / SUMMARY):
+        if not made(folder / SUMMARY):
             return None
         from graphlink.scale.records import load, table
 
-        made = load(folder / SUMMARY)
-        return Shown(made, table(made, name))
+        scaled = load(folder / SUMMARY)
+        return Shown(scaled, table(scaled, name))
 
     def schemas(self) -> Mapping[str, Any]:
         from graphlink.scale.records import Scaled

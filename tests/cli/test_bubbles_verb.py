@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import what_if_schedule as schedules
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import Other, Pass, Rates, RunPipeline
+from graphlink.pipeline.schedules import Order, Timed
 from graphlink.pipeline.theory import PlayedSchedule
 from graphlink.pipeline.verb_bubbles import what_if
 from tests.cli.conftest import Ran
@@ -140,14 +140,15 @@ def offer() -> Any:
     """ZB-H1 by hand on two stages."""
     by_rank = played(one_f_one_b(2, 4), EQUAL)
     orders = tuple(
-        SimpleNamespace(
+        Order(
             phase=np.array([b.phase for b in mine], np.uint8),
             stage=np.array([b.stage for b in mine], np.int64),
             microbatch=np.array([b.microbatch for b in mine], np.int64),
+            paired=np.zeros(len(mine), np.bool_),
         )
         for mine in by_rank
     )
-    timed = SimpleNamespace(
+    timed = Timed(
         start_ns=tuple(np.array([b.start_ns for b in mine]) for mine in by_rank),
         end_ns=tuple(np.array([b.end_ns for b in mine]) for mine in by_rank),
     )

@@ -11,8 +11,7 @@ import numpy as np
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.pipeline.schedules import ONE_CHUNK, SCHEDULES, V_SHAPED, Order, orders
-from graphlink.pipeline.simulate import ActionTimes, Timed
+from graphlink.pipeline.schedules import ONE_CHUNK, SCHEDULES, V_SHAPED, ActionTimes, Order, Timed, orders
 
 Action = tuple[str, int, int]  # phase, virtual stage, microbatch
 COLUMNS = [field.name for field in fields(Ranges) if field.name != "rules"]

@@ -13,8 +13,7 @@ from graphlink.causes import Cause
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.delays import joined
 from graphlink.pipeline.records import Delays, Ranges, StageRun
-from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import simulate
+from graphlink.pipeline.schedules import orders, simulate
 from tests.comm_ops import comm_ops
 from tests.pipeline.made import even_times
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from graphlink.pipeline.records import Rates
-from graphlink.pipeline.schedules import SCHEDULES, orders
-from graphlink.pipeline.simulate import Timed, simulate
+from graphlink.pipeline.schedules import SCHEDULES, Timed, orders, simulate
 from graphlink.pipeline.theory import rates
 from tests.pipeline.closed_form import NO_FORM, Bubble, PassTimes, bubble, ratio_ideal, transfer_growth_ns
 from tests.pipeline.made import even_times, possible

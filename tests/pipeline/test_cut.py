@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.pipeline.layers import ByPhase, cut, shares, told
 from graphlink.pipeline.records import Pass
+from graphlink.pipeline.theory import ByPhase, cut, shares, told
 
 EMBEDDED: ByPhase = {
     Pass.F: (2, 10, 10, 0),

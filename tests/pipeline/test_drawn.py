@@ -12,8 +12,7 @@ import pytest
 from graphlink.model import I64
 from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, simulate
 from graphlink.pipeline.theory import measure
 from graphlink.pipeline.what_if_schedule import drawn, habits
 from tests.pipeline.made import recorded

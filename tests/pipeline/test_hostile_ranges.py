@@ -17,8 +17,7 @@ from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.named_ranges import Entries, enclosing, nested, user_rules
 from graphlink.pipeline.recognise import complete_steps
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import simulate
+from graphlink.pipeline.schedules import orders, simulate
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.spans import Spans
 from tests.build import Call, Device, Host, build_trace

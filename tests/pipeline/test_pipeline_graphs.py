@@ -17,9 +17,8 @@ from graphlink.graph.write_et import KINDS
 from graphlink.graph_model import Graph, NodeType
 from graphlink.pipeline.graphs import write
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.search import MemoryLimit, search
-from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, simulate
+from graphlink.pipeline.search import search
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.matching import matched
@@ -107,7 +106,7 @@ def test_searched_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: 
     rng = random.Random(seed)
     p, m = rng.randint(1, 5), rng.randint(1, 12)
     times = some_times(seed, p)
-    made = search(times, m, MemoryLimit((1.5 * p,) * p, 0.5))
+    made = search(times, m, (1.5 * p,) * p, 0.5)
     timed = simulate(made, times)
     write(tmp_path, made, timed, times)
     same(tmp_path, made, timed)

@@ -26,10 +26,10 @@ from graphlink.pipeline.panels import (
     Panel,
     arranged,
     computed,
-    luminance,
     milliseconds,
     recorded,
     row_label,
+    style,
 )
 from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.pipeline.svg import encode, picture
@@ -537,6 +537,22 @@ def test_causes_are_told_apart_without_colour() -> None:
         for tint, line in ((hatch.tint, hatch.line), (hatch.dark_tint, hatch.dark_line)):
             high, low = sorted((luminance(tint), luminance(line)), reverse=True)
             assert (high + 0.05) / (low + 0.05) > 1.9 or cause == "unknown", cause
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
+    linear = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+        for v in (b / 255 for b in bytes.fromhex(colour[1:]))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_on_a_phase_is_black_where_that_is_read_better() -> None:
+    sheet = style(range(len(Pass)))
+    for phase in Pass:
+        ink = "#000" if luminance(FILL[phase]) > 0.179 else "#fff"
+        assert f".x.p{phase.value}{{fill:{ink}}}" in sheet, phase
 
 
 def test_milliseconds_are_exact() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from graphlink.causes import Cause
 from graphlink.model import NOWHERE
-from graphlink.pipeline import tracks as pipeline_tracks
+from graphlink.perfetto.packets import encode
+from graphlink.pipeline.outputs import trace_of
 from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.report import timeline
 from graphlink.tables import take
@@ -30,9 +30,7 @@ from slice s join process_track t on t.id = s.track_id join process p using (upi
 
 
 def asked(given: RunPipeline) -> list[Row]:
-    out = io.BytesIO()
-    assert pipeline_tracks.write(out, given) == len(out.getvalue())
-    errors, rows = query(out.getvalue(), ERRORS, SLICES)
+    errors, rows = query(b"".join(encode(trace_of(given))), ERRORS, SLICES)
     assert errors == []
     assert {r["process"] for r in rows} <= {"pipeline"}
     return rows

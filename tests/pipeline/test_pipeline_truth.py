@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.causes import Cause
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.inferred_ranges import RULE
+from graphlink.pipeline.autograd import RULE
 from graphlink.pipeline.records import Pass, RunPipeline
 from graphlink.run import job
 from tests.simulator.pipeline_losses import HOWS, Loss

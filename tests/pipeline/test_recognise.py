@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from graphlink.model import NOWHERE
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, Order, orders, variants
-from graphlink.pipeline.simulate import simulate
+from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, Order, orders, simulate, variants
 from tests.pipeline.made import actions, even_times, joined, picked, possible, recorded, without
 
 INTERLEAVED_ZB = Path(__file__).parents[3] / "shared/traces/pipelining-cpu/interleaved-zb"

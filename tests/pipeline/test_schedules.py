@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.pipeline.schedules import SCHEDULES, named, orders, stage_of, variants
-from graphlink.pipeline.simulate import simulate
+from graphlink.pipeline.schedules import SCHEDULES, named, orders, simulate, stage_of, variants
 from tests.pipeline.made import actions, even_times, possible, short
 
 TRACES = Path(__file__).parents[3] / "shared/traces/pipelining-cpu"

@@ -12,9 +12,8 @@ import pytest
 
 from graphlink.pipeline import search as searching
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.search import MemoryLimit, fits, search
-from graphlink.pipeline.simulate import ActionTimes, Timed, peak_activations, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, peak_activations, simulate
+from graphlink.pipeline.search import fits, search
 from graphlink.pipeline.theory import KEPT
 from tests.pipeline.made import actions, even_times, plain, short
 
@@ -46,7 +45,7 @@ def test_rates_as_low_as_published_with_a_sixth_of_the_effort(
 ) -> None:
     monkeypatch.setattr(searching, "_MOST_PLAYED", 500_000)
     given = even_times(8, *(1000 * t for t in times))
-    made = search(given, m, MemoryLimit((8.0 * multiple,) * 8, KEPT))
+    made = search(given, m, (8.0 * multiple,) * 8, KEPT)
     assert rate(simulate(made, given)) <= rates[2 + multiple] + 0.0005
     check(made, m, [8.0 * multiple] * 8, KEPT)
 
@@ -97,7 +96,7 @@ def sweep(seed: int, count: int, least: int, most: int) -> None:
         times = some_times(rng, p)
         for multiple in (1, 2, rng.uniform(1 / p, 3)):
             limit = (max(multiple * p, 1.0),) * p
-            made = search(times, m, MemoryLimit(limit, kept))
+            made = search(times, m, limit, kept)
             peaks = check(made, m, limit, kept)
             assert np.allclose(peaks, peak_activations(made, kept))
             timed = simulate(made, times)
@@ -133,39 +132,39 @@ def test_each_rank_has_a_limit_of_its_own() -> None:
     for _ in range(8):
         p, m = rng.randint(2, 6), rng.randint(1, 20)
         limit = tuple(float(rng.randint(1, 2 * p)) for _ in range(p))
-        check(search(some_times(rng, p), m, MemoryLimit(limit, KEPT)), m, limit, KEPT)
+        check(search(some_times(rng, p), m, limit, KEPT), m, limit, KEPT)
 
 
 @pytest.mark.usefixtures("quick")
 def test_more_memory_loses_no_more_here() -> None:
     given = even_times(4, 100, 100, 80, 5)
-    rates = [rate(simulate(search(given, 16, MemoryLimit((4 * x,) * 4, KEPT)), given)) for x in (0.5, 1, 1.5, 2)]
+    rates = [rate(simulate(search(given, 16, (4 * x,) * 4, KEPT), given)) for x in (0.5, 1, 1.5, 2)]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] > rates[-1]
 
 
 @pytest.mark.usefixtures("quick")
 def test_the_same_times_give_the_same_order() -> None:
-    times, limit = some_times(random.Random(8), 6), MemoryLimit((9.0,) * 6, KEPT)
-    first, second = ([short(order) for order in search(times, 17, limit)] for _ in range(2))
+    times, limits = some_times(random.Random(8), 6), (9.0,) * 6
+    first, second = ([short(order) for order in search(times, 17, limits, KEPT)] for _ in range(2))
     assert first == second
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_rank_alone_has_nothing_to_wait_for() -> None:
-    (order,) = search(even_times(1, 3, 4, 5), 4, MemoryLimit((1.0,), 1.0))
+    (order,) = search(even_times(1, 3, 4, 5), 4, (1.0,), 1.0)
     assert short(order) == "0F0 0I0 0W0 0F1 0I1 0W1 0F2 0I2 0W2 0F3 0I3 0W3"
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at least the activations of one microbatch, not of 0\.8"):
-        search(even_times(2, 1, 1, 1), 2, MemoryLimit((2.0, 0.8), KEPT))
+        search(even_times(2, 1, 1, 1), 2, (2.0, 0.8), KEPT)
     with pytest.raises(ValueError, match="200,000 microbatches on 2 stages are 1,200,000 actions, at most 1,000,000"):
-        search(even_times(2, 1, 1, 1), 200_000, MemoryLimit((2.0, 2.0), KEPT))
+        search(even_times(2, 1, 1, 1), 200_000, (2.0, 2.0), KEPT)
 
 
 def test_patterns_are_the_handcrafted_schedules() -> None:
-    job = searching._Job([[1] * 5] * 4, [0] * 4, [0] * 4, 12, MemoryLimit((99.0,) * 5, 1.0))
+    job = searching._Job([[1] * 5] * 4, [0] * 4, [0] * 4, 12, (99.0,) * 5, 1.0)
     for schedule, hops in (("ZB-H1", 1.0), ("ZB-H2", 2.0)):
         for rank, order in enumerate(orders(schedule, 5, 12)):
             assert searching._pattern(job, rank, hops, delays=True) == bytearray(order.phase)
@@ -179,9 +178,9 @@ def test_own_play_is_that_of_the_simulator() -> None:
     for _ in range(20):
         p, m = rng.randint(1, 6), rng.randint(1, 12)
         times = some_times(rng, p)
-        memory = MemoryLimit((float(rng.randint(1, 8)),) * p, KEPT)
+        limits = (float(rng.randint(1, 8)),) * p
         job = searching._Job(
-            times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), m, memory
+            times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), m, limits, KEPT
         )
         for played in searching._by_policies(job):
             made = tuple(searching._order(rank, row) for rank, row in enumerate(played.rows))
@@ -189,7 +188,7 @@ def test_own_play_is_that_of_the_simulator() -> None:
 
 
 def test_a_circle_of_waits_is_no_order() -> None:
-    job = searching._Job([[1, 1]] * 4, [0], [0], 2, MemoryLimit((9.0, 9.0), KEPT))
+    job = searching._Job([[1, 1]] * 4, [0], [0], 2, (9.0, 9.0), KEPT)
     F, I, W = Pass.F, Pass.I, Pass.W  # noqa: E741
     assert searching._play(job, [bytearray([F, I, F, I, W, W]), bytearray([F, F, I, I, W, W])]) is None
 

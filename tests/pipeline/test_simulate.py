@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import ActionTimes, Timed, peak_activations, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, peak_activations, simulate
 from tests.pipeline.made import even_times, plain, possible
 
 UNIT = 4000  # ns; the tables have quarters and halves of it

@@ -10,7 +10,7 @@ import pytest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
-from graphlink.pipeline.layers import launched, layers_of, waitless
+from graphlink.pipeline.autograd import launched, layers_of, waitless
 from graphlink.pipeline.named_ranges import named_entries
 from graphlink.pipeline.records import Layers, Pass
 from graphlink.spans import Spans

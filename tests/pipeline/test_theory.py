@@ -15,8 +15,7 @@ from msgspec import structs
 
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import PartsNs, Pass, Ranges, Rates, StepEntry, Theory
-from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
+from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, simulate
 from graphlink.pipeline.theory import Measured, equal_stages, measure, rates, theory
 from tests.pipeline.closed_form import PassTimes, bubble
 from tests.pipeline.made import even_times, joined, picked, possible, recorded, without

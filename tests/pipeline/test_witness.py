@@ -16,8 +16,7 @@ from graphlink.nccl.read.records import State
 from graphlink.nccl.summary import NcclClock, SideFiles
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import NO_TIME, Delays, Pass, Ranges, StageRun, Witness
-from graphlink.pipeline.stagerun import on_run_clock, stage_run
-from graphlink.pipeline.witness import witness
+from graphlink.pipeline.stagerun import on_run_clock, stage_run, witness_of
 from graphlink.ranks.records import AlignedClock
 from graphlink.run import job
 from tests.comm_ops import Op, comm_ops
@@ -154,7 +153,7 @@ def told_of(steps: list[tuple[bool, State, int, int]], clock: NcclClock = TIED) 
     proxies = [Proxy(0, k, sends) for k, (sends, *_) in enumerate(steps)]
     made = dump([{}], proxies=proxies, steps=[Step(k, 0, *rest) for k, (_, *rest) in enumerate(steps)])
     files = side_files([made], ops([{"row": 3}]), [(0, 0, 0)], [(0, 400_000, 2_500_000, 0, 1_000, 0)], [clock])
-    found = witness(files)
+    found = witness_of(files)
     assert found.exchange.tolist() == [0]
     return int(found.came_ns[0]), found.words[0]
 
@@ -171,7 +170,7 @@ def test_the_first_data_ends_the_waiting_of_a_call_that_receives() -> None:
 
 def test_only_ops_with_steps_tell_something() -> None:
     files = side_files([dump([{}])], ops([{"row": 0}, {"row": 0, "on_host": True}]), [(0, 0, 0)], [(1, 0, 1, 0, 0, 0)])
-    found = witness(files)
+    found = witness_of(files)
     assert (found.exchange.tolist(), found.words) == ([1], ("NCCL: 0.000 ms waiting for the peer",))
 
 
@@ -190,7 +189,7 @@ def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_
     files = side_files([made], of, [(k, 0, n) for n, k in enumerate(receives)], split)
 
     def idle(nccl: SideFiles | None) -> dict[Cause, int]:
-        staged = stage_run(prepared.built.graph, prepared.linked, prepared.comm, 1, (), nccl and witness(nccl))
+        staged = stage_run(prepared.built.graph, prepared.linked, prepared.comm, 1, (), nccl and witness_of(nccl))
         found = analyse([staged.run])
         assert found is not None
         out = dict.fromkeys((STALL, EXPOSED), 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Pass
 from graphlink.records import first_few
-from graphlink.tables import codes, turns
+from graphlink.tables import codes, marked, turns
 
 NO_PHASE: Final = 255
 RULES: Final = ("paddle", "paddle, chunk by occurrence", "inferred: microbatch by order")
@@ -34,22 +34,19 @@ _PHASES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
-    """The jobs of one worker; one entry per job, in the order of its log.
+class Jobs(JobLog):
+    """The jobs of one worker with what they are.
 
     ``phase`` is a ``Pass`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is
     (``forward(chunk0)``, where 1F1B overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule``
     points into ``RULES``.
     """
 
-    log: JobLog
     phase: U8
     chunk: I64
     part: I64
-    microbatch: I64
     step: I64
     rule: int
-    warnings: tuple[str, ...]
 
     @property
     def work(self) -> Bool:
@@ -77,7 +74,9 @@ def _typed(log: JobLog) -> Jobs:
     _refuse_overlaps(log)
     kinds = [_kind(text) for text in log.strings]
     phase, chunk, part = (np.array([kind[i] for kind in kinds], np.int64)[log.type] for i in range(3))
-    return Jobs(log, phase.astype(np.uint8), chunk, part, log.microbatch, np.zeros(len(phase), np.int64), 0, ())
+    columns = {field.name: getattr(log, field.name) for field in fields(log)}
+    step = np.zeros(len(phase), np.int64)
+    return Jobs(**columns, phase=phase.astype(np.uint8), chunk=chunk, part=part, step=step, rule=0)
 
 
 def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
@@ -92,12 +91,10 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     many = "chunks" if column == "chunk" else "microbatches"
     said = f"the {many} of the logs are {first_few(numbers.tolist(), 8)}: numbered from 0"
     values = [getattr(jobs, column) for jobs in workers]
-    places = [np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value)) for value in values]
-    renumbered = [
-        replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
-        for jobs, place in zip(workers, places, strict=True)
+    changes: list[dict[str, Any]] = [
+        {column: np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value))} for value in values
     ]
-    return _warned(renumbered, said)
+    return _warned([replace(jobs, **change) for jobs, change in zip(workers, changes, strict=True)], said)
 
 
 def _warned(workers: list[Jobs], said: str) -> list[Jobs]:
@@ -148,7 +145,7 @@ def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
     for jobs, steps in zip(workers, by_marks, strict=True):
         gaps = _steps_by_gaps(jobs, count)
         if steps is None or _faults(jobs, gaps, usual) < _faults(jobs, steps, usual):
-            said = f"{jobs.log.path}: optimizer or lr jobs are missing: its steps are cut at the longest idle gaps"
+            said = f"{jobs.path}: optimizer or lr jobs are missing: its steps are cut at the longest idle gaps"
             out.append(replace(jobs, step=gaps, warnings=(*jobs.warnings, said)))
         else:
             out.append(replace(jobs, step=steps))
@@ -157,9 +154,9 @@ def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
 
 def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
     ranges = [
-        log.stop_step - log.first_step
+        jobs.stop_step - jobs.first_step
         for jobs in workers
-        if (log := jobs.log).first_step is not None and log.stop_step is not None
+        if jobs.first_step is not None and jobs.stop_step is not None
     ]
     count = (
         _mode(ranges)
@@ -176,27 +173,22 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
 def _steps_by_marks(jobs: Jobs) -> I64 | None:
     """Cut steps by marks: a step ends with its optimizer jobs; without any, it begins with its lr jobs."""
     optimizer = jobs.phase == Pass.OPT
-    lr = np.array([text == "lr" for text in jobs.log.strings])[jobs.log.type]
-    first = np.zeros(len(lr), np.bool_)
-    if optimizer.any():
-        first[1:] = optimizer[:-1] & ~optimizer[1:]
-    elif lr.any():
-        first[1:] = lr[1:] & ~lr[:-1]
-    else:
+    lr = np.array([text == "lr" for text in jobs.strings])[jobs.type]
+    if not (optimizer.any() or lr.any()):
         return None
-    return _steps_with_work(first, jobs.work)
+    first = optimizer[:-1] & ~optimizer[1:] if optimizer.any() else lr[1:] & ~lr[:-1]
+    return _steps_with_work(np.append(False, first), jobs.work)
 
 
 def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
     """Cut into ``count`` steps where the worker idled longest before a forward of microbatch 0; where there are too few
     of those, anywhere."""
-    first = np.zeros(len(jobs.phase), np.bool_)
     may = np.flatnonzero(_may_begin(jobs))
     may = may[may > 0]
     if len(may) < count - 1:
-        may = np.arange(1, len(first))
-    gap = jobs.log.start_ns[may] - np.maximum.accumulate(jobs.log.end_ns)[may - 1]
-    first[may[np.argsort(-gap, kind="stable")[: count - 1]]] = True
+        may = np.arange(1, len(jobs.phase))
+    gap = jobs.start_ns[may] - np.maximum.accumulate(jobs.end_ns)[may - 1]
+    first = marked(len(jobs.phase), may[np.argsort(-gap, kind="stable")[: count - 1]])
     return _steps_with_work(first, jobs.work)
 
 
@@ -210,11 +202,9 @@ def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
         if len(middle) == most:
             out.append(jobs)
             continue
-        said = f"{jobs.log.path}: holds {len(middle)} steps where others hold {most}"
+        said = f"{jobs.path}: holds {len(middle)} steps where others hold {most}"
         whole = [
-            m
-            for other, m in zip(workers, middles, strict=True)
-            if len(m) == most and other.log.machine == jobs.log.machine
+            m for other, m in zip(workers, middles, strict=True) if len(m) == most and other.machine == jobs.machine
         ]
         place = np.searchsorted(whole[0][:-1] // 2 + whole[0][1:] // 2, middle) if whole else np.arange(len(middle))
         if (np.diff(place) <= 0).any():
@@ -228,7 +218,7 @@ def _middles(jobs: Jobs) -> I64:
     order = np.flatnonzero(jobs.work)
     steps, first = np.unique(jobs.step[order], return_index=True)
     last = np.append(first[1:], len(order)) - 1
-    return np.asarray((jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)])
+    return np.asarray((jobs.start_ns[order[first]] // 2 + jobs.end_ns[order[last]] // 2)[: len(steps)])
 
 
 def _may_begin(jobs: Jobs) -> Bool:
@@ -289,8 +279,7 @@ def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
 def _with_microbatches(jobs: Jobs) -> Jobs:
     if _knows_microbatches(jobs):
         return jobs
-    order = turns(jobs.step, jobs.log.type)
-    return replace(jobs, microbatch=np.where(jobs.work, order, NOWHERE), rule=2)
+    return replace(jobs, microbatch=np.where(jobs.work, turns(jobs.step, jobs.type), NOWHERE), rule=2)
 
 
 def _repeats(jobs: Jobs) -> list[int]:
@@ -316,7 +305,7 @@ def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
 
 def _missing(jobs: Jobs, usual: int) -> list[str]:
     """Warn of what shows that lines are missing."""
-    path, forward, out = jobs.log.path, jobs.phase == Pass.F, []
+    path, forward, out = jobs.path, jobs.phase == Pass.F, []
     if not forward.any():
         return [f"{path}: holds no forward job"]
     per_step = _per_step(jobs, jobs.step)

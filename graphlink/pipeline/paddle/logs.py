@@ -21,9 +21,10 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE
-from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
 from graphlink.records import first_few
+from graphlink.tables import begins
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1024  # from a marker to the end of what is read behind it
@@ -201,8 +202,8 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
     order = np.lexsort((microbatch, kind, end, start))
     order = order[(timed & forward)[order]]
     columns = [column[order] for column in (start, end, kind, microbatch)]
-    again = np.append(np.zeros(min(len(order), 1), np.bool_), np.logical_and.reduce([c[1:] == c[:-1] for c in columns]))
-    start, end, kind, microbatch = (column[~again] for column in columns)
+    new = begins(*columns)
+    start, end, kind, microbatch = (column[new] for column in columns)
     if len(start) and int(end.max()) - int(start.min()) >= MAX_SPAN_NS:
         raise InputError(
             "its jobs lie more than 104 days apart",
@@ -226,7 +227,7 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
         "lines without a job": lines.lines - lines.lines_with_jobs,
         "jobs that ran nothing on the compute stream (time 0)": int(np.count_nonzero(~timed)),
         "jobs that end before they start": len(backward_in_time),
-        "jobs logged twice": int(np.count_nonzero(again)),
+        "jobs logged twice": int(np.count_nonzero(~new)),
         "last line cut off": lines.cut_last_line,
     }
     first, stop = lines.steps[0] if lines.steps else (None, None)
@@ -350,8 +351,3 @@ def _ns(whole: bytes, fraction: bytes | None) -> int:
 
 
 WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
-
-
-def is_worker_log(path: Path) -> bool:
-    """Return whether the file is named as a worker log."""
-    return WORKER.fullmatch(path.name) is not None

@@ -77,7 +77,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
     stages = stages_of(workers, seen)
     shift_ns, of_clocks = clocks_of(workers, seen, stages)
     first_step, warnings = _first_step(workers)
-    ranks = [jobs.log.rank for jobs in workers]
+    ranks = [jobs.rank for jobs in workers]
     idle = [log for log in logs if log.rank not in ranks]
     if idle:
         warnings.append(f"ranks {listed([log.rank for log in idle])} ran no forward or backward and are left out")
@@ -94,22 +94,22 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
         last = max(int(jobs.step[-1]) for jobs in workers) + first_step
         raise UsageError(f"--step: the logs hold steps {first_step} to {last}", path=logs[0].path)
     runs = [
-        _run(jobs, stages, worker, int(shift_ns[worker]), first_step, previous[jobs.log.rank])
+        _run(jobs, stages, worker, int(shift_ns[worker]), first_step, previous[jobs.rank])
         for worker, jobs in enumerate(chosen)
-        if jobs.log.rank in previous and len(jobs.phase)
+        if jobs.rank in previous and len(jobs.phase)
     ]
     return runs, [LOWER_BOUND, *warnings, *stages.warnings, *of_clocks]
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
     """Return the number of the first logged step, and warnings."""
-    said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
+    said = Counter(jobs.first_step for jobs in workers if jobs.first_step is not None)
     if not said:
         return 0, []
     if len(said) > 1:
         return 0, [f"logs begin at different steps ({listed(sorted(said))}): steps are numbered from 0"]
     first = next(iter(said))
-    promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
+    promised = max((jobs.stop_step or 0) for jobs in workers) - first
     held = max(int(jobs.step[-1]) for jobs in workers) + 1
     if held > promised > 0:
         return first, [
@@ -121,20 +121,16 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
     others = {"jobs of other steps": int(np.count_nonzero(~keep))}
-    log = replace(
-        take(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}}
-    )
-    return replace(take(jobs, keep), log=log)
+    return replace(take(jobs, keep), left_out={**jobs.left_out, **{reason: n for reason, n in others.items() if n}})
 
 
 def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
-    log = jobs.log
-    start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
-    other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
+    start, end = jobs.start_ns + shift_ns, jobs.end_ns + shift_ns
+    other = Counter(jobs.strings[kind] for kind in jobs.type[jobs.phase == NO_PHASE].tolist())
     none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
     optimizer = jobs.phase == Pass.OPT
     return StageRun(
-        rank=log.rank,
+        rank=jobs.rank,
         previous=previous,
         recorded_from_ns=int(start[0]),
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
@@ -145,8 +141,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
         delays=Delays(none, none, none_u8, none_i32, none_i32, ("",)),
         sees_device=True,
         sees_causes=False,
-        left_out={**log.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
-        warnings=(*log.warnings, *jobs.warnings),
+        left_out={**jobs.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
+        warnings=jobs.warnings,
     )
 
 

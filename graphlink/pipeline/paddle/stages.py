@@ -34,7 +34,7 @@ from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Pass
 from graphlink.ranks.clock_bounds import OPEN, solved
 from graphlink.records import first_few
-from graphlink.tables import codes
+from graphlink.tables import codes, concat, largest, marked, spread
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
@@ -85,35 +85,25 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     ``MOST_CELLS``.
     """
     worker = np.repeat(np.arange(len(workers)), [len(jobs.phase) for jobs in workers])
-    columns = [
-        np.concatenate([getattr(jobs, name) for jobs in workers])
-        for name in ("step", "microbatch", "chunk", "phase", "returns")
-    ]
-    step, microbatch, chunk, phase, returns = columns
-    start = np.concatenate([jobs.log.start_ns for jobs in workers])
-    end = np.concatenate([jobs.log.end_ns for jobs in workers])
-    some = (chunk >= 0) & ((phase == Pass.F) | returns)
-    names = np.unique(chunk[some])[:MOST_CHUNKS]
+    every = concat(*workers)
+    some = (every.chunk >= 0) & ((every.phase == Pass.F) | every.returns)
+    names = np.unique(every.chunk[some])[:MOST_CHUNKS]
     most = max(MOST_CELLS // max(len(workers) * len(names), 1), 16)
-    key = np.full(len(step), most)
-    key[some] = codes(step[some], microbatch[some])
-    some &= (key < most) & (chunk <= names.max(initial=-1))
+    key = spread(len(worker), some, codes(every.step[some], every.microbatch[some]), most)
+    some &= (key < most) & (every.chunk <= names.max(initial=-1))
     shape = (len(workers), len(names), int(key[some].max(initial=-1)) + 1)
-    cell = (worker * shape[1] + np.searchsorted(names, chunk)) * shape[2] + key
+    cell = (worker * shape[1] + np.searchsorted(names, every.chunk)) * shape[2] + key
 
     def first(where: Bool) -> tuple[Bool, I64, I64]:
         """Find the first start and the last end of each cell, and whether it has a job: jobs of a worker are sorted by
         start, so of several in a cell (parts) the first starts it and the last ends it."""
-        seen = np.zeros(np.prod(shape), np.bool_)
-        starts, ends = np.zeros(seen.shape, np.int64), np.zeros(seen.shape, np.int64)
-        rows = np.flatnonzero(where & some)
-        seen[cell[rows]] = True
-        starts[cell[rows[::-1]]] = start[rows[::-1]]
-        ends[cell[rows]] = end[rows]
-        return seen.reshape(shape), starts.reshape(shape), ends.reshape(shape)
+        rows, count = np.flatnonzero(where & some), int(np.prod(shape))
+        starts = spread(count, cell[rows[::-1]], every.start_ns[rows[::-1]], 0)
+        ends = spread(count, cell[rows], every.end_ns[rows], 0)
+        return marked(count, cell[rows]).reshape(shape), starts.reshape(shape), ends.reshape(shape)
 
-    forth, forth_start, forth_end = first(phase == Pass.F)
-    back, back_start, back_end = first(returns)
+    forth, forth_start, forth_end = first(every.phase == Pass.F)
+    back, back_start, back_end = first(every.returns)
     return Passages(tuple(names.tolist()), forth, back, forth_start, forth_end, back_start, back_end)
 
 
@@ -126,7 +116,7 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
     whole = (rows != NOWHERE).all(axis=1)
     apart = np.sort(rows[~whole], axis=None)
     if len(apart):
-        ranks = [workers[w].log.rank for w in apart.tolist() if w != NOWHERE]
+        ranks = [workers[w].rank for w in apart.tolist() if w != NOWHERE]
         counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
         named = first_few(ranks, _MOST_NAMED)
         warnings.append(
@@ -149,7 +139,7 @@ def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
     one = np.array([times.order(range(len(workers)))])
     if times.is_possible(one):
         return one, []
-    for rows in _layouts([jobs.log.rank for jobs in workers]):
+    for rows in _layouts([jobs.rank for jobs in workers]):
         column = [np.mean(times.mean_ns[c[c != NOWHERE]]) if (c != NOWHERE).any() else 0 for c in rows.T]
         ordered = rows[:, np.argsort(-np.array(column), kind="stable")]
         if (rows != NOWHERE).any(axis=0).all() and times.is_possible(ordered):
@@ -168,8 +158,7 @@ def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
     count = ranks[-1] + 1
     if count > MOST_FREE * len(ranks):
         return
-    worker = np.full(count, NOWHERE)
-    worker[ranks] = np.arange(len(ranks))
+    worker = spread(count, np.array(ranks), np.arange(len(ranks)))
     for p in (p for p in range(count // 2, 1, -1) if count % p == 0):
         for stride in (s for s in range(1, count // p + 1) if count // p % s == 0):
             yield worker.reshape(-1, p, stride).transpose(0, 2, 1).reshape(-1, p)
@@ -244,7 +233,7 @@ def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
         "no microbatch is logged forwards and backwards on every worker: stages are ordered by the start of their "
         "first forward"
     )
-    if len({jobs.log.machine for jobs in workers}) > 1:
+    if len({jobs.machine for jobs in workers}) > 1:
         said += ", and the clocks of machines are taken as they are"
     return [said]
 
@@ -273,8 +262,8 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[
     """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches +
     machines^3).
     """
-    numbers = sorted({jobs.log.machine for jobs in workers})
-    machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
+    numbers = sorted({jobs.machine for jobs in workers})
+    machine = np.array([numbers.index(jobs.machine) for jobs in workers])
     hops = _hops(seen, stages)
     bound = np.full((len(numbers), len(numbers)), OPEN)
     np.fill_diagonal(bound, 0)
@@ -282,7 +271,9 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[
         here, there = int(machine[cell[0]]), int(machine[following[0]])
         if here != there:
             bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, cell, following)))
-            bound[here, there] = min(bound[here, there], _least(_back_gap(seen, cell, following)))
+            # as the clocks say, from the end of each backward of the next stage to the start of this one's
+            gap = (seen.back_start_ns[cell] - seen.back_end_ns[following])[seen.back[cell] & seen.back[following]]
+            bound[here, there] = min(bound[here, there], _least(gap))
     slack, closed = solved(bound)
     if (closed >= OPEN // 2).any():
         slack, closed = solved(
@@ -315,11 +306,6 @@ def _forth_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     return np.asarray((seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]])
 
 
-def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
-    """Return the time from the end of each backward of the next stage to the start of this one's, as the clocks say."""
-    return np.asarray((seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]])
-
-
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
     """Return bounds by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
     out = np.full((int(machine.max()) + 1,) * 2, OPEN)
@@ -338,10 +324,8 @@ def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -
 
 def _ends(jobs: Jobs) -> I64:
     """Return the last end of work and of the optimizer in each step, shape (2, steps); 0 where there is none."""
-    out = np.zeros((2, int(jobs.step[-1]) + 1), np.int64)
-    for ends, which in zip(out, (jobs.work, jobs.phase == Pass.OPT), strict=True):
-        np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
-    return out
+    count, sorts = int(jobs.step[-1]) + 1, (jobs.work, jobs.phase == Pass.OPT)
+    return np.stack([largest(count, jobs.step[which], jobs.end_ns[which]) for which in sorts])
 
 
 def _least(gap: I64) -> int:
@@ -386,7 +370,7 @@ def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[tuple[_Cell, 
         every += len(gap)
         if len(gap) and -gap.min() > max(worst, TOLERANCE_NS):
             worst = int(-gap.min())
-            example = f"rank {workers[there[0]].log.rank} after rank {workers[here[0]].log.rank}"
+            example = f"rank {workers[there[0]].rank} after rank {workers[here[0]].rank}"
     if not count:
         return []
     return [

@@ -70,8 +70,7 @@ def read_work(export: Export, names: ByteTexts, gpus: Sequence[Gpu] = ()) -> Exp
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
     """
     parts = [_kernels(export, names, gpus), _copies(export, names), _memsets(export, names)]
-    graphs = _graphs(export, names, parts)
-    return concat(*parts, graphs)
+    return concat(*parts, _graphs(export, names, parts))
 
 
 def process_of(thread: I64) -> I64:
@@ -144,8 +143,7 @@ def _copies(export: Export, names: ByteTexts) -> ExportWork:
         said.append(f"Memcpy {copy.get(number, 'Unknown')}" + (f" ({' -> '.join(words)})" if len(words) == 2 else ""))
     migrations = np.isin(columns["copyKind"], [number for number, word in copy.items() if word in _MIGRATIONS])
     export.left_out["migrations of unified memory"] += int(np.count_nonzero(migrations))
-    name = names.strings.column(said)[which]
-    return _work(export, table, columns, name, DeviceKind.MEMCPY, ~migrations)
+    return _work(export, table, columns, names.strings.column(said)[which], DeviceKind.MEMCPY, ~migrations)
 
 
 def _memsets(export: Export, names: ByteTexts) -> ExportWork:

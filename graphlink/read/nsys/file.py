@@ -24,7 +24,7 @@ from graphlink.model import I64
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.heads import looks_like
-from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.read.source import open_source
 from graphlink.tables import codes, numbered_rows
 

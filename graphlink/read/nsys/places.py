@@ -51,10 +51,11 @@ def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[
     communicators = _communicators(files)
     everywhere = [(k, place) for k, contents in enumerate(files) for place in contents.places]
     of_all = [name for name, (_, members) in communicators.items() if sorted(members.values()) == sorted(everywhere)]
+    alone = all(len(contents.places) == 1 for contents in files)
     world = max(of_all, key=lambda name: communicators[name][0], default=None)
     if world is not None:
         rank_of = {where: rank for rank, where in communicators[world][1].items()}
-    elif len(named) == len(files) and _names_tell(files, named):
+    elif alone and None not in named and len(named) == len(set(named)) == len(files):
         rank_of = {(k, files[k].places[0]): rank for k, rank in enumerate(named) if rank is not None}
     else:
         rank_of = {where: rank for rank, where in enumerate(everywhere)}
@@ -66,10 +67,6 @@ def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[
         Numbering(tuple(rank_of[k, place] for place in contents.places), size, tuple(groups))
         for k, contents in enumerate(files)
     ]
-
-
-def _names_tell(files: Sequence[Contents], named: Sequence[int | None]) -> bool:
-    return all(len(contents.places) == 1 for contents in files) and None not in named and len(set(named)) == len(files)
 
 
 def _communicators(files: Sequence[Contents]) -> dict[int, tuple[int, Members]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -86,14 +86,15 @@ def read_calls(export: Export, names: ByteTexts) -> ExportCalls:
 def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
     """Read all ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
     columns = export.integers(NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"))
-    types = _types(export)
+    recorded = export.rows("ENUM_NSYS_EVENT_TYPE", ("id", "name"))
+    types = {**_RANGE_TYPES, **_OTHER_TYPES} | {name: number for number, name in recorded if isinstance(number, int)}
     kind = columns["eventType"]
     is_range = np.isin(kind, [types[name] for name in _RANGE_TYPES])
     kept = is_range & (columns["globalTid"] != MISSING) & (columns["end"] != MISSING)
     _count_others(export, columns, types, is_range)
     rows = np.flatnonzero(kept)
-    text = _texts(export, names, np.where(kept, columns["textId"], MISSING))
-    unnamed = int(np.count_nonzero(kept & (text.name == 0)))
+    name, seq_id, operator = _texts(export, names, np.where(kept, columns["textId"], MISSING))
+    unnamed = int(np.count_nonzero(kept & (name == 0)))
     if unnamed:
         export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
     payload = read_payloads(export, NVTX)
@@ -108,46 +109,33 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
         start_ns=start[rows],
         end_ns=end[rows],
         tid=thread,
-        name=text.name[rows],
-        annotation=~text.operator[rows],
+        name=name[rows],
+        annotation=~operator[rows],
         order=np.arange(len(rows)),
         rf_id=zero,
-        seq_id=text.seq_id[rows],
+        seq_id=seq_id[rows],
         fw_tid=zero,
         input_shapes=no_text,
         input_types=no_text,
         comm=NO_COMMS,
         apart=(last_thread != MISSING) & (last_thread != 0) & (last_thread != thread),
-        nccl=_of_nccl(names, columns, types, text.name)[rows],
+        nccl=_of_nccl(names, columns, types, name)[rows],
         payload={int(place[row]): one for row, one in payload.items() if kept[row]},
     )
 
 
-class _RangeTexts(NamedTuple):
-    """Name, sequence number and whether it is an operator's, of every NVTX row."""
-
-    name: I32
-    seq_id: I64
-    operator: Bool
-
-
-def _texts(export: Export, names: ByteTexts, ids: I64) -> _RangeTexts:
-    """Read what the rows spell out, or else the strings of ``ids``."""
+def _texts(export: Export, names: ByteTexts, ids: I64) -> tuple[I32, I64, Bool]:
+    """Return name, sequence number and whether it is an operator's, of every NVTX row: of what it spells out, or else
+    of the string of its id.
+    """
     name, seq_id, operator = np.zeros(len(ids), np.int32), np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.bool_)
-    for part in spelled(export, NVTX, ids, "text"):
-        if part.texts:
-            bare, numbers, operators = zip(*map(range_name, part.texts), strict=True)
-            name[part.rows] = names.column(bare)[part.which]
-            seq_id[part.rows] = np.array(numbers, np.int64)[part.which]
-            operator[part.rows] = np.array(operators, np.bool_)[part.which]
-    return _RangeTexts(name, seq_id, operator)
-
-
-def _types(export: Export) -> dict[bytes, int]:
-    told = {
-        name: number for number, name in export.rows("ENUM_NSYS_EVENT_TYPE", ("id", "name")) if isinstance(number, int)
-    }
-    return {name: told.get(name, number) for name, number in {**_RANGE_TYPES, **_OTHER_TYPES}.items()}
+    for rows, texts, which in spelled(export, NVTX, ids, "text"):
+        if texts:
+            bare, numbers, operators = zip(*map(range_name, texts), strict=True)
+            name[rows] = names.column(bare)[which]
+            seq_id[rows] = np.array(numbers, np.int64)[which]
+            operator[rows] = np.array(operators, np.bool_)[which]
+    return name, seq_id, operator
 
 
 def _count_others(export: Export, columns: Columns, types: dict[bytes, int], is_range: Bool) -> None:

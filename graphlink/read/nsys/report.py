@@ -71,7 +71,7 @@ from graphlink.read.nsys.syncs import (
     with_records,
     with_untold,
 )
-from graphlink.tables import comm_table, numbered_rows, take, take_as
+from graphlink.tables import comm_table, grouped, numbered_rows, spread, take, take_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,10 @@ def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, list[str]]:
     )
     numbers, renumbered = number_streams(process, device, context, stream)
     of_work, known, of_events = np.split(numbers, np.cumsum([len(table.stream) for table in tables[:-1]]))
-    of_syncs = np.zeros(len(syncs.stream), np.int64)
-    of_syncs[syncs.stream_known] = known
     clear = replace(
         rows,
         work=replace(work, stream=of_work),
-        syncs=replace(syncs, stream=of_syncs),
+        syncs=replace(syncs, stream=spread(len(syncs.stream), syncs.stream_known, known, 0)),
         events=replace(events, stream=of_events),
     )
     return clear, renumbered
@@ -143,23 +141,19 @@ def split(rows: ExportRows, places: tuple[Place, ...], blank: Trace) -> list[Tra
     """
     out: list[Trace] = []
     for process in dict.fromkeys(place.process for place in places):
-        mine = _of_process(rows, process)
+        of_process = ExportRows(
+            work=take(rows.work, rows.work.process == process),
+            ranges=take(rows.ranges, rows.ranges.tid & PID_MASK == process),
+            calls=take(rows.calls, rows.calls.tid & PID_MASK == process),
+            syncs=take(rows.syncs, rows.syncs.process == process),
+            events=take(rows.events, rows.events.process == process),
+            flows=take(rows.flows, rows.flows.fwd_tid & PID_MASK == process),  # both ends are of one process
+            overheads=take(rows.overheads, rows.overheads.tid & PID_MASK == process),
+        )
         devices = [place.device for place in places if place.process == process]
-        of_each = [mine] if len(devices) == 1 else [_of_device(mine, device) for device in devices]
-        out += [_trace(one, replace(blank, pid=pid_of(process))) for one in of_each]
+        of_each = [of_process] if len(devices) == 1 else [_of_device(of_process, device) for device in devices]
+        out += [_trace(of_rank, replace(blank, pid=pid_of(process))) for of_rank in of_each]
     return out
-
-
-def _of_process(rows: ExportRows, process: int) -> ExportRows:
-    return ExportRows(
-        work=take(rows.work, rows.work.process == process),
-        ranges=take(rows.ranges, rows.ranges.tid & PID_MASK == process),
-        calls=take(rows.calls, rows.calls.tid & PID_MASK == process),
-        syncs=take(rows.syncs, rows.syncs.process == process),
-        events=take(rows.events, rows.events.process == process),
-        flows=take(rows.flows, rows.flows.fwd_tid & PID_MASK == process),  # both ends are of one process
-        overheads=take(rows.overheads, rows.overheads.tid & PID_MASK == process),
-    )
 
 
 def _of_device(rows: ExportRows, device: int | None) -> ExportRows:
@@ -246,6 +240,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
     """
     with open_export(path) as export:
         names = ByteTexts(Strings())
+        host_name, system = _system(export)
         described = _gpus(export)
         work = read_work(export, names, described)
         calls = read_calls(export, names)
@@ -285,9 +280,9 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             resolution_ns=1,
             left_out={},
             warnings=(*export.warnings, *renumbered, *cut_window(export)),
-            host_name=_host_name(export),
+            host_name=host_name,
             gpus=described,
-            system=_system(export),
+            system=system,
         )
         first, *others = split(rows, places, whole)
         first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
@@ -363,24 +358,19 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
             export.left_out[table] += export.count(table)
 
 
-def _host_name(export: Export) -> str:
-    """Return the name of the machine that was recorded; "" where the export names none, or several."""
-    rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
-    names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
-    return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
-
-
-def _system(export: Export) -> System:
-    """Return what the export tells of the machine; nothing of what it tells in several ways."""
-    told: dict[str, set[str]] = {}
-    for name, value in export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
-        if isinstance(name, bytes) and isinstance(value, bytes):
-            told.setdefault(name.decode("utf-8", "replace"), set()).add(value.decode("utf-8", "replace").strip())
-    once = {name: values.pop() for name, values in told.items() if len(values) == 1}
-    cpu, driver = once.get("CpuDescription", ""), once.get("NvDriverVersion", "")
-    return System(
-        cpu="" if cpu == "unknown" else cpu, driver=driver, cuda_driver=cuda_version(once.get("CudaDriverVersion"))
+def _system(export: Export) -> tuple[str, System]:
+    """Return the name of the machine, and what else the export tells of it; nothing of what it tells in several
+    ways.
+    """
+    recorded = grouped(
+        (name, value.decode("utf-8", "replace").strip())
+        for name, value in export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+        if isinstance(name, bytes) and isinstance(value, bytes)
     )
+    once = {name: values[0] for name, values in recorded.items() if len({*values}) == 1}
+    cpu, driver = once.get(b"CpuDescription", ""), once.get(b"NvDriverVersion", "")
+    system = System("" if cpu == "unknown" else cpu, driver, cuda_driver=cuda_version(once.get(b"CudaDriverVersion")))
+    return once.get(b"Hostname", ""), system
 
 
 def _gpus(export: Export) -> tuple[Gpu, ...]:

@@ -18,15 +18,16 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, U8, Bool, EventRows, SyncKind, SyncRows
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
-from graphlink.read.nsys.file import PID_MASK, Export
+from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.tables import concat, last_before, lookup, numbered_rows, spread
+from graphlink.tables import codes, concat, last_before, lookup, numbered_rows
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
 _NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of events, and the last of streams
 _NO_PAIR: Final = (*_NONE, 0)
-_BY_TYPE: Final = {1: SyncKind.EVENT, 2: SyncKind.STREAM_WAIT, 3: SyncKind.STREAM, 4: SyncKind.DEVICE}
+_TYPES: Final = (SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE)  # numbered from 1
+_BY_TYPE: Final = np.array([0, *(1 + kind for kind in _TYPES)], np.uint8)
 _CALL: Final = re.compile(rb"cu(?:da)?(\w+?)(?:_ptds)?(?:_ptsz)?")
 _BY_CALL: Final = {
     b"EventSynchronize": SyncKind.EVENT,
@@ -108,23 +109,8 @@ def read_syncs(
     )
     columns = export.integers(SYNCS, wanted)
     start, end = export.spans(SYNCS, columns)
-    by_type = np.zeros(len(start), np.uint8)
-    for number, known in _BY_TYPE.items():
-        by_type[columns["syncType"] == number] = 1 + known
-    call = calls_of(columns["globalPid"], columns["correlationId"], calls)
-    by_call = np.zeros(len(start), np.uint8)
-    by_call[call >= 0] = call_kinds(names)[calls.name[call[call >= 0]]]
-    wrong = int(np.count_nonzero((by_call > 0) & (by_type > 0) & (by_type != by_call)))
-    if wrong:
-        export.warnings.append(f"{wrong} synchronisation rows have another type than their call: the call is believed")
-    kind = np.where(by_call > 0, by_call, by_type)
-    kept = (kind > 0) & (columns["globalPid"] != MISSING)
-    export.left_out["synchronisation row of unknown kind"] += int(np.count_nonzero(~kept))
-    not_ready = spread(len(start), call >= 0, calls.not_ready[call[call >= 0]], 0)
-    export.left_out["query that found its event not ready"] += int(np.count_nonzero(kept & not_ready))
-    kept &= ~not_ready
-    columns = {name: column[kept] for name, column in columns.items()}
-    kind = (kind[kept] - 1).astype(np.uint8)
+    kind, kept = _kinds(export, names, columns, calls)
+    columns, kind = {name: column[kept] for name, column in columns.items()}, kind[kept]
     process, context = columns["globalPid"], context_of(columns["contextId"])
     on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
     of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
@@ -148,6 +134,22 @@ def read_syncs(
         context=context,
         pair=np.where(of_event & ~np.isin(columns["eventSyncId"], _NO_PAIR), columns["eventSyncId"], 0),
     )
+
+
+def _kinds(export: Export, names: ByteTexts, columns: Columns, calls: ExportCalls) -> tuple[U8, Bool]:
+    """Return the kind of each synchronisation row, and which count: their kind is known, and they waited."""
+    sync_type = columns["syncType"]
+    by_type = _BY_TYPE[np.where((sync_type > 0) & (sync_type < len(_BY_TYPE)), sync_type, 0)]
+    call = calls_of(columns["globalPid"], columns["correlationId"], calls)
+    by_call = np.append(call_kinds(names)[calls.name], 0)[call]
+    wrong = int(np.count_nonzero((by_call > 0) & (by_type > 0) & (by_type != by_call)))
+    if wrong:
+        export.warnings.append(f"{wrong} synchronisation rows have another type than their call: the call is believed")
+    kind = np.where(by_call > 0, by_call, by_type)
+    known, not_ready = (kind > 0) & (columns["globalPid"] != MISSING), np.append(calls.not_ready, False)[call]
+    export.left_out["synchronisation row of unknown kind"] += int(np.count_nonzero(~known))
+    export.left_out["query that found its event not ready"] += int(np.count_nonzero(known & not_ready))
+    return (kind - 1).astype(np.uint8), known & ~not_ready
 
 
 def with_records(syncs: ExportSyncs, events: ExportEvents) -> ExportSyncs:
@@ -184,10 +186,12 @@ def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], i
         zip(map(tuple, places.tolist()), work.device[np.unique(place, return_index=True)[1]].tolist(), strict=True)
     )
     rows = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
-    told = [row for row in rows if all(isinstance(number, int) for number in row)]
-    processes = np.unique(work.process).tolist()
+    recorded = [row for row in rows if all(isinstance(number, int) for number in row)]
     return {
-        (one, context): device for one in processes for pid, context, device in told if pid == pid_of(one)
+        (process, context): device
+        for process in np.unique(work.process).tolist()
+        for pid, context, device in recorded
+        if pid == pid_of(process)
     } | of_work
 
 
@@ -236,8 +240,7 @@ def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
 
 def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
     """Tell whether an event id is in use in one context of the process only."""
-    contexts: dict[tuple[int, int], set[int]] = {}
-    for p, e, c in zip(events.process.tolist(), events.event.tolist(), events.context.tolist(), strict=True):
-        contexts.setdefault((p, e), set()).add(c)
-    asked = zip(process.tolist(), event.tolist(), strict=True)
-    return np.fromiter((len(contexts.get(key, ())) == 1 for key in asked), np.bool_, len(process))
+    code = codes(np.append(events.process, process), np.append(events.event, event))
+    recorded, asked = np.split(code, [len(events.event)])
+    contexts = np.bincount(numbered_rows(recorded, events.context)[0][:, 0], minlength=int(code.max(initial=-1)) + 1)
+    return np.asarray(contexts[asked] == 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -76,16 +76,9 @@ def call_name(text: bytes) -> bytes:
     return _VERSION.sub(b"", text)
 
 
-class Spelled(NamedTuple):
-    """Rows, different texts, and which of these each row has."""
-
-    rows: I64
-    texts: list[bytes]
-    which: I64 | slice
-
-
-def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[Spelled]:
-    """Yield what a table spells out in ``column``, then the strings of the other rows' ``ids``.
+def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[tuple[I64, list[bytes], I64 | slice]]:
+    """Yield what a table spells out in ``column``, then the strings of the other rows' ``ids``: rows, different texts,
+    and which of these each row has.
 
     Old exports have text in the place of ids.
     """
@@ -93,9 +86,9 @@ def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[Spell
     if not left.all():
         for rows, texts in export.texts(table, column):
             left[rows] = False
-            yield Spelled(rows, texts, slice(None))
+            yield rows, texts, slice(None)
     found, which = numbered_values(ids[left])
-    yield Spelled(np.flatnonzero(left), export.strings(found), which)
+    yield np.flatnonzero(left), export.strings(found), which
 
 
 def name_column(
@@ -103,8 +96,8 @@ def name_column(
 ) -> I32:
     """Read codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
     out = np.zeros(len(ids), np.int32)
-    for part in spelled(export, table, ids, column):
-        out[part.rows] = names.column([bare(text) for text in part.texts])[part.which]
+    for rows, texts, which in spelled(export, table, ids, column):
+        out[rows] = names.column([bare(text) for text in texts])[which]
     unnamed = int(np.count_nonzero(out == 0))
     if unnamed:
         export.warnings.append(f"{unnamed} rows of {table} have no name in the export")

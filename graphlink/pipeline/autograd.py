@@ -1,23 +1,30 @@
-"""Forward and backward passes of a run that names none: from autograd and the sends and receives between stages.
+"""What the numbers of autograd tell: passes of a run that names none, and what the layers of a stage take in passes.
 
 Autograd gives a forward op per sequence number that its backward op repeats. Forward ops with a backward, and backward
 ops, each cut where a send or receive is made or the other kind begins, are passes; the numbers tell which backward
 belongs to which forward, and so its microbatch. Where the two are not one to one nothing is inferred. Weight gradients
 are not distinguished: every backward is a full one.
+
+Layers are the longest run of ops that repeats in a forward pass; what comes before and after (an embedding, a loss) is
+apart. A backward op counts to the layer of its forward op. What nothing tells is not guessed: then there are no layers.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
+from graphlink import spans
+from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
-from graphlink.pipeline.records import Pass
-from graphlink.tables import begins, last_before, spread, take
+from graphlink.pipeline.records import Layers, Pass
+from graphlink.spans import Spans
+from graphlink.tables import begins, last_before, spread, take, turns, values_at
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
@@ -185,9 +192,8 @@ def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]
     """
     rows = linked.trace.host
     top, inside = outermost(linked, autograd)
-    numbers = np.unique(rows.seq_id[backward])
-    usable = np.isin(rows.seq_id, numbers) & ~inside & ~linked.crossing & ~rows.annotation
-    row = np.flatnonzero(usable)
+    numbered = np.isin(rows.seq_id, np.unique(rows.seq_id[backward]))
+    row = np.flatnonzero(numbered & ~inside & ~linked.crossing & ~rows.annotation)
     found = last_before((rows.seq_id[row],), rows.start_ns[row], (rows.seq_id[backward],), rows.start_ns[backward])
     known = np.flatnonzero(found != NOWHERE)
     return known, top[row[found[known]]]
@@ -240,3 +246,136 @@ def _cut(linked: Linked, row: I64, cuts_ns: I64) -> _Passes:
     first = np.flatnonzero(new)
     last_end_ns = np.maximum.reduceat(end_ns, first) if len(first) else end_ns
     return _Passes(rows.tid[row[first]], start_ns[first], last_end_ns, np.cumsum(new) - 1)
+
+
+_MOST_OPS: Final = 1 << 13  # of a forward pass that is searched for repetition
+_BACK: Final = (Pass.B, Pass.I, Pass.W)
+Worked = Callable[[I64, I64], I64]  # the work from each moment to another one, in ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Passes cut at the start of each of their ops, by pass, then start. ``layer``: 0 before all layers, ``NOWHERE`` if
+    unknown.
+    """
+
+    row: I64
+    entry: I64
+    layer: I64
+
+
+def waitless(waits: Spans) -> Worked:
+    """Return the work of the host: all but waits."""
+    return lambda start_ns, end_ns: end_ns - start_ns - spans.overlap_ns(waits, start_ns, end_ns)
+
+
+def launched(linked: Linked, comm: Communication) -> Worked:
+    """Return the work of the device: what was launched from one to the other moment, without communication."""
+    there = linked.device_call != NOWHERE
+    there[comm.device_row] = False
+    row = np.flatnonzero(there)
+    at_ns = linked.trace.calls.start_ns[linked.device_call[row]]
+    order = np.argsort(at_ns, kind="stable")
+    until = np.append(0, np.cumsum((linked.trace.device.end_ns - linked.trace.device.start_ns)[row[order]]))
+    at_ns = at_ns[order]
+    return lambda start_ns, end_ns: until[np.searchsorted(at_ns, end_ns)] - until[np.searchsorted(at_ns, start_ns)]
+
+
+def layers_of(linked: Linked, entries: Entries, worked: Worked) -> tuple[Layers, ...]:
+    """Return what the layers of each chunk take, of the chunks whose forwards repeat ops. O(n log n) for n rows, and
+    the square of the ops of one forward pass."""
+    autograd, backward = autograd_rows(linked)
+    top, _ = outermost(linked, autograd)
+    ops = (top == np.arange(len(top))) & ~linked.trace.host.annotation & ~linked.crossing
+    forward, count = _repeated(
+        linked, _of_passes(linked, entries, np.flatnonzero(ops & ~autograd), (Pass.F,), own_thread=True), entries
+    )
+    if not count:
+        return ()
+    of_row = spread(len(top), forward.row, forward.layer)
+    known, of = forward_of(linked, autograd, backward)
+    back = spread(len(top), backward[known], of_row[of])
+    pieces = _of_passes(linked, entries, backward[top[backward] == backward], _BACK, own_thread=False)
+    after = np.array([count.get(chunk, 0) + 1 for chunk in entries.chunk[pieces.entry].tolist()], np.int64)
+    backwards = _carried(_Pieces(pieces.row, pieces.entry, back[pieces.row]), after)
+    return tuple(one for pieces in (forward, backwards) for one in _means(linked, entries, pieces, worked, count))
+
+
+def _of_passes(linked: Linked, entries: Entries, row: I64, phases: tuple[Pass, ...], *, own_thread: bool) -> _Pieces:
+    """Return rows with the pass that they start in, of those that start in any."""
+    rows = linked.trace.host
+    row = row[np.argsort(rows.start_ns[row], kind="stable")]
+    passes = np.flatnonzero(np.isin(entries.phase, phases))
+    around = Spans(entries.start_ns[passes], entries.end_ns[passes])
+    entry = values_at(passes, spans.holding(around, rows.start_ns[row]))
+    inside = entry != NOWHERE
+    if own_thread:
+        inside &= rows.tid[row] == entries.tid[entry]
+    return _Pieces(row[inside], entry[inside], np.full(int(np.count_nonzero(inside)), NOWHERE))
+
+
+def _repeated(linked: Linked, pieces: _Pieces, entries: Entries) -> tuple[_Pieces, dict[int, int]]:
+    """Number the layers of forward passes, and return how many each chunk has. Its first pass tells; others count if
+    alike.
+    """
+    name, layer = linked.trace.host.name[pieces.row].astype(np.int64), pieces.layer.copy()
+    count: dict[int, int] = {}
+    told: dict[int, tuple[I64, I64]] = {}
+    for low, high in pairwise([*np.flatnonzero(begins(pieces.entry)).tolist(), len(name)]):
+        chunk, mine = int(entries.chunk[pieces.entry[low]]), name[low:high]
+        if chunk not in told:
+            numbers, many = _layers(mine)
+            told[chunk] = mine, numbers
+            if many:
+                count[chunk] = many
+        ops, numbers = told[chunk]
+        if chunk in count and np.array_equal(ops, mine):
+            layer[low:high] = numbers
+    return _Pieces(pieces.row, pieces.entry, layer), count
+
+
+def _layers(name: I64) -> tuple[I64, int]:
+    """Return the layer of each op, 0 before and one more than there are after them, and how many there are: 0, or 2 and
+    more.
+    """
+    best = (0, 0, 0)
+    for period in range(1, len(name) // 2 + 1) if len(name) <= _MOST_OPS else ():
+        alike = np.flatnonzero(np.diff(np.concatenate([[0], name[period:] == name[:-period], [0]])))
+        lengths = alike[1::2] - alike[::2]
+        if len(lengths):
+            many = int(lengths.max()) // period + 1
+            if many > 1 and many * period > best[0]:
+                best = many * period, period, int(alike[::2][lengths.argmax()])
+    covered, period, start = best
+    at = np.arange(len(name)) - start
+    return np.where(at < 0, 0, np.minimum(at, covered) // max(period, 1) + 1), covered // max(period, 1)
+
+
+def _carried(pieces: _Pieces, after: I64) -> _Pieces:
+    """Let a piece of unknown layer count to the one before it in its pass, the first ones to what comes ``after`` all
+    layers.
+    """
+    at = np.arange(len(pieces.layer))
+    first = at - turns(pieces.entry)
+    last = np.maximum.accumulate(np.where(pieces.layer != NOWHERE, at, NOWHERE)) if len(at) else at
+    some = np.isin(pieces.entry, pieces.entry[pieces.layer != NOWHERE])
+    layer = np.where(last >= first, pieces.layer[last], after)
+    return _Pieces(pieces.row, pieces.entry, np.where(some, layer, NOWHERE))
+
+
+def _means(
+    linked: Linked, entries: Entries, pieces: _Pieces, worked: Worked, count: dict[int, int]
+) -> Iterator[Layers]:
+    """Yield the mean work of a pass by layer, of the passes whose layers are known."""
+    start, end = linked.trace.host.start_ns[pieces.row], entries.end_ns[pieces.entry]
+    first = begins(pieces.entry)
+    start = np.where(first, entries.start_ns[pieces.entry], start)
+    end[:-1] = np.where(first[1:], end[:-1], start[1:])
+    work, chunk, phase = worked(start, end), entries.chunk[pieces.entry], entries.phase[pieces.entry]
+    for of, layers in count.items():
+        for kind in np.unique(phase[chunk == of]).tolist():
+            mine = (chunk == of) & (phase == kind) & (pieces.layer != NOWHERE)
+            total = np.bincount(pieces.layer[mine], work[mine], layers + 2)
+            if total.sum() > 0:
+                mean_ns = np.rint(total / len(np.unique(pieces.entry[mine]))).astype(np.int64)
+                yield Layers(chunk=of, phase=kind, mean_ns=tuple(mean_ns.tolist()))
