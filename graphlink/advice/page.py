@@ -72,10 +72,8 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 
 def _note(one: Advice, replayed_ns: int) -> str:
     half = " (half of its time)" if one.kind in HALVED else ""
-    return (
-        f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} "
-        f"%{half}{', uncertain' if uncertain(one.band, replayed_ns) else ''}"
-    )
+    doubt = ", uncertain" if uncertain(one.band, replayed_ns) else ""
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{half}{doubt}"
 
 
 def _proposal(k: int, one: Advice) -> Proposal:

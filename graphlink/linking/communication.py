@@ -9,7 +9,7 @@ of the ``nccl:*`` range around its launch or its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -86,10 +86,10 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(groups)
-    evidence = _evidence(linked, calls)
-    ops = typed.table(linked, _device_rows(linked, calls, evidence), _host_rows(linked, calls))
+    comm, may_be, bare = _evidence(linked, calls)
+    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), _host_rows(linked, calls))
     uncounted = "a COMP_NODE whose time counts as communication"
-    doubtful = _doubtful(linked.trace, evidence.doubtful)
+    doubtful = _doubtful(linked.trace, may_be)
     of_cause = {
         "ET and Kineto trace differ on a process group, Kineto holds": [
             f"{text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
@@ -279,14 +279,15 @@ class CommRow(msgspec.Struct, frozen=True):
 def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
     """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    return _device_rows(linked, calls, _evidence(linked, calls)), _host_rows(linked, calls)
+    comm, _, bare = _evidence(linked, calls)
+    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls)
 
 
-def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
+def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
     trace, op = linked.trace, _launching_ops(linked)
-    rows = np.flatnonzero(evidence.comm)
+    rows = np.flatnonzero(comm)
     ranges = _range_names(linked, rows)
-    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
+    coalesced = waiting_calls(linked, calls.host, op, rows[bare[rows]].tolist())
     found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
@@ -304,18 +305,9 @@ def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[Com
     return found
 
 
-class _Evidence(NamedTuple):
-    """Of each device row, whether it is communication, may be some, and is a backend's without a recorded call of its
-    own.
-    """
-
-    comm: Bool
-    doubtful: Bool
-    bare: Bool
-
-
-def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
-    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
+    """Return of each device row whether it is communication, may be some, and is a backend's without a recorded call of
+    its own: each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
 
     In a call's op all is communication but what is computation by its name. Copies are copies.
     """
@@ -336,7 +328,7 @@ def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
         own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION)))
     )
     doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
-    return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
+    return comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op]
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:

@@ -1,7 +1,11 @@
-"""Replays graphs on a machine, with changes once more, and reports what was found."""
+"""Replays graphs on a machine, with changes once more, and reports what was found; and lists the names in graphs that
+``--scale`` takes: what their nodes take, and the text that takes them.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,16 +25,19 @@ from graphlink.replay.folder import load
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.machines import play, usual_machine
-from graphlink.replay.names import scalable
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
-from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, WhatIf
+from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, ScalableName, WhatIf
 from graphlink.replay.selection import NodeOperations
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
-from graphlink.replay.workload import Workload, has_times, measured_ns, workload
+from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, measured_ns, workload
+from graphlink.tables import sums
 
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
+_LONG: Final = 60  # characters of a name; of a longer one the ends are enough where no other name has them
+_HEAD, _TAIL = 40, 17
+_SPECIAL: Final = re.compile(r"[][(){}?*+|^$\\.]")  # re.escape has more, which a regular expression takes as they are
 
 
 class Known(NamedTuple):
@@ -221,3 +228,60 @@ def _path(work: Workload, path: ReplayPath) -> PathEntry:
         slot_waits=int(np.count_nonzero(path.kind == SLOT)),
         top=families(work, path, TOP_FAMILIES),
     )
+
+
+def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
+    """Return each name of each sort of work, the one that takes longest first; ``path``: where there is one, the
+    critical path of a replay.
+
+    ``ns`` is what ``--scale`` with factor 0 takes off. A name with start delays is of sort ``delay`` as well, as they
+    are scaled apart from the work behind them. Linear in nodes, n log n in names.
+    """
+    code, texts = work.names()
+    delayed = np.flatnonzero((work.fixed_ns > 0) & (work.work != Work.DELAY))
+    own_key, delay_key = code * len(Work) + work.work, code * len(Work) + Work.DELAY
+    ns = np.append(work.cost_ns - work.fixed_ns, work.fixed_ns[delayed])
+    keys, place, nodes = np.unique(np.append(own_key, delay_key[delayed]), return_inverse=True, return_counts=True)
+    whole_ns, path_ns = sums(len(keys), place, ns), np.zeros(len(keys), np.int64)
+    if path is not None:
+        path_ns += sums(len(keys), np.searchsorted(keys, own_key[path.node]), path.own_ns - path.fixed_ns)
+        # a launch can delay a node by its latency although it was recorded to start in time
+        known = np.isin(delay_key[path.node], keys)
+        path_ns += sums(len(keys), np.searchsorted(keys, delay_key[path.node[known]]), path.fixed_ns[known])
+    pairs = [(Work(key % len(Work)).name.lower(), texts[key // len(Work)]) for key in keys.tolist()]
+    delays = np.flatnonzero(work.work == Work.DELAY)
+    before = work.before_what(delays, work.cost_ns[delays])
+    names = [
+        ScalableName(
+            sort=sort,
+            name=name,
+            nodes=count,
+            ns=took,
+            path_ns=None if path is None else on_path,
+            scale=scale,
+            before=before if (sort, name) == ("delay", DELAY_NAME) else [],
+        )
+        for (sort, name), scale, count, took, on_path in zip(
+            pairs, _patterns(pairs), nodes.tolist(), whole_ns.tolist(), path_ns.tolist(), strict=True
+        )
+    ]
+    return sorted(names, key=lambda name: (-name.ns, name.name, name.sort))
+
+
+def _patterns(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return for each sort and name what ``--scale`` takes for it and nothing else, up to the factor."""
+    names_of = Counter(sort for sort, _ in pairs)
+    ends = Counter((sort, name[:_HEAD], name[-_TAIL:]) for sort, name in pairs if len(name) >= _HEAD + _TAIL)
+    out = []
+    for sort, name in pairs:
+        if names_of[sort] == 1:
+            out.append(sort)
+        elif len(name) > _LONG and ends[sort, name[:_HEAD], name[-_TAIL:]] == 1 and "\n" not in name:
+            out.append(f"{sort}:^{_escaped(name[:_HEAD])}.*{_escaped(name[-_TAIL:])}$")
+        else:
+            out.append(f"{sort}:^{_escaped(name)}$")
+    return out
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -14,13 +17,13 @@ from graphlink.replay.assumptions import made
 from graphlink.replay.changes import SORTS, Selector, TimeChange
 from graphlink.replay.counterparts import as_others, in_other_run
 from graphlink.replay.draft import Draft
-from graphlink.replay.names import closest
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
+_PIECE: Final = 3  # characters by which names are compared
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
 
 
@@ -125,3 +128,13 @@ def _launches(draft: Draft, selection: Selection, change: TimeChange, launch_ns:
     nodes, note = int(np.count_nonzero(count)), _cut_short(int(np.count_nonzero(more != count * launch_ns)))
     what = f"{change.done}: {int(count.sum()):,} in {nodes:,} host nodes{note}"
     return made(change.kind, what, nodes, int(more.sum()))
+
+
+def closest(names: Iterable[str], text: str) -> list[str]:
+    """Return the three names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest.
+    Linear in names.
+    """
+    lower = text.lower()
+    pieces = {lower[k : k + _PIECE] for k in range(len(lower) - _PIECE + 1)}
+    scored = ((-sum(piece in name.lower() for piece in pieces), len(name), name) for name in names)
+    return [name for _, _, name in heapq.nsmallest(3, filter(itemgetter(0), scored))]

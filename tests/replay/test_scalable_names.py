@@ -14,8 +14,9 @@ from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, parse_scale
 from graphlink.replay.ideal import play_ideal
-from graphlink.replay.names import closest, scalable
 from graphlink.replay.path import critical_path
+from graphlink.replay.report import scalable
+from graphlink.replay.times import closest
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import names_found
 from tests.replay.hand import COLL, CPU, GPU, N, file, load
