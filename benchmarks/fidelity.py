@@ -26,7 +26,7 @@ from graphlink.cli import main as graphlink
 from graphlink.graph.target import written
 from graphlink.ranks.group_ids import assign
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare

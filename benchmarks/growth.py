@@ -33,7 +33,7 @@ from graphlink.graph.critical import cost_ns
 from graphlink.graph.path_file import explain
 from graphlink.graph.read_et import read_et
 from graphlink.ranks import group_ids as groups
-from graphlink.replay.ideal import play_ideal, replay
+from graphlink.replay.machines import play_ideal, replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 from graphlink.run import job

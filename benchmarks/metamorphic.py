@@ -38,7 +38,7 @@ from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report
 from graphlink.replay.changes import Changes, parse_scale
-from graphlink.replay.ideal import play_ideal, replay
+from graphlink.replay.machines import play_ideal, replay
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, workload
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare

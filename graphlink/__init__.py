@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from graphlink.read.host import read_host
     from graphlink.read.kineto import read_kineto
     from graphlink.read.nsys.report import read_nsys
-    from graphlink.replay.ideal import measured_ns
-    from graphlink.replay.ideal import replay as replay_graph
+    from graphlink.replay.machines import measured_ns
+    from graphlink.replay.machines import replay as replay_graph
     from graphlink.run.job import finish, prepare, run_rank
     from graphlink.run.library import Run, link
     from graphlink.run.library import open as open
@@ -105,7 +105,7 @@ _HOME = {
     "read.host": ("read_host",),
     "read.kineto": ("read_kineto",),
     "read.nsys.report": ("read_nsys",),
-    "replay.ideal": ("measured_ns", "replay_graph"),
+    "replay.machines": ("measured_ns", "replay_graph"),
     "run.job": ("finish", "prepare", "run_rank"),
     "run.library": ("Run", "link", "open"),
     "run.options": ("Inputs", "Options", "Recordings"),

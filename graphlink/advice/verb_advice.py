@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 
 

@@ -16,7 +16,7 @@ from graphlink.errors import InputError
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph, NodeType
 from graphlink.ranks.summary import Compared
-from graphlink.replay.ideal import error_pct, play_ideal
+from graphlink.replay.machines import error_pct, play_ideal
 from graphlink.replay.workload import workload
 from graphlink.run.discover.standins import MOST_GRAPHS
 

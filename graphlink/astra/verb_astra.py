@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from graphlink.astra import TOPOLOGIES
-from graphlink.cli.numbers import gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.astra import READERS, TOPOLOGIES
-from graphlink.cli.numbers import at_least_one, between, gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import at_least_one, between, gigabytes_per_s, latency_ns
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
 from graphlink.records import Table, counted, ms

@@ -10,9 +10,8 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count, rank_files, run_folder
 from graphlink.cli.out import tell
-from graphlink.cli.rank_files import rank_files, run_folder
 from graphlink.errors import InputError, UsageError
 from graphlink.figures import Column, column, columns, table
 from graphlink.graph import path_file as path

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from graphlink.choices import FORMATS
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.records import Table, counted
 

@@ -12,7 +12,7 @@ import gc
 from typing import TYPE_CHECKING, Final
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
-from graphlink.cli.numbers import add_choice, at_least_one, between, count
+from graphlink.cli.arguments import add_choice, at_least_one, between, count
 from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError

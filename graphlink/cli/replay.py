@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
-from graphlink.cli.numbers import between, count, gigabytes_per_s
+from graphlink.cli.arguments import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts

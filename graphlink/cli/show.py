@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Table

@@ -6,7 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
 

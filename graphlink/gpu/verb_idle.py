@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from graphlink.cli.numbers import count
+from graphlink.cli.arguments import count, rank_files
 from graphlink.cli.out import tell
-from graphlink.cli.rank_files import rank_files
 
 
 def idle_options(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from graphlink.cli.arguments import run_folder
 from graphlink.cli.out import refuse_overwriting, tell, write_file
-from graphlink.cli.rank_files import run_folder
 from graphlink.records import counted
 
 _ABOUT: Final = "The page is one file that loads nothing from anywhere: open it, mail it, print it. docs/report.md"

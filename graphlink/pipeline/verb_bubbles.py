@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.numbers import between, count
+from graphlink.cli.arguments import between, count, run_folder
 from graphlink.cli.out import tell
-from graphlink.cli.rank_files import run_folder
 from graphlink.errors import UsageError
 from graphlink.records import Table, first_few, joined, ms, plain, shortened
 

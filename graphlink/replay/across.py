@@ -23,9 +23,8 @@ from graphlink.model import I32, I64, Bool
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
-from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
-from graphlink.replay.machines import play
+from graphlink.replay.machines import error_pct, play
 from graphlink.replay.matching import RECEIVE, Matched
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word

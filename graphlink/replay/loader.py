@@ -29,8 +29,7 @@ from graphlink.records import ms
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import LoaderChange
 from graphlink.replay.draft import NewEdges, outermost, rewired, skipped
-from graphlink.replay.ideal import play_ideal
-from graphlink.replay.machines import play
+from graphlink.replay.machines import play, play_ideal
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload, names_found

@@ -22,9 +22,8 @@ from graphlink.replay.assumptions import cannot, of_graphs
 from graphlink.replay.band import Recorded, band
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.machines import play, usual_machine
+from graphlink.replay.machines import error_pct, play, usual_machine
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, ScalableName, WhatIf

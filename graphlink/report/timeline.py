@@ -27,7 +27,7 @@ from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import share_word
-from graphlink.replay.ideal import IdealReplay
+from graphlink.replay.machines import IdealReplay
 from graphlink.tables import concat, numbered_rows, numbered_values, spread
 
 NAME: Final = output_names.TIMELINE

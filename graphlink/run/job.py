@@ -37,7 +37,7 @@ from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import AlignedClock
-from graphlink.replay.ideal import error_pct, measured_ns, replay
+from graphlink.replay.machines import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
 from graphlink.run.options import Inputs, Options
 from graphlink.run.read_rank import LARGE_BYTES, link_rank, rank_of, sizes_bytes

@@ -21,7 +21,7 @@ from graphlink.ranks.match import Matching
 from graphlink.ranks.records import AlignedClock, AlignedClocks, GroupKey, RankComms
 from graphlink.ranks.summary import Run
 from graphlink.records import Short
-from graphlink.replay.ideal import IdealReplay
+from graphlink.replay.machines import IdealReplay
 from graphlink.report import summary
 from graphlink.run.options import Inputs, Options
 from graphlink.wings import Parts

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.numbers import add_choice, at_least_one, count, gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import add_choice, at_least_one, count, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 

@@ -9,7 +9,7 @@ from graphlink.doctor.recording import AGAIN, EXPLAINED_SHARE, share_of
 from graphlink.doctor.records import Finding
 from graphlink.graph.critical import critical_path, shares
 from graphlink.model import Communication, Linked
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from graphlink.standstill.standstill import stood_still
 
 

@@ -21,7 +21,7 @@ from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
 from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys.report import read_nsys
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from tests.simulator import (
     DeviceClock,
     Execution,

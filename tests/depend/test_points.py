@@ -8,7 +8,7 @@ import pytest
 from graphlink.graph.critical import cost_ns
 from graphlink.graph_model import NodeKind
 from graphlink.model import SyncKind
-from graphlink.replay.ideal import measured_ns, replay
+from graphlink.replay.machines import measured_ns, replay
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.test_host import graph_of, nodes
 

@@ -14,7 +14,7 @@ from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
-from graphlink.replay.ideal import measured_ns, replay
+from graphlink.replay.machines import measured_ns, replay
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
 from tests.depend.programs import understood as understood_program

@@ -22,7 +22,7 @@ from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import NOWHERE, U8
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from tests.pipeline.hand import N, graph, records
 
 K, E = NodeKind, EdgeKind

@@ -25,7 +25,7 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.replay.changes import Changes, parse_scale
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import workload

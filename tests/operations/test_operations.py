@@ -33,7 +33,7 @@ from graphlink.operations.records import Operation, Operations
 from graphlink.operations.table import OperationsReport, operations_table, top_of
 from graphlink.read.nsys.report import read_report
 from graphlink.records import Table, short_path
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank
 from tests.build import Call, Device, Host, build_trace

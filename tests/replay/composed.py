@@ -16,7 +16,7 @@ from graphlink.ranks.group_ids import assign
 from graphlink.replay.changes import load_changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.whatif import Changed, fit
 from graphlink.replay.workload import Workload, workload

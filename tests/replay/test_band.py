@@ -18,7 +18,7 @@ from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.band import WEIGHT, Recorded, band, band_head, band_words, recorded
 from graphlink.replay.changes import changes_of
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
 from graphlink.replay.whatif import apply

@@ -11,7 +11,7 @@ from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.replay.changes import Changes, changes_of, parse_scale
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits

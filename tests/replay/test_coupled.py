@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import NOWHERE
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import stuck
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, Played

@@ -14,7 +14,7 @@ import pytest
 from graphlink.errors import UsageError
 from graphlink.patterns import UserPattern
 from graphlink.replay.changes import Changes, GraphChange
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload
 from tests.replay.test_what_if import recorded

@@ -12,7 +12,7 @@ from graphlink.graph.critical import cost_ns
 from graphlink.graph.order import longest_path
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, Comm
-from graphlink.replay.ideal import measured_ns
+from graphlink.replay.machines import measured_ns
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
 from tests.depend.test_host import graph_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphlink.graph.critical import Share, cost_ns, critical_path, shares
 from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.model import NOWHERE
-from graphlink.replay.ideal import measured_ns, replay
+from graphlink.replay.machines import measured_ns, replay
 from tests.pipeline.hand import ALL_REDUCE, N, communication, every_kind, graph, records
 
 

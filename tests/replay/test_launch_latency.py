@@ -16,7 +16,7 @@ from graphlink.graph.latency import FEW
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.replay.changes import Changes, changes_of, parse_scale
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.ideal import play_ideal, replay
+from graphlink.replay.machines import play_ideal, replay
 from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.slots import play_slots

@@ -16,8 +16,8 @@ from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, LoaderChange, TimeChange
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.draft import skipped
-from graphlink.replay.ideal import play_ideal
 from graphlink.replay.loader import with_workers
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.records import Made
 from graphlink.replay.whatif import apply

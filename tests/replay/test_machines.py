@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.model import NOWHERE
-from graphlink.replay.ideal import play_ideal
 from graphlink.replay.lateness import drifts, recorded_start_ns, slot_waits, stuck
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, SLOT

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from graphlink.replay.changes import changes_of
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns

@@ -13,7 +13,7 @@ from graphlink.graph.families import late_ops
 from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, parse_scale
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.report import scalable
 from graphlink.replay.times import closest

@@ -16,7 +16,7 @@ from graphlink.graph_model import EdgeKind
 from graphlink.ranks.group_ids import assign
 from graphlink.replay.changes import SORTS, Changes, changes_of, parse_scale
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare

@@ -16,7 +16,7 @@ from graphlink.replay.assumptions import ASSUMPTIONS
 from graphlink.replay.changes import Changes, Selector, TimeChange, changes_of, load_changes
 from graphlink.replay.folder import graph_files
 from graphlink.replay.folder import load as load_files
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, apply, fit

@@ -27,7 +27,7 @@ from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.perfetto.packets import KIND_OF_FLOW, PerfettoTrace
 from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from graphlink.report import timeline
 from graphlink.report.timeline import DRAWN, Shown, _ended_right_before
 from graphlink.run import job

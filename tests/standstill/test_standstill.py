@@ -21,7 +21,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import FrameRows, Linked, SyncKind, Trace
-from graphlink.replay.ideal import replay
+from graphlink.replay.machines import replay
 from graphlink.standstill.silence import silences
 from graphlink.standstill.standstill import (
     BEFORE_WINDOW,
