@@ -32,7 +32,7 @@ from graphlink.errors import GraphlinkError
 from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.target import written
 from graphlink.graph_model import EdgeKind, NodeKind
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number
@@ -249,7 +249,7 @@ def _exempt(prepared: PreparedRank) -> tuple[bool, bool, bool]:
     idle = np.zeros(len(order), np.bool_)
     idle[launched] = before[launched] < calls.start_ns[linked.device_call[launched]] - IDLE_NS
     role = roles(calls, linked.trace.strings)
-    waits = np.isin(role, [r for r in Role if r.waits]) & (calls.end_ns - calls.start_ns > IDLE_NS)
+    waits = np.isin(role, WAITS) & (calls.end_ns - calls.start_ns > IDLE_NS)
     waits |= np.isin(calls.correlation, linked.trace.syncs.correlation)
     middle = (int(device.start_ns.min()) + int(device.end_ns.max())) // 2
 

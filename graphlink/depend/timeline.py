@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import NEXT_BATCH, fits
 from graphlink.tables import begins, marked, spread
@@ -148,7 +148,7 @@ def elements(linked: Linked, role: U8) -> Elements:
     rows, calls = linked.trace.host, linked.trace.calls
     row = np.flatnonzero(~linked.crossing)
     launches = marked(len(calls.start_ns), linked.device_call[linked.device_call != NOWHERE])
-    waiting = np.isin(role, [r for r in Role if r.waits])
+    waiting = np.isin(role, WAITS)
     call = np.flatnonzero((launches | (waiting & ~behind_rows(linked))) & (linked.call_op == NOWHERE))
     tid = np.concatenate([rows.tid[row], calls.tid[call]])
     start_ns = np.concatenate([rows.start_ns[row], calls.start_ns[call]])

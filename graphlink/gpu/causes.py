@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink import spans
@@ -23,7 +22,7 @@ from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Idle
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_source, wait_slices, waited_for
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.linking.launch import launched_before
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, HostRows, Linked
@@ -54,7 +53,7 @@ class Hosts:
 
     ``tables``: what may have kept threads from launching, by cause, in the order in which they count; positions on
     ``axis``, disjoint in each table. ``evidence`` of the last, which is work, are numbers of host rows, and of calls
-    behind them.
+    behind them. ``innermost``: the row that runs on a thread, from each mark on the axis to the next.
     """
 
     def __init__(self, graph: Graph, linked: Linked, late: Column | None = None) -> None:
@@ -72,8 +71,10 @@ class Hosts:
         ]
         *stalled, waited, in_call = self._waiting(waits)
         self.tables = (*stalled, *matching, waited, in_call, self._working())
-        self.work = HostWork.of(linked, self.axis, self.texts)
         host, calls = trace.host, trace.calls
+        row = np.flatnonzero(~linked.crossing & (host.start_ns < host.end_ns))
+        nested = (host.tid[row], host.start_ns[row], host.end_ns[row], row, linked.parent[row])
+        self.innermost = Neighbours.nested(self.axis, *nested)
         thread = np.searchsorted(self.axis.tids, np.append(host.tid, calls.tid))
         self.first_ns = least(len(self.axis.tids), thread, np.append(host.start_ns, calls.start_ns))
         self.latency_ns = self._latency_ns()
@@ -113,7 +114,7 @@ class Hosts:
         source, host_row, device_row = waited_for(graph, waits)
         by_host = host_row != NOWHERE
         awaited = np.where(by_host, values_at(linked.trace.host.name, host_row), values_at(device.name, device_row))
-        blocking = np.flatnonzero(np.isin(roles(calls, strings), [r for r in Role if r.waits]))
+        blocking = np.flatnonzero(np.isin(roles(calls, strings), WAITS))
         count = len(awaited)
         texts = blocked(
             self.texts, linked, np.append(waits.call, blocking), np.append(awaited, awaited_by(graph, linked)[blocking])
@@ -303,7 +304,7 @@ def _late(hosts: Hosts, found: _Found, some: Pieces) -> None:
     for table, (here, by) in zip(hosts.tables, covered, strict=True):
         text = table.evidence[by]
         if table is hosts.tables[-1]:
-            text = hosts.work.texts(here.start_ns, here.end_ns, text)
+            text = _working_texts(hosts, here.start_ns, here.end_ns, text)
         found.append((_on_axis(here, axis, -1), table.cause[by], text))
     left = _on_axis(left, axis, -1)
     begun = left.end_ns > hosts.first_ns[left.by]
@@ -372,55 +373,43 @@ def _blocked(op: str, call: str, awaited: str, line: str) -> str:
     return f"the host waited for {awaited}{inside}{where}" if awaited else f"the host was blocked{inside}{where}"
 
 
-class HostWork(msgspec.Struct, frozen=True):
-    """The innermost host row of each moment of a thread, from its mark on the axis to the next."""
+def _working_texts(hosts: Hosts, start_ns: I64, end_ns: I64, number: I32) -> I32:
+    """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most
+    of each, and the outermost one around it. ``number``: the outermost op of each, or behind all host rows a call
+    outside any. O(n log n) in marks."""
+    rows, strings = hosts.linked.trace.host, hosts.linked.trace.strings
+    in_op = np.flatnonzero(number < len(rows.tid))
+    name = np.append(rows.name, hosts.linked.trace.calls.name).astype(np.int64)[number]
+    outer = name.copy()
+    outer[in_op] = rows.name[_outermost(hosts.linked, number[in_op])]
+    name[in_op] = _most(hosts, start_ns[in_op], end_ns[in_op], name[in_op])
+    pairs, which = numbered_rows(name, outer)
+    words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in pairs.tolist()]
+    return hosts.texts.codes(words)[which]
 
-    linked: Linked
-    words: Texts
-    marks: Neighbours
 
-    @staticmethod
-    def of(linked: Linked, axis: Axis, words: Texts) -> HostWork:
-        rows, nesting = linked.trace.host, ~linked.crossing
-        row = np.flatnonzero(nesting & (rows.start_ns < rows.end_ns))
-        times = (rows.tid[row], rows.start_ns[row], rows.end_ns[row])
-        return HostWork(linked, words, Neighbours.nested(axis, *times, row, linked.parent[row]))
+def _outermost(linked: Linked, row: I32) -> I32:
+    """Return the outermost row around each host row that marks no step; where there is none, itself."""
+    mark, parent, out = step_marks(linked.trace), linked.parent, row.copy()
+    moving = np.arange(len(row))
+    while len(moving):
+        above = parent[out[moving]]
+        moving = moving[(above != NOWHERE) & ~mark[above]]
+        out[moving] = parent[out[moving]]
+    return out
 
-    def texts(self, start_ns: I64, end_ns: I64, number: I32) -> I32:
-        """Return texts of pieces of host work, disjoint and ascending on the axis: the innermost row that ran for most
-        of each, and the outermost one around it. ``number``: the outermost op of each, or behind all host rows a call
-        outside any. O(n log n) in marks."""
-        rows, strings = self.linked.trace.host, self.linked.trace.strings
-        in_op = np.flatnonzero(number < len(rows.tid))
-        name = np.append(rows.name, self.linked.trace.calls.name).astype(np.int64)[number]
-        outer = name.copy()
-        outer[in_op] = rows.name[self._outermost(number[in_op])]
-        name[in_op] = self._most(start_ns[in_op], end_ns[in_op], name[in_op])
-        pairs, which = numbered_rows(name, outer)
-        words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in pairs.tolist()]
-        return self.words.codes(words)[which]
 
-    def _outermost(self, row: I32) -> I32:
-        """Return the outermost row around each host row that marks no step; where there is none, itself."""
-        mark, parent, out = step_marks(self.linked.trace), self.linked.parent, row.copy()
-        moving = np.arange(len(row))
-        while len(moving):
-            above = parent[out[moving]]
-            moving = moving[(above != NOWHERE) & ~mark[above]]
-            out[moving] = parent[out[moving]]
-        return out
-
-    def _most(self, start_ns: I64, end_ns: I64, otherwise: I64) -> I64:
-        """Return the name of the rows that run for most of each interval, disjoint and ascending; ``otherwise`` where
-        none does.
-        """
-        at_ns, row = self.marks.at_ns, self.marks.row
-        of, mark, ns = spans.overlaps(Spans(at_ns, np.append(at_ns[1:], MOST)[: len(at_ns)]), start_ns, end_ns)
-        some = (row[mark] != NOWHERE) & (ns > 0)
-        of, name, ns = of[some], self.linked.trace.host.name[row[mark[some]]].astype(np.int64), ns[some]
-        pairs, which = numbered_rows(of, name)
-        interval, name = pairs.T
-        order = np.lexsort((np.bincount(which, ns, len(pairs)), interval))
-        out = otherwise.copy()
-        out[interval[order]] = name[order]  # of several the last holds, which is the longest
-        return out
+def _most(hosts: Hosts, start_ns: I64, end_ns: I64, otherwise: I64) -> I64:
+    """Return the name of the rows that run for most of each interval, disjoint and ascending; ``otherwise`` where
+    none does.
+    """
+    at_ns, row = hosts.innermost.at_ns, hosts.innermost.row
+    of, mark, ns = spans.overlaps(Spans(at_ns, np.append(at_ns[1:], MOST)[: len(at_ns)]), start_ns, end_ns)
+    some = (row[mark] != NOWHERE) & (ns > 0)
+    of, name, ns = of[some], hosts.linked.trace.host.name[row[mark[some]]].astype(np.int64), ns[some]
+    pairs, which = numbered_rows(of, name)
+    interval, name = pairs.T
+    order = np.lexsort((np.bincount(which, ns, len(pairs)), interval))
+    out = otherwise.copy()
+    out[interval[order]] = name[order]  # of several the last holds, which is the longest
+    return out

@@ -16,7 +16,7 @@ from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I64, NOWHERE, Linked
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
@@ -181,7 +181,7 @@ def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[st
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """
     calls, strings = linked.trace.calls, linked.trace.strings
-    waits = np.isin(roles(calls, strings), [r for r in Role if r.waits or r in (Role.EVENT_QUERY, Role.COPY_ASYNC)])
+    waits = np.isin(roles(calls, strings), (*WAITS, Role.EVENT_QUERY, Role.COPY_ASYNC))
     target = np.array([point.target for point, *_ in syncs], np.int64)
     began = graph.start_ns[target] + graph.epoch_ns
     inside = np.isin(graph.kind[target], _PARTS)

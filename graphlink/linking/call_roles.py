@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
@@ -24,12 +25,9 @@ class Role(IntEnum):
     COPY = 7  # returns when the copy is done
     COPY_ASYNC = 8  # returns early, unless host memory is pageable
 
-    @property
-    def waits(self) -> bool:
-        """Tell whether the host blocks in it until device work is done."""
-        return self in (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY)
 
-
+# in which the host blocks until device work is done
+WAITS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY)
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
 _EXACT = {
     "EventRecord": Role.RECORD,

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, get_args
 import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
@@ -21,7 +21,6 @@ _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
 _ASLEEP_NS: Final = 100_000
 _Key: TypeAlias = I64 | I32 | Bool | int
-_WAITS: Final = tuple(role for role in Role if role.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,5 +176,5 @@ def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Ro
     calls, strings = linked.trace.calls, linked.trace.strings
     inside = linked.call_op != NOWHERE
     operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]])
-    sort = np.where(np.isin(roles(calls, strings), _WAITS), _WAITING, _CALL)
+    sort = np.where(np.isin(roles(calls, strings), WAITS), _WAITING, _CALL)
     yield _summed(operation, sort, calls.name, steps, calls.start_ns, calls.end_ns - calls.start_ns)

@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Spans, holding, joined, overlap_ns
 from graphlink.tables import begins, distinct, equal_runs, values_at
@@ -103,7 +103,7 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     taken for: what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
-    waits = np.isin(roles(calls, linked.trace.strings), [role for role in Role if role.waits])
+    waits = np.isin(roles(calls, linked.trace.strings), WAITS)
     working = _working(linked)
     idle = np.zeros(len(calls.start_ns), np.bool_)
     active = _active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle)

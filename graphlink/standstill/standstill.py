@@ -20,7 +20,7 @@ from graphlink.depend.timeline import behind_rows
 from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
-from graphlink.linking.call_roles import Role, role_of, roles
+from graphlink.linking.call_roles import WAITS, Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind, Trace
 from graphlink.patterns import containing
 from graphlink.records import Short, ms
@@ -31,7 +31,7 @@ from graphlink.tables import distinct, equal_runs, marked, numbered_values, spre
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
-_BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY, Role.COPY_ASYNC)
+_BLOCKING: Final = (*WAITS, Role.COPY_ASYNC)
 
 CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
 HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls wait for"

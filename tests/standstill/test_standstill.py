@@ -16,7 +16,7 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.fold import fold
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
@@ -355,7 +355,7 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         a, b = int(rows.start_ns[i]), int(rows.end_ns[i])
         whole = not rows.annotation[i] and not x.crossing[i]
         active.setdefault(tid, []).extend([(a, min(b, end))] if whole else [(a, a), (b, b)])
-    waits = np.isin(roles(calls, x.trace.strings), [role for role in Role if role.waits]).tolist()
+    waits = np.isin(roles(calls, x.trace.strings), WAITS).tolist()
     blocked: set[tuple[int, int, int]] = set()
     for i, tid in enumerate(calls.tid.tolist()):
         if calls.start_ns[i] < last:
