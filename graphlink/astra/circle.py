@@ -19,7 +19,7 @@ from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
 from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import counted_from, spread, successive
+from graphlink.tables import counted_from, marked, spread, successive
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -62,11 +62,8 @@ def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -
     A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one
     source, target, tag and size) none is taken: which of them meet is a matter of timing.
     """
-    n = len(graph.id)
     keys = _keys(graph, rank, ordered, groups)
-    marked = np.zeros(n, np.bool_)
-    marked[list(keys)] = True
-    node, parents = _contracted(ordered, marked.tolist())
+    node, parents = _contracted(ordered, marked(len(graph.id), np.array(list(keys), np.int64)).tolist())
     target = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
     return CommOrder(
         rank=rank,
@@ -119,13 +116,11 @@ def starts_first(graph: Graph, ordered: Ordered, before: I64 | I32, after: I64 |
         some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))
         last = source[first[after[pair[some]] + 1] - 1]
         met[some] = host[last] & starts_first(graph, ordered, needs[some], last, deeper=False)
-    later = np.ones(len(before), np.bool_)
-    later[pair[~met]] = False
-    yes[close] = later[close]
+    yes[close] = ~marked(len(before), pair[~met])[close]
     return yes
 
 
-def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
+def _contracted(ordered: Ordered, kept: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Return the points: the marked node of each (NOWHERE: a set), and the points that it waits for.
 
     Every node has the point that stands for all marked nodes before it; equal sets are one point. A point that another
@@ -133,7 +128,7 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
     """
     first, source = ordered.edges.first.tolist(), ordered.edges.source.tolist()
     node, parents = [NOWHERE], [()]  # type: tuple[list[int], list[tuple[int, ...]]]
-    point = [0] * len(marked)  # 0: nothing marked before
+    point = [0] * len(kept)  # 0: nothing marked before
     sets: dict[tuple[int, ...], int] = {}
     for i in ordered.order.tolist():
         before = {point[s] for s in source[first[i] : first[i + 1]]}
@@ -149,7 +144,7 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
                 node.append(NOWHERE)
                 parents.append(members)
             before = {sets[members]}
-        if marked[i]:
+        if kept[i]:
             point[i] = len(node)
             node.append(i)
             parents.append(tuple(before))
@@ -170,8 +165,7 @@ def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[i
     order = topological(before, after, np.arange(len(merged)))
     if len(order) == len(merged):
         return set()
-    never = np.ones(len(merged), np.bool_)
-    never[order] = False
+    never = ~marked(len(merged), order)
     whose = [(of.rank, i) for of in ranks for i in of.id]
     out = {whose[p] for p in np.flatnonzero(never[merged]).tolist() if whose[p][1] != NOWHERE}
     told = [text for of in ranks for text in of.told]
@@ -185,11 +179,11 @@ def _met(keys: Sequence[Key | None]) -> tuple[I64, I64]:
     2).
     """
     merged = np.arange(len(keys))
-    meeting: dict[Key, int] = {}
+    first: dict[Key, int] = {}
     ends: dict[int, dict[Key, int]] = {pb.COMM_SEND_NODE: {}, pb.COMM_RECV_NODE: {}}
     for p, key in enumerate(keys):
         if key is not None and key[0] == pb.COMM_COLL_NODE:
-            merged[p] = meeting.setdefault(key, p)
+            merged[p] = first.setdefault(key, p)
         elif key is not None:
             ends[key[0]][key[1:]] = p
     both = sorted(ends[pb.COMM_SEND_NODE].keys() & ends[pb.COMM_RECV_NODE].keys())

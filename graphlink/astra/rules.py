@@ -25,7 +25,7 @@ from graphlink.graph.read_et import frames, read_et
 from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, IncomingEdges
 from graphlink.model import I32, I64, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import codes, numbered_values, successive
+from graphlink.tables import codes, marked, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
@@ -212,9 +212,7 @@ class RankRules:
             "long-duration": graph.file.duration_micros > LONG_MICROS,
         }
         if graph.host.any():
-            leaf = np.ones(len(kind), np.bool_)
-            leaf[graph.source] = False
-            leaf[graph.file.ctrl.source] = False
+            leaf = ~marked(len(kind), self._both.source)
             message = leaf & np.isin(kind, (pb.COMM_SEND_NODE, pb.COMM_RECV_NODE))
             found["last-node" if np.array_equal(message, leaf) else "maybe-last"] = message
         return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.ranks.bytime import recorded_by_both
-from graphlink.tables import MOST, codes, nearest
+from graphlink.tables import MOST, codes, nearest, spread
 
 WIDE_NS: Final = 50_000  # what a witness may scatter by before its spread is known
 LEAST_NS: Final = 4_000  # and what it is always allowed
@@ -194,8 +194,7 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     every = np.searchsorted(context[order], context[order], side="right") - np.searchsorted(
         context[order], context[order], side="left"
     )
-    bits = np.empty(len(order))
-    bits[order] = np.log2(every / alike)
+    bits = spread(len(order), order, np.log2(every / alike))
     follow = (np.diff(shift.left) == 1) & (np.diff(shift.right) == 1)
     return float(bits[shift.right[1:][follow]].sum())
 

@@ -21,7 +21,7 @@ from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
 from graphlink.ranks.records import GroupKey, Meetings, RankComms
 from graphlink.ranks.summary import Unmatched, group_name
-from graphlink.tables import equal_runs, grouped, numbered_texts
+from graphlink.tables import equal_runs, grouped, numbered_texts, spread
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -252,8 +252,8 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
         for calls, ops in met
     ]
     order = np.argsort(_joined(start_ns, np.int64), kind="stable")
-    meeting = np.empty(len(order), np.int32)  # of each op of ``met``, one after the other
-    meeting[order] = np.arange(len(order))
+    # of each op of ``met``, one after the other
+    meeting = spread(len(order), order, np.arange(len(order), dtype=np.int32))
     of_series, groups = numbered_texts(calls.group for calls, _ in met)
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
     of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
@@ -267,18 +267,18 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
             rank[row], op[row] = position, rows
             of_op[position][rows] = mine
 
-    def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
+    def repeated(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
         """Repeat a value of each group or channel for each of its meetings."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(
         groups=groups,
         of_op=of_op,
-        kind=spread([calls.kind for calls, _ in met], np.uint8),
+        kind=repeated([calls.kind for calls, _ in met], np.uint8),
         type=_joined([ranks[calls.members[0][0]].type[ops[0]] for calls, ops in met], np.int32)[order],
-        group=spread(of_series.tolist(), np.int32),
+        group=repeated(of_series.tolist(), np.int32),
         turn=_joined([np.arange(count) for count in counts], np.int64)[order],
-        complete=spread([calls.complete for calls, _ in met], np.bool_),
+        complete=repeated([calls.complete for calls, _ in met], np.bool_),
         first=first,
         rank=rank,
         op=op,

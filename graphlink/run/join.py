@@ -103,8 +103,7 @@ def _by_rank(
         np.maximum.reduceat(column(comms, "bytes")[op], meetings.first[:-1]), 0
     )  # simulators match collectives by size
     arrows = _arrows(comms, meetings, op, aligned)
-    wait_ns = spread(sum(len(one.node) for one in comms), op, measured.times.wait_ns, 0)
-    waits = np.split(wait_ns, first[1:])
+    waits = np.split(spread(sum(len(one.node) for one in comms), op, measured.times.wait_ns, 0), first[1:])
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
         met = meetings.of_op[k] != NOWHERE

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphlink.graph_model import NO_GROUP
 from graphlink.linking.commtypes import CollectiveType, wire_share
-from graphlink.model import F64, I64, NOWHERE
+from graphlink.model import F64, I64
 from graphlink.replay.matching import COLLECTIVE, Matched, Messages, messages, shortest_ns
 from graphlink.replay.network import Transfers, transfers
 from graphlink.replay.workload import Workload
@@ -186,8 +186,7 @@ def communication(
     ranks = [np.array([count[g] for g in match.group.tolist()], np.float64) for count in (recorded, now)]
     sizes = [column[first].astype(np.float64) for column in (size, size_bytes)]
     now_ns = rule.grown(recorded_ns, kind[first], (ranks[0], ranks[1]), (sizes[0], sizes[1]))
-    took_ns = np.full(len(work), NOWHERE)
-    took_ns[member] = now_ns[match.partner[member]]
+    took_ns = spread(len(work), member, now_ns[match.partner[member]])
     pairs = messages(work, match)
     sent, received = own[pairs.send], own[pairs.receive]
     transfer_ns = np.clip(pairs.received_ns - pairs.both_ns, 0, received)
