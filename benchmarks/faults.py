@@ -131,7 +131,7 @@ def tried(training: ClusterTraining, faults: Sequence[Fault], *, seq: bool) -> R
     run = cluster_run(training, faults)
     ranks = [RankComms(**columns.comms(seq=seq)) for columns in run.ranks.values()]
     found = match(ranks)
-    aligned = clocks(ranks, found.meetings).clocks
+    aligned = clocks(ranks, found.matches).clocks
     matched, wrong = _meetings(run, found)
     unmatched = Counter((u.rank, u.where, u.first, u.last, u.lacking, u.ops) for u in run.expected.unmatched)
     told = Counter((u.rank, u.where, u.first, u.last, u.lacking, tuple(u.ops.tolist())) for u in found.unmatched)
@@ -152,7 +152,7 @@ def tried(training: ClusterTraining, faults: Sequence[Fault], *, seq: bool) -> R
 def _meetings(run: ClusterRun, found: Matching) -> tuple[int, int]:
     """How many of the expected meetings were found, and how many were found that are none."""
     true = [columns.meeting for columns in run.ranks.values()]
-    m = found.meetings
+    m = found.matches
     of_member = np.array([true[r][o] for r, o in zip(m.rank.tolist(), m.op.tolist(), strict=True)], np.int64)
     low, high = np.minimum.reduceat(of_member, m.first[:-1]), np.maximum.reduceat(of_member, m.first[:-1])
     right = np.isin(low[low == high], run.expected.meetings)

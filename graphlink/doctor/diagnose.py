@@ -169,7 +169,7 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
 def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
     yield from if_any("silent-ranks", {"silent": len(run.silent)}, len(run.ranks), ranks=run.silent)
     matching = run.matching
-    meetings = len(matching.meetings.kind)
+    meetings = len(matching.matches.kind)
     guessed = meetings - matching.by_sequence
     yield from if_any("no-seq", {"guessed": guessed, "meetings": meetings}, meetings)
     ops = sum(left.count for left in matching.unmatched)

@@ -16,8 +16,8 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
-from graphlink.ranks.records import Meetings, RankComms
-from graphlink.tables import begins, codes, least, marked, spread, take, turns, values_at
+from graphlink.ranks.records import Matches, RankComms
+from graphlink.tables import begins, codes, least, spread, take, turns, values_at
 
 if TYPE_CHECKING:
     from graphlink.pipeline.stages import Pipes
@@ -42,20 +42,20 @@ def ordinals(ops: CommOps) -> I64:
     return ordinal
 
 
-def aligned_ordinals(run: StageRun, comms: RankComms, meetings: Meetings, position: int) -> I64:
-    """Return the ordinals of a rank's meetings, so that recordings which begin at different times count the same
+def aligned_ordinals(run: StageRun, comms: RankComms, matches: Matches, position: int) -> I64:
+    """Return the ordinals of a rank's matches, so that recordings which begin at different times count the same
     operation equally.
 
-    ``position``: of the rank in ``meetings.of_op``. What met nobody has an ordinal that no other rank has.
+    ``position``: of the rank in ``matches.of_op``. What met nobody has an ordinal that no other rank has.
     """
     exchanges = run.exchanges
     known = np.flatnonzero((exchanges.kind != CommKind.UNKNOWN) & (exchanges.group != NOWHERE))
     if len(known) != len(comms.start_ns) or not np.array_equal(exchanges.start_ns[known], comms.start_ns):
         return run.ordinal  # rows that begin later than they were asked for: each rank's own count is the best there is
-    meeting = meetings.of_op[position].astype(np.int64)
-    alone = -2 - ((position << 40) + np.arange(len(meeting)))
+    matched = matches.of_op[position].astype(np.int64)
+    alone = -2 - ((position << 40) + np.arange(len(matched)))
     ordinal = run.ordinal.copy()
-    ordinal[known] = np.where(meeting == NOWHERE, alone, values_at(meetings.turn, meeting))
+    ordinal[known] = np.where(matched == NOWHERE, alone, values_at(matches.turn, matched))
     return ordinal
 
 

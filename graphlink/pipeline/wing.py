@@ -77,7 +77,7 @@ class _Pipeline(Wing):
         for rank in ranks:
             run, position = parts[rank], aligned.position.get(rank)
             if run is not None and position is not None:
-                ordinal = aligned_ordinals(run, aligned.comms[rank], aligned.matching.meetings, position)
+                ordinal = aligned_ordinals(run, aligned.comms[rank], aligned.matching.matches, position)
                 run = on_run_clock(replace(run, ordinal=ordinal), aligned.clocks.clocks[position])
             runs.append(run)
         return analyse(runs, max(TOLERANCE_NS, aligned.clocks.residual_ns))

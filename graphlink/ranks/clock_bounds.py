@@ -17,16 +17,16 @@ import numpy as np
 from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
 from graphlink.ranks.columns import blocks, column, members
-from graphlink.ranks.records import Meetings, RankComms
+from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import MOST, equal_runs, numbered_values
 
 OPEN: Final = 1 << 60  # ns: no bound
-_WORST: Final = 1_000  # meetings of a group, those with the least room, that bound shifts
+_WORST: Final = 1_000  # matches of a group, those with the least room, that bound shifts
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where
+    """The room of each match: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where
     nothing must hold.
 
     ``begun`` and ``ended``: positions of the ranks that say so. ``on_host``: of a member.
@@ -38,22 +38,22 @@ class Room:
     on_host: Bool
 
 
-def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
-    """Return the room of each meeting from times on a common clock, of all ranks' ops one after the other. Linear in
+def rooms(ranks: Sequence[RankComms], matches: Matches, start_ns: I64, end_ns: I64) -> Room:
+    """Return the room of each match from times on a common clock, of all ranks' ops one after the other. Linear in
     members.
 
     Rooted collectives hold nothing: which rank must wait is not recorded.
     """
     kind, host = column(ranks, "kind"), column(ranks, "on_host")
-    free = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
+    free = (matches.kind == CommKind.COLLECTIVE) & np.isin(matches.type, ROOTED)
     parts = []
-    for at in blocks(ranks, meetings):
-        message = at.spread(meetings.kind[at.meetings] != CommKind.COLLECTIVE)
+    for at in blocks(ranks, matches):
+        message = at.spread(matches.kind[at.matches] != CommKind.COLLECTIVE)
         receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
         late, last = _first_of(np.where(receives, MOST, -start_ns[at.op]), at.first, at.count)
         early, ends = _first_of(np.where(sends, MOST, end_ns[at.op]), at.first, at.count)
         on_host = np.logical_or.reduceat(host[at.op], at.first)
-        parts.append((np.where(free[at.meetings], OPEN, early + late), at.rank[last], at.rank[ends], on_host))
+        parts.append((np.where(free[at.matches], OPEN, early + late), at.rank[last], at.rank[ends], on_host))
     return Room(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
@@ -72,8 +72,8 @@ class Shifts(NamedTuple):
     slack_ns: int
 
 
-def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
-    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends
+def shifts(ranks: Sequence[RankComms], matches: Matches, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
+    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host match between two ends
     before it began.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the
@@ -85,16 +85,16 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     np.fill_diagonal(bound, 0)
     kind = column(ranks, "kind")
     use = np.flatnonzero(room.on_host & (room.ns < OPEN // 2))
-    message = meetings.kind[use] != CommKind.COLLECTIVE
-    at = members(ranks, meetings, use[message])
+    message = matches.kind[use] != CommKind.COLLECTIVE
+    at = members(ranks, matches, use[message])
     if len(at.first):
         sends = kind[at.op] == CommKind.SEND
-        begun, ended = np.flatnonzero(sends), np.flatnonzero(~sends)  # one of each a meeting, in order
+        begun, ended = np.flatnonzero(sends), np.flatnonzero(~sends)  # one of each a match, in order
         np.minimum.at(
             bound, (of_rank[at.rank[ended]], of_rank[at.rank[begun]]), end_ns[at.op[ended]] - start_ns[at.op[begun]]
         )
-    for chosen in _worst(use[~message], meetings.group, room.ns):
-        at = members(ranks, meetings, chosen)
+    for chosen in _worst(use[~message], matches.group, room.ns):
+        at = members(ranks, matches, chosen)
         size = int(at.count[0])
         own = of_rank[at.rank[:size]]
         start, end = start_ns[at.op].reshape(-1, size), end_ns[at.op].reshape(-1, size)

@@ -1,4 +1,4 @@
-"""Shift and drift of all clocks at once from their ties: least squares, reweighted so that wrong meetings do not count.
+"""Shift and drift of all clocks at once from their ties: least squares, reweighted so that wrong matches do not count.
 
 Of a tie the residual is the difference of its two ends on the common clock. Sums over each pair of ranks make normal
 equations with the shape of a graph's Laplacian, which conjugate gradients solve from where medians along a tree began;

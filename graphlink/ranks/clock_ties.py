@@ -1,10 +1,10 @@
-"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of
+"""Ties between the clocks of two ranks: kernels of one match end together, to a few us (1 to 7 us in recordings of
 V100s).
 
-A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of
+A tie is a match as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of
 neighbours, let no error grow with the size of a group.
 
-Of a group, and of a pair of ranks that exchange messages, at most ``MOST`` meetings are taken, evenly in their order:
+Of a group, and of a pair of ranks that exchange messages, at most ``MOST`` matches are taken, evenly in their order:
 the error falls with the root of their number, and is far below that of one end then. Rooted collectives may end earlier
 on some members, so they serve only where nothing else ties two ranks, directly or by others. Host rows end when
 somebody waits for them: no ties.
@@ -22,7 +22,7 @@ import numpy as np
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
-from graphlink.ranks.records import Meetings, RankComms
+from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import codes, numbered_values, take, turns
 
 MOST: Final = 512
@@ -37,22 +37,22 @@ TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal error
 class Ties:
     """One entry per tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
-    ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``:
-    equal for ties of one meeting, ascending.
+    ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``match``:
+    equal for ties of one match, ascending.
     """
 
-    meeting: I64
+    match: I64
     hub: I64
     other: I64
     hub_ns: F64
     other_ns: F64
 
 
-def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
-    """Collect the ties of all meetings: n log n in meetings, and no more than ``MOST`` of a group or pair beyond."""
-    rooted = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
-    chosen = _evenly(_keys(ranks, meetings, rooted), MOST)
-    at = members(ranks, meetings, chosen)
+def ties(ranks: Sequence[RankComms], matches: Matches) -> Ties:
+    """Collect the ties of all matches: n log n in matches, and no more than ``MOST`` of a group or pair beyond."""
+    rooted = (matches.kind == CommKind.COLLECTIVE) & np.isin(matches.type, ROOTED)
+    chosen = _evenly(_keys(ranks, matches, rooted), MOST)
+    at = members(ranks, matches, chosen)
     kept = ~at.spread(np.logical_or.reduceat(column(ranks, "on_host")[at.op], at.first))
     hub_entry = at.spread(at.first)
     kept &= (np.arange(len(at.op)) != hub_entry) & (at.rank != at.rank[hub_entry])
@@ -93,15 +93,15 @@ def components(count: int, a: I64, b: I64) -> I64:
         label = new
 
 
-def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
-    """Return keys that are equal for meetings that link the same ranks in the same way."""
-    first, count = meetings.first[:-1], len(ranks)
-    host = column(ranks, "on_host")[offsets(ranks)[meetings.rank[first]] + meetings.op[first]]
-    message = meetings.kind != CommKind.COLLECTIVE
-    last = meetings.first[1:] - 1
-    pair = meetings.rank[first].astype(np.int64) * count + meetings.rank[last]
-    groups = len(meetings.groups)
-    return np.asarray((np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host)
+def _keys(ranks: Sequence[RankComms], matches: Matches, rooted: Bool) -> I64:
+    """Return keys that are equal for matches that link the same ranks in the same way."""
+    first, count = matches.first[:-1], len(ranks)
+    host = column(ranks, "on_host")[offsets(ranks)[matches.rank[first]] + matches.op[first]]
+    message = matches.kind != CommKind.COLLECTIVE
+    last = matches.first[1:] - 1
+    pair = matches.rank[first].astype(np.int64) * count + matches.rank[last]
+    groups = len(matches.groups)
+    return np.asarray((np.where(message, groups + pair, matches.group) * 2 + rooted) * 2 + host)
 
 
 def _evenly(key: I64, most: int) -> I64:

@@ -1,6 +1,6 @@
 """Estimate one clock for all ranks: offset and drift of each, from what they did together.
 
-Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted
+Kernels of a match end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted
 only where its standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that
 then agree share one clock (``shared``), for which they are fitted together. Host rows bound clocks only by what cannot
 be (``repair``). The run's clock is that of the lowest rank of the largest set of ranks that something ties; what
@@ -34,7 +34,7 @@ from graphlink.ranks.clock_ties import (
     tree,
 )
 from graphlink.ranks.columns import added, blocks, column
-from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
 from graphlink.tables import codes, marked, spread, take
 
 _SURE_DRIFT: Final = 1e-6
@@ -42,25 +42,25 @@ _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift sign
 # A gloo send may leave before its row begins: on a machine with few cores receives end up to 6 ms before it
 # (pipelining-cpu/1f1b)
 _HOST_NS: Final = 10_000_000
-_UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machines (dlrm8-v100), where too few tell
+_UNSEEN_NS: Final = 7_000  # by how much ends of a match differ on real machines (dlrm8-v100), where too few tell
 
 
-def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> AlignedClocks:
+def clocks(ranks: Sequence[RankComms], matches: Matches) -> AlignedClocks:
     """Estimate how the clock of each rank maps onto the run's. ``ranks`` ascending.
 
-    n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some
+    n log n in matches; the fit is linear in ties (at most 512 matches of a group or a pair of ranks), each of some
     twenty times.
     """
     if not ranks:
         return AlignedClocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
-    base, root = _found(ranks, ties(ranks, meetings), resolution)
+    base, root = _found(ranks, ties(ranks, matches), resolution)
     body = _bodies(ranks, root)
     start_ns, end_ns = (on_run(ranks, base.clocks, name) for name in ("start_ns", "end_ns"))
-    room = rooms(ranks, meetings, start_ns, end_ns)
+    room = rooms(ranks, matches, start_ns, end_ns)
     tolerance = max(resolution, base.residual_ns)
-    moved = _moved(ranks, meetings, (start_ns, end_ns), body, room)
-    tied = _tied(ranks, meetings, root)
+    moved = _moved(ranks, matches, (start_ns, end_ns), body, room)
+    tied = _tied(ranks, matches, root)
     labels, sizes = np.unique(tied, return_counts=True)
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
     run = tuple(
@@ -140,7 +140,7 @@ def _onto(found: Ties, middle: I64, like: I64) -> Ties:
     """Return ties with times counted as those of the ranks whose clocks are shared."""
     step = (middle - middle[like]).astype(float)
     return Ties(
-        found.meeting,
+        found.match,
         like[found.hub],
         like[found.other],
         found.hub_ns + step[found.hub],
@@ -159,12 +159,12 @@ def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine,
 
 
 def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
-    """Return the median difference of the ends of each rank from the common end: the mean of the meeting, without what
+    """Return the median difference of the ends of each rank from the common end: the mean of the match, without what
     the fit took out.
     """
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
-    of = codes(found.meeting[kept])
+    of = codes(found.match[kept])
     size = np.bincount(of)
     common = added(of, off, len(size)) / (size + 1)
     rank = np.concatenate([other, spread(len(size), of, hub)])
@@ -182,24 +182,24 @@ def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
     return components(len(ranks), np.concatenate([here, here]), np.concatenate([root, host]))
 
 
-def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
+def _tied(ranks: Sequence[RankComms], matches: Matches, root: I64) -> I64:
     """Find for each rank the lowest that device work or host rows tie it to."""
     on_host = column(ranks, "on_host")
     pairs = [np.stack([np.arange(len(ranks)), root])]
-    for at in blocks(ranks, meetings):
+    for at in blocks(ranks, matches):
         host = at.spread(np.logical_or.reduceat(on_host[at.op], at.first))
         pairs.append(np.unique(np.stack([at.rank[at.spread(at.first)], at.rank])[:, host], axis=1).astype(np.int64))
     a, b = np.concatenate(pairs, axis=1)
     return components(len(ranks), a, b)
 
 
-def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
+def _moved(ranks: Sequence[RankComms], matches: Matches, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
     """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can
     be.
     """
     none = np.zeros(len(ranks), np.int64)
     wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
-    return shifts(ranks, meetings, *times, body, room) if wrong.any() else Shifts(none, none, 0)
+    return shifts(ranks, matches, *times, body, room) if wrong.any() else Shifts(none, none, 0)
 
 
 def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
@@ -227,7 +227,7 @@ def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
-    """Warn of meetings that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are
+    """Warn of matches that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are
     what is counted.
     """
     left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)

@@ -1,4 +1,4 @@
-"""The ops of a rank from its graph, those of all ranks in one column each, meetings as slices of these, and statistics
+"""The ops of a rank from its graph, those of all ranks in one column each, matches as slices of these, and statistics
 by group.
 """
 
@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 from graphlink.graph.target import comm_nodes
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
-from graphlink.ranks.records import Meetings, RankComms
+from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import counted_from, numbered_texts, take
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to bound memory
+_BLOCK: Final = 1 << 20  # members of matches that are looked at together, to bound memory
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry per member;
+    """Some matches in a row. ``first``: where each begins in the other columns, which have one entry per member;
     ``op`` as in ``column``."""
 
-    meetings: slice
-    entries: slice  # of all members of meetings
+    matches: slice
+    entries: slice  # of all members of matches
     first: I64
     count: I64
     rank: I32  # position of the rank
     op: I64
 
     def spread(self, value: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """Repeat a value of each meeting for each of its members."""
+        """Repeat a value of each match for each of its members."""
         return np.repeat(value, self.count)
 
 
@@ -78,26 +78,26 @@ def column(ranks: Sequence[RankComms], name: str) -> NDArray[Any]:
     return np.concatenate([getattr(r, name) for r in ranks])
 
 
-def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64) -> Members:
-    """Return the meetings ``chosen`` (ascending), whose slices mean nothing then."""
-    count = np.diff(meetings.first)[chosen]
-    entry = counted_from(meetings.first[chosen], count)
-    rank = meetings.rank[entry]
-    op = offsets(ranks)[rank] + meetings.op[entry]
+def members(ranks: Sequence[RankComms], matches: Matches, chosen: I64) -> Members:
+    """Return the matches ``chosen`` (ascending), whose slices mean nothing then."""
+    count = np.diff(matches.first)[chosen]
+    entry = counted_from(matches.first[chosen], count)
+    rank = matches.rank[entry]
+    op = offsets(ranks)[rank] + matches.op[entry]
     return Members(slice(0), slice(0), np.cumsum(count) - count, count, rank, op)
 
 
-def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
-    """Yield all meetings in order, about a million members at a time; without any, once none."""
-    where, total = offsets(ranks), len(meetings.kind)
+def blocks(ranks: Sequence[RankComms], matches: Matches) -> Iterator[Members]:
+    """Yield all matches in order, about a million members at a time; without any, once none."""
+    where, total = offsets(ranks), len(matches.kind)
     low = 0
     while True:
-        high = int(np.searchsorted(meetings.first, meetings.first[low] + _BLOCK, side="right")) - 1
+        high = int(np.searchsorted(matches.first, matches.first[low] + _BLOCK, side="right")) - 1
         high = min(max(high, low + 1), total)
-        first = meetings.first[low : high + 1] - meetings.first[low]
-        entries = slice(meetings.first[low], meetings.first[high])
-        rank = meetings.rank[entries]
-        yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
+        first = matches.first[low : high + 1] - matches.first[low]
+        entries = slice(matches.first[low], matches.first[high])
+        rank = matches.rank[entries]
+        yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + matches.op[entries])
         if high == total:
             return
         low = high

@@ -1,11 +1,11 @@
 """Communication cost over all ranks: transfer against wait, bandwidth, and the rank that the others wait for, more than
 chance has it.
 
-A rank is late in a meeting when it comes last, later than the one before it by more than the clocks' tolerance. Were
-all alike, each member of a meeting would be the late one as often as the others, however long that one is waited for. A
+A rank is late in a match when it comes last, later than the one before it by more than the clocks' tolerance. Were
+all alike, each member of a match would be the late one as often as the others, however long that one is waited for. A
 rank is a straggler when it is late so often, or with so much of the waiting, that chance does that to any member of the
-group in less than 1 of 200 runs. Where the meetings are so few that not even a rank that is always late would be one,
-the likeliest is a suspect. Meetings of one step are taken as independent, which they are not: a step in which a rank
+group in less than 1 of 200 runs. Where the matches are so few that not even a rank that is always late would be one,
+the likeliest is a suspect. Matches of one step are taken as independent, which they are not: a step in which a rank
 computes for long makes it late in all that follow.
 """
 
@@ -22,9 +22,9 @@ from graphlink.linking.commtypes import SHARDS, CollectiveType, bus_factors
 from graphlink.model import F64, I64, NOWHERE, U8, Bool
 from graphlink.ranks import summary
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
-from graphlink.ranks.records import AlignedClocks, GroupKey, Meetings, RankComms
+from graphlink.ranks.records import AlignedClocks, GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
-from graphlink.ranks.times import WORDS, Apart, MeetingTimes, apart, times
+from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
 from graphlink.tables import numbered_values, sums
 
 _MESSAGE: Final = "SEND"
@@ -33,12 +33,12 @@ _CHANCE: Final = 1 / 200
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Times of all meetings, an ``Apart`` for each, and what ``summary.json`` reports of them.
+    """Times of all matches, an ``Apart`` for each, and what ``summary.json`` reports of them.
 
-    ``groups`` as in ``Meetings``. ``set_apart``: the first ``summary.LISTED`` of them.
+    ``groups`` as in ``Matches``. ``set_apart``: the first ``summary.LISTED`` of them.
     """
 
-    times: MeetingTimes
+    times: MatchTimes
     apart: U8
     groups: list[Group]
     waits: list[RankWait]
@@ -49,12 +49,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """One entry for each (group, rank) with a meeting that counts, by both; the last ``group`` stands for all groups
+    """One entry for each (group, rank) with a match that counts, by both; the last ``group`` stands for all groups
     together.
 
-    ``rank``: its position. ``met``: its meetings in which somebody was late; ``late``: those in which it was;
+    ``rank``: its position. ``met``: its matches in which somebody was late; ``late``: those in which it was;
     ``caused_ns``: what all members waited then; ``lateness_ns``: the median one. Were all alike: ``fair`` is how often
-    it would be late (the sum of 1 / members over ``met``), ``fair_ns`` the waiting of those meetings, each divided by
+    it would be late (the sum of 1 / members over ``met``), ``fair_ns`` the waiting of those matches, each divided by
     its members, ``square`` the sum of its squares.
     """
 
@@ -72,22 +72,22 @@ class RankTotals:
 
 
 def figures(
-    ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, ids: Mapping[GroupKey, int]
+    ranks: Sequence[RankComms], matches: Matches, clocks: AlignedClocks, ids: Mapping[GroupKey, int]
 ) -> Figures:
-    """Measure all meetings; ``clocks`` and ``meetings`` are of ``ranks``, ``ids`` those of ``comm_group.json``.
+    """Measure all matches; ``clocks`` and ``matches`` are of ``ranks``, ``ids`` those of ``comm_group.json``.
 
-    n log n in meetings, linear in their members.
+    n log n in matches, linear in their members.
     """
-    found = times(ranks, meetings, clocks)
-    why = apart(ranks, meetings, clocks, found)
+    found = times(ranks, matches, clocks)
+    why = apart(ranks, matches, clocks, found)
     counted = why == Apart.NO
-    totals = rank_totals(ranks, meetings, found, counted, clocks.residual_ns)
-    numbers, whole = [r.rank for r in ranks], len(meetings.groups)
+    totals = rank_totals(ranks, matches, found, counted, clocks.residual_ns)
+    numbers, whole = [r.rank for r in ranks], len(matches.groups)
     waited_ns = found.waited_ns[counted]
-    of_group = added(meetings.group[counted], waited_ns, whole).astype(np.int64)
+    of_group = added(matches.group[counted], waited_ns, whole).astype(np.int64)
     named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers)
     rows = np.split(np.arange(len(totals.group)), np.searchsorted(totals.group, np.arange(1, whole + 1)))
-    collectives = collectives_of(ranks, meetings, found, counted)
+    collectives = collectives_of(ranks, matches, found, counted)
     return Figures(
         found,
         why,
@@ -105,7 +105,7 @@ def figures(
                 },
                 straggler=named.get(k),
             )
-            for k, key in enumerate(meetings.groups)
+            for k, key in enumerate(matches.groups)
         ],
         [
             RankWait(
@@ -116,17 +116,17 @@ def figures(
             )
             for row in rows[whole].tolist()
         ],
-        _set_apart(meetings, found, why, numbers, ids),
+        _set_apart(matches, found, why, numbers, ids),
         named.get(whole),
         suspects.get(whole),
     )
 
 
 def collectives_of(
-    ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool
+    ranks: Sequence[RankComms], matches: Matches, found: MatchTimes, counted: Bool
 ) -> list[list[Collectives]]:
-    """Sum the meetings of each group by function; ``counted``: those that are not excluded."""
-    types = meetings.group.astype(np.int64) * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
+    """Sum the matches of each group by function; ``counted``: those that are not excluded."""
+    types = matches.group.astype(np.int64) * 16 + matches.type + 1  # types of Chakra are 0 to 9, of messages -1
     keys, key = numbered_values(types)
     size, own = len(keys), key[counted]
 
@@ -140,20 +140,20 @@ def collectives_of(
         total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns)
     )
     seconds = np.maximum(transfer_ns, 1) / 1e9
-    members = np.array([len(ranks) for ranks, _ in meetings.groups], np.float64)[meetings.group]
-    on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings.type, members)
+    members = np.array([len(ranks) for ranks, _ in matches.groups], np.float64)[matches.group]
+    on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(matches.type, members)
     algorithm, bus = bytes_ / seconds, total(on_bus * found.transfer_ns) / 1e9 / seconds
     measured = transfer_ns > 0
-    measured[key[~meetings.complete]] = False
-    measured &= ~_on_host(ranks, meetings)[keys // 16]
-    out: list[list[Collectives]] = [[] for _ in meetings.groups]
+    measured[key[~matches.complete]] = False
+    measured &= ~_on_host(ranks, matches)[keys // 16]
+    out: list[list[Collectives]] = [[] for _ in matches.groups]
     for k, (group, code) in enumerate(zip((keys // 16).tolist(), (keys % 16 - 1).tolist(), strict=True)):
         out[group].append(
             Collectives(
                 type=type_name(code),
                 count=int(count[k]),
                 set_apart=int(set_apart[k]),
-                bytes=int(bytes_[k]) // (len(meetings.groups[group][0]) if code in SHARDS else 1),
+                bytes=int(bytes_[k]) // (len(matches.groups[group][0]) if code in SHARDS else 1),
                 skew_median_ns=int(median[k]),
                 skew_p95_ns=int(p95[k]),
                 skew_max_ns=int(most[k]),
@@ -167,42 +167,42 @@ def collectives_of(
 
 
 def type_name(code: int) -> str:
-    """Name the type of a meeting, a ``CollectiveType`` or ``NOWHERE`` for a message."""
+    """Name the type of a match, a ``CollectiveType`` or ``NOWHERE`` for a message."""
     return _MESSAGE if code == NOWHERE else CollectiveType(code).name
 
 
-def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
+def _on_host(ranks: Sequence[RankComms], matches: Matches) -> Bool:
     """Return which groups communicate on the host, as the first op of each says."""
-    _, first = np.unique(meetings.group, return_index=True)
-    entry = meetings.first[first]
-    return np.asarray(column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]])
+    _, first = np.unique(matches.group, return_index=True)
+    entry = matches.first[first]
+    return np.asarray(column(ranks, "on_host")[offsets(ranks)[matches.rank[entry]] + matches.op[entry]])
 
 
 def rank_totals(
-    ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool, tolerance_ns: int
+    ranks: Sequence[RankComms], matches: Matches, found: MatchTimes, counted: Bool, tolerance_ns: int
 ) -> RankTotals:
-    """Sum the ``counted`` meetings by group and rank, and by rank alone as if of one more group. Members are taken in
+    """Sum the ``counted`` matches by group and rank, and by rank alone as if of one more group. Members are taken in
     blocks.
 
     A rank is late where it came last by more than ``tolerance_ns``.
     """
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
     parts = []
-    for at in blocks(ranks, meetings):
-        use = at.spread(counted[at.meetings])
-        met = evident[at.meetings].astype(np.float64)
-        waited = met * found.waited_ns[at.meetings]
+    for at in blocks(ranks, matches):
+        use = at.spread(counted[at.matches])
+        met = evident[at.matches].astype(np.float64)
+        waited = met * found.waited_ns[at.matches]
         columns = [found.wait_ns[at.entries][use], found.transfer_part_ns[at.entries][use]]
-        columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
+        columns += [at.spread(of_match)[use] for of_match in (met, met / at.count, waited / at.count, waited**2)]
         parts.append(
-            _summed((at.spread(meetings.group[at.meetings].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
+            _summed((at.spread(matches.group[at.matches].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
         )
     code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
-    count, whole = max(len(ranks), 1), len(meetings.groups)
+    count, whole = max(len(ranks), 1), len(matches.groups)
     overall, of_rank = _summed(whole * count + code % count, of_code)
     code, total = np.append(code, overall), np.append(of_code, of_rank, axis=1)
     late = np.flatnonzero(evident)
-    late_group, late = np.append(meetings.group[late], np.full(len(late), whole)), np.append(late, late)
+    late_group, late = np.append(matches.group[late], np.full(len(late), whole)), np.append(late, late)
     of_late: I64 = np.searchsorted(code, late_group * count + found.late[late])
     wait_ns, transfer_ns, met_in = (column.astype(np.int64) for column in total[:3])
     return RankTotals(
@@ -227,21 +227,21 @@ def _summed(code: I64, columns: Sequence[I64 | F64] | F64) -> tuple[I64, F64]:
 
 
 def _set_apart(
-    meetings: Meetings, found: MeetingTimes, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]
+    matches: Matches, found: MatchTimes, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]
 ) -> list[SetApart]:
     out = []
     for m in np.flatnonzero(why != Apart.NO)[: summary.LISTED].tolist():
-        late, code = int(found.late[m]), int(meetings.type[m])
+        late, code = int(found.late[m]), int(matches.type[m])
         members = [
-            str(numbers[position]) for position in meetings.rank[meetings.first[m] : meetings.first[m + 1]].tolist()
+            str(numbers[position]) for position in matches.rank[matches.first[m] : matches.first[m + 1]].tolist()
         ]
         out.append(
             SetApart(
                 group=f"ranks {' and '.join(members)}"
                 if code == NOWHERE
-                else group_name(meetings.groups[int(meetings.group[m])], ids),
+                else group_name(matches.groups[int(matches.group[m])], ids),
                 type=type_name(code),
-                number=int(meetings.turn[m]),
+                number=int(matches.turn[m]),
                 skew_ns=int(found.skew_ns[m]),
                 late_rank=None if late == NOWHERE else numbers[late],
                 why=WORDS[Apart(int(why[m]))],
@@ -296,7 +296,7 @@ def _tail(late: I64, usual: F64, count: I64) -> F64:
     """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than
     usual.
 
-    Of meetings with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding
+    Of matches with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding
     1956). Above the mean each term is smaller than the one before, and terms are added until they no longer count:
     O(sqrt(count)) steps.
     """

@@ -266,7 +266,7 @@ def _lacking(members: Sequence[Ops], lineup: Lineup, places: I64) -> list[int]:
 
 
 def _conflicts(group: str, members: Sequence[Ops], lineup: Lineup, taken: list[Bool]) -> list[str]:
-    """Name the conflicts, and mark in ``taken`` what they leave without a meeting."""
+    """Name the conflicts, and mark in ``taken`` what they leave without a match."""
     out = []
     for k, found in enumerate(lineup.clashes):
         places = np.flatnonzero(lineup.clash == k)

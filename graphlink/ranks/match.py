@@ -19,7 +19,7 @@ from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.ranks.aligned import Lines, Ops
 from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
-from graphlink.ranks.records import GroupKey, Meetings, RankComms
+from graphlink.ranks.records import GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Unmatched, group_name
 from graphlink.tables import equal_runs, grouped, numbered_texts, spread
 
@@ -46,7 +46,7 @@ class _CallSeries:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by
+    """Matches, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by
     right (``alone``).
 
     ``lacked``: of each rank (by number) its ops that others lack, as ``unmatched`` names. ``conflicts``, in words:
@@ -56,17 +56,17 @@ class Matching:
     they share.
     """
 
-    meetings: Meetings
+    matches: Matches
     unmatched: tuple[Unmatched, ...]
     lacked: dict[int, list[I32]]
     conflicts: tuple[str, ...]
     alone: dict[str, int]
-    by_sequence: int  # meetings found by sequence number; the others by function, size and order
+    by_sequence: int  # matches found by sequence number; the others by function, size and order
     ids: dict[int, GroupIds]
     group_ids: dict[GroupKey, int]
 
 
-_Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
+_Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops that meet: (members, matches)
 
 
 def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -> Matching:
@@ -98,7 +98,7 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
         unmatched += lacking
         conflicts += differing
     return Matching(
-        meetings=_meetings(ranks, [one for one in met if one[1].size]),
+        matches=_matches(ranks, [one for one in met if one[1].size]),
         unmatched=tuple(unmatched),
         lacked=lacked,
         conflicts=tuple(conflicts),
@@ -245,7 +245,7 @@ def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
     return out
 
 
-def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
+def _matches(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Matches:
     counts, members = [ops.shape[1] for _, ops in met], [len(ops) for _, ops in met]
     start_ns = [
         np.min([ranks[k].start_ns[rows] for (k, _), rows in zip(calls.members, ops, strict=True)], axis=0)
@@ -253,14 +253,14 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
     ]
     order = np.argsort(_joined(start_ns, np.int64), kind="stable")
     # of each op of ``met``, one after the other
-    meeting = spread(len(order), order, np.arange(len(order), dtype=np.int32))
+    number = spread(len(order), order, np.arange(len(order), dtype=np.int32))
     of_series, groups = numbered_texts(calls.group for calls, _ in met)
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
     of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
     rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
     at = 0
     for (calls, ops), count in zip(met, counts, strict=True):
-        mine = meeting[at : at + count]
+        mine = number[at : at + count]
         at += count
         for k, ((position, _), rows) in enumerate(zip(calls.members, ops, strict=True)):
             row = first[mine] + k
@@ -268,10 +268,10 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
             of_op[position][rows] = mine
 
     def repeated(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
-        """Repeat a value of each group or channel for each of its meetings."""
+        """Repeat a value of each group or channel for each of its matches."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
-    return Meetings(
+    return Matches(
         groups=groups,
         of_op=of_op,
         kind=repeated([calls.kind for calls, _ in met], np.uint8),

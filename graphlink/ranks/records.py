@@ -3,7 +3,7 @@
 Glossary
   op        one communication of one rank: a kernel, or a host-side (gloo) row. Position in that rank's ``RankComms``.
   group     a communicator, the same on all ranks: members in ring order and a name.
-  meeting   one collective or message as all its ranks see it: an op of each member.
+  match     one collective or message, matched over ranks: an op of each member.
 
 Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``AlignedClocks`` says how to bring them onto the
 run's.
@@ -39,14 +39,14 @@ class RankComms(CommOps):
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class Matches:
     """Collectives and messages over all ranks.
 
-    ``of_op[r]``: for each op of the r-th rank its meeting, ``NOWHERE`` for what has no counterpart. A meeting has an op
+    ``of_op[r]``: for each op of the r-th rank its match, ``NOWHERE`` for what has no counterpart. A match has an op
     of every recorded member of its group (of a message: its two ends); ``complete`` where no member's recording is
-    missing. Members of meeting m stand in ``rank[first[m]:first[m + 1]]`` (position of the rank) and ``op``, by rank.
-    ``group`` indexes ``groups``; ``turn`` counts the meetings of a group (of messages: of source, target, tag) in
-    order, from 0. Meetings are sorted by the least start of their ops as recorded.
+    missing. Members of match m stand in ``rank[first[m]:first[m + 1]]`` (position of the rank) and ``op``, by rank.
+    ``group`` indexes ``groups``; ``turn`` counts the matches of a group (of messages: of source, target, tag) in
+    order, from 0. Matches are sorted by the least start of their ops as recorded.
     """
 
     groups: tuple[GroupKey, ...]

@@ -1,11 +1,11 @@
-"""Time every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
+"""Time every match: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
 
 A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time
-is transfer, as much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels
+is transfer, as much as the match's transfer took, and a remainder: ends that lie apart by what clocks and kernels
 leave, or a host row that lasted until somebody waited for it. Wait + transfer + remainder = duration, exactly.
 
 ============================  =====================================================================================
-meeting                       transfer
+match                         transfer
 ============================  =====================================================================================
 kernels of a collective       from the last start to the mean of the ends, at most as long as the shortest kernel ran
 rows of a collective on host  from the last start to the first end after it (other ends only say when somebody waited)
@@ -30,7 +30,7 @@ from graphlink.linking.commtypes import SHARDS
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
-from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClocks, Matches, RankComms
 from graphlink.spans import overlap_ns, union
 from graphlink.tables import MOST
 
@@ -39,8 +39,8 @@ _FEWEST_LATER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingTimes:
-    """One entry per meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
+class MatchTimes:
+    """One entry per match, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Matches.rank``.
 
     ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much
     after the one before it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members.
@@ -60,17 +60,17 @@ class MeetingTimes:
     transfer_part_ns: I64
 
 
-def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks) -> MeetingTimes:
-    """Time all meetings on the run's clock. Linear in members, about a million at a time."""
+def times(ranks: Sequence[RankComms], matches: Matches, clocks: AlignedClocks) -> MatchTimes:
+    """Time all matches on the run's clock. Linear in members, about a million at a time."""
     own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")}
     own |= {name: on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns")}
     known = np.array([c.known for c in clocks.clocks], np.bool_)
-    parts = [_block(own, meetings, known, at) for at in blocks(ranks, meetings)]
-    return MeetingTimes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    parts = [_block(own, matches, known, at) for at in blocks(ranks, matches)]
+    return MatchTimes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
-    """Return the columns of ``MeetingTimes`` of the meetings ``at``; ``own``: columns of all ops."""
+def _block(own: dict[str, NDArray[Any]], matches: Matches, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
+    """Return the columns of ``MatchTimes`` of the matches ``at``; ``own``: columns of all ops."""
     start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
     first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
@@ -82,12 +82,12 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
     shortest = np.minimum.reduceat(duration, at.first)
     # the clocks of ranks that meet are tied to each other: either to the run's, or apart from it
     timed = np.logical_and.reduceat(known[at.rank], at.first) | ~np.logical_or.reduceat(known[at.rank], at.first)
-    transfer = np.maximum(np.where(timed, _transfer(own, meetings, at, last, end, shortest), shortest), 1)
+    transfer = np.maximum(np.where(timed, _transfer(own, matches, at, last, end, shortest), shortest), 1)
     wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
     wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
     mean = np.add.reduceat(own["bytes"][at.op], at.first) // at.count
-    shards = (meetings.kind[at.meetings] == CommKind.COLLECTIVE) & np.isin(meetings.type[at.meetings], SHARDS)
-    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
+    shards = (matches.kind[at.matches] == CommKind.COLLECTIVE) & np.isin(matches.type[at.matches], SHARDS)
+    size = np.array([len(members) for members, _ in matches.groups], np.int64)
     return (
         first,
         last,
@@ -96,22 +96,22 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
         np.where(timed & (at.count > 1), last - before, 0),
         np.add.reduceat(wait, at.first),
         transfer,
-        mean * np.where(shards, size[meetings.group[at.meetings]], 1),
+        mean * np.where(shards, size[matches.group[at.matches]], 1),
         timed,
         wait,
         np.minimum(duration - wait, at.spread(transfer)),
     )
 
 
-def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
-    """Return the transfer time of meetings whose clocks are known; may be below 1."""
+def _transfer(own: dict[str, NDArray[Any]], matches: Matches, at: Members, last: I64, end: I64, shortest: I64) -> I64:
+    """Return the transfer time of matches whose clocks are known; may be below 1."""
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
     host = np.logical_or.reduceat(own["on_host"][at.op], at.first)
     if host.any():
         ended = np.minimum.reduceat(np.where(since > 0, since, MOST), at.first)
         out = np.where(host, np.where(ended < MOST, ended, 1), out)
-    message = meetings.kind[at.meetings] != CommKind.COLLECTIVE
+    message = matches.kind[at.matches] != CommKind.COLLECTIVE
     if message.any():
         received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, MOST), at.first)
         out = np.where(message & (received < MOST), received, out)
@@ -119,7 +119,7 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
 
 
 class Apart(IntEnum):
-    """Why a meeting is in no total, the first that holds; ``WORDS`` says it."""
+    """Why a match is in no total, the first that holds; ``WORDS`` says it."""
 
     NO = 0
     BEGAN_APART = 1
@@ -136,23 +136,23 @@ WORDS: Final = {
 }
 
 
-def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, found: MeetingTimes) -> U8:
-    """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
+def apart(ranks: Sequence[RankComms], matches: Matches, clocks: AlignedClocks, found: MatchTimes) -> U8:
+    """Judge which matches to exclude from sums: an ``Apart`` a match.
 
-    A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart
+    A match is first where it is the first of a member's recording. Its skew comes from recordings that began apart
     where at least half of it lies before the recording of the late rank began; else it counts as first where it exceeds
     3 x the median of the group's later ones (3 of them at least). What is below the clocks' tolerance is not excluded.
-    n log n in meetings.
+    n log n in matches.
     """
-    out = np.zeros(len(meetings.kind), np.uint8)
-    out[~found.timed & ~meetings.complete] = Apart.UNTIMED
+    out = np.zeros(len(matches.kind), np.uint8)
+    out[~found.timed & ~matches.complete] = Apart.UNTIMED
     wide = found.timed & (found.skew_ns > clocks.residual_ns)
     out[wide & _overhead(ranks, clocks, found, wide)] = Apart.OVERHEAD
-    first, first_of_late = _first(meetings, found)
+    first, first_of_late = _first(matches, found)
     later = ~first & found.timed
-    count = np.bincount(meetings.group[later], minlength=len(meetings.groups))
-    usual = quantiles(meetings.group[later], found.skew_ns[later], len(meetings.groups))[0]
-    slow = (count[meetings.group] >= _FEWEST_LATER) & (found.skew_ns > _TIMES_USUAL * usual[meetings.group])
+    count = np.bincount(matches.group[later], minlength=len(matches.groups))
+    usual = quantiles(matches.group[later], found.skew_ns[later], len(matches.groups))[0]
+    slow = (count[matches.group] >= _FEWEST_LATER) & (found.skew_ns > _TIMES_USUAL * usual[matches.group])
     out[wide & first & slow] = Apart.FIRST
     began = np.array([int(c.of(np.array(r.began_ns))) for r, c in zip(ranks, clocks.clocks, strict=True)], np.int64)
     unseen = np.minimum(began[found.late], found.last_start_ns) - found.first_start_ns
@@ -160,19 +160,19 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks,
     return out
 
 
-def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
+def _first(matches: Matches, found: MatchTimes) -> tuple[Bool, Bool]:
     """Tell whether it is the first of any member's recording, and of the late rank's."""
-    first, of_late = np.zeros(len(meetings.kind), np.bool_), np.zeros(len(meetings.kind), np.bool_)
-    for rank, of_op in enumerate(meetings.of_op):
+    first, of_late = np.zeros(len(matches.kind), np.bool_), np.zeros(len(matches.kind), np.bool_)
+    for rank, of_op in enumerate(matches.of_op):
         met = of_op != NOWHERE
         if met.any():
-            meeting = int(of_op[int(met.argmax())])
-            first[meeting] = True
-            of_late[meeting] |= found.late[meeting] == rank
+            match = int(of_op[int(met.argmax())])
+            first[match] = True
+            of_late[match] |= found.late[match] == rank
     return first, of_late
 
 
-def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingTimes, wide: Bool) -> Bool:
+def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MatchTimes, wide: Bool) -> Bool:
     """Tell whether the profiler worked on the late rank for at least half of the time between the first and the last
     start.
     """

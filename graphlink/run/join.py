@@ -21,7 +21,7 @@ from graphlink.ranks.clocks import clocks, on_run
 from graphlink.ranks.columns import column, offsets
 from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import Matching, match
-from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
 from graphlink.ranks.times import Apart
 from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
@@ -66,8 +66,8 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     if matching.conflicts and not keep_unmatched:
         raise _differs(matching.conflicts)
     log.info("aligning clocks")
-    aligned = clocks(comms, matching.meetings)
-    measured = figures(comms, matching.meetings, aligned, matching.group_ids)
+    aligned = clocks(comms, matching.matches)
+    measured = figures(comms, matching.matches, aligned, matching.group_ids)
     log.info("looking for a pipeline over all ranks")
     position = {row.comms.rank: k for k, row in enumerate(rows)}
     parts = over_ranks(
@@ -96,17 +96,17 @@ def _by_rank(
     comms: Sequence[RankComms], matching: Matching, aligned: AlignedClocks, measured: Figures, quiet: Sequence[int]
 ) -> dict[int, Joined]:
     """Return what the others say of the nodes of each rank."""
-    meetings = matching.meetings
+    matches = matching.matches
     first = offsets(comms)
-    op = first[meetings.rank] + meetings.op  # of all ranks, one after the other
+    op = first[matches.rank] + matches.op  # of all ranks, one after the other
     largest = np.maximum(
-        np.maximum.reduceat(column(comms, "bytes")[op], meetings.first[:-1]), 0
+        np.maximum.reduceat(column(comms, "bytes")[op], matches.first[:-1]), 0
     )  # simulators match collectives by size
-    arrows = _arrows(comms, meetings, op, aligned)
+    arrows = _arrows(comms, matches, op, aligned)
     waits = np.split(spread(sum(len(one.node) for one in comms), op, measured.times.wait_ns, 0), first[1:])
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
-        met = meetings.of_op[k] != NOWHERE
+        met = matches.of_op[k] != NOWHERE
         alike = np.flatnonzero(
             met & (one.kind == CommKind.COLLECTIVE) & one.uneven
         )  # whose sizes differ over ranks by right
@@ -115,7 +115,7 @@ def _by_rank(
             world_size=one.world_size,
             clock=clock if clock.known else None,
             unmatched=one.node[np.unique(np.concatenate([*matching.lacked.get(one.rank, ()), _with(quiet, one)]))],
-            size_bytes=Column.of(one.node[alike], largest[meetings.of_op[k][alike]]),
+            size_bytes=Column.of(one.node[alike], largest[matches.of_op[k][alike]]),
             wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
             across=arrow,
         )
@@ -126,8 +126,8 @@ def _summary(every: Sequence[RankComms], matching: Matching, aligned: AlignedClo
     """Make the summary. ``every``: the communication of all ranks, silent ones too. Lists of findings are cut at
     ``summary.LISTED``.
     """
-    meetings, unmatched = matching.meetings, matching.unmatched
-    collective = meetings.kind == CommKind.COLLECTIVE
+    matches, unmatched = matching.matches, matching.unmatched
+    collective = matches.kind == CommKind.COLLECTIVE
     host = {one.rank: one.host for one in every}
     return summary.Run(
         world_size=max(one.world_size for one in every),
@@ -136,7 +136,7 @@ def _summary(every: Sequence[RankComms], matching: Matching, aligned: AlignedClo
         matched=summary.Matched(
             collectives=int(np.count_nonzero(collective)),
             messages=int(np.count_nonzero(~collective)),
-            complete=int(np.count_nonzero(meetings.complete)),
+            complete=int(np.count_nonzero(matches.complete)),
             by_sequence=matching.by_sequence,
             alone=dict(sorted(matching.alone.items())),
             unmatched=sum(u.count for u in unmatched),
@@ -192,7 +192,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 
 
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
-    """Return the ops of a rank with meetings in which ranks take part whose own communication is not known."""
+    """Return the ops of a rank with matches in which ranks take part whose own communication is not known."""
     if not quiet:
         return np.zeros(0, np.int64)
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
@@ -209,20 +209,20 @@ def _differs(conflicts: Sequence[str]) -> InputError:
     )
 
 
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, op: I64, aligned: AlignedClocks) -> list[Arrows]:
+def _arrows(comms: Sequence[RankComms], matches: Matches, op: I64, aligned: AlignedClocks) -> list[Arrows]:
     """Return the arrows of each rank: from a node that waits to the one that came last. ``op``: of each member, as in
     ``column``.
 
     Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
     """
-    if not len(meetings.kind):
+    if not len(matches.kind):
         return [NO_ARROWS for _ in comms]
     start, node = on_run(comms, aligned.clocks, "start_ns")[op], column(comms, "node")[op].astype(np.int64)
-    meeting = np.repeat(np.arange(len(meetings.kind)), np.diff(meetings.first))
-    last = np.lexsort((meetings.rank, start, meeting))[meetings.first[1:] - 1]
-    begins = np.flatnonzero(last[meeting] != np.arange(len(meeting)))
-    entry = np.append(begins, last[meeting[begins]])
+    which = np.repeat(np.arange(len(matches.kind)), np.diff(matches.first))
+    last = np.lexsort((matches.rank, start, which))[matches.first[1:] - 1]
+    begins = np.flatnonzero(last[which] != np.arange(len(which)))
+    entry = np.append(begins, last[which[begins]])
     number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
-    order = np.argsort(meetings.rank[entry], kind="stable")
-    parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
+    order = np.argsort(matches.rank[entry], kind="stable")
+    parts = np.split(order, np.searchsorted(matches.rank[entry][order], np.arange(1, len(comms))))
     return [Arrows(node[entry[part]], ACROSS * KIND_OF_FLOW + number[part], ends[part]) for part in parts]

@@ -75,7 +75,7 @@ def hold_ddp(folder: Path) -> None:
     _reduced_before_the_optimizer(recorded, truth["steps"])
     found = match([one.comms for one in recorded], {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
-    assert [of_op.tolist() for of_op in found.meetings.of_op] == [list(range(len(recorded[0].comms.node)))] * truth[
+    assert [of_op.tolist() for of_op in found.matches.of_op] == [list(range(len(recorded[0].comms.node)))] * truth[
         "ranks"
     ]
 

@@ -30,7 +30,7 @@ def met(run: Run, found: Matching) -> set[int]:
     """True meetings that were found. Each holds nothing but ops of one meeting, one of each recorded member, and stands
     in order.
     """
-    m, ranks = found.meetings, sorted(run.ops)
+    m, ranks = found.matches, sorted(run.ops)
     assert len(m.of_op) == len(ranks)
     seen, starts = [], []
     for k, (low, high) in enumerate(zip(m.first[:-1].tolist(), m.first[1:].tolist(), strict=True)):
@@ -60,15 +60,15 @@ def of_rank(found: Matching, rank: int) -> list[Unmatched]:
 
 def contested(found: Matching) -> int:
     """Count the ops that conflicts leave without a meeting."""
-    with_none = sum(int(np.count_nonzero(of_op == NOWHERE)) for of_op in found.meetings.of_op)
+    with_none = sum(int(np.count_nonzero(of_op == NOWHERE)) for of_op in found.matches.of_op)
     return with_none - sum(u.count for u in found.unmatched) - sum(found.alone.values())
 
 
 def accounted(run: Run, found: Matching) -> None:
     """Every op is in a meeting, or counted where it is not."""
     ops = sum(len(mine) for mine in run.ops.values())
-    with_none = sum(int(np.count_nonzero(of_op == NOWHERE)) for of_op in found.meetings.of_op)
-    assert len(found.meetings.op) == ops - with_none
+    with_none = sum(int(np.count_nonzero(of_op == NOWHERE)) for of_op in found.matches.of_op)
+    assert len(found.matches.op) == ops - with_none
     lacked = [
         (u, ops) for rank in run.ops for u, ops in zip(of_rank(found, rank), found.lacked.get(rank, ()), strict=True)
     ]
@@ -76,7 +76,7 @@ def accounted(run: Run, found: Matching) -> None:
     ranks = sorted(run.ops)
     for u, ops_lacked in lacked:
         assert u.count == len(ops_lacked)
-        assert (found.meetings.of_op[ranks.index(u.rank)][ops_lacked] == NOWHERE).all()
+        assert (found.matches.of_op[ranks.index(u.rank)][ops_lacked] == NOWHERE).all()
         for op in (run.ops[u.rank][k] for k in ops_lacked.tolist()):
             have = {rank for rank, mine in run.ops.items() if any(o.meeting == op.meeting for o in mine)}
             assert (set(op.step.members()) & set(ranks)) - have  # somebody lacks it indeed
@@ -110,9 +110,9 @@ def test_everything_meets_where_nothing_is_wrong(seq: bool) -> None:
     assert found.by_sequence == (len(program) if seq else 0)
     turns = Counter(
         (int(g), int(k), int(t))
-        for g, k, t in zip(found.meetings.group, found.meetings.kind, found.meetings.turn, strict=True)
+        for g, k, t in zip(found.matches.group, found.matches.kind, found.matches.turn, strict=True)
     )
-    assert turns[found.meetings.groups.index(PAIR), CommKind.COLLECTIVE, 3] == 1
+    assert turns[found.matches.groups.index(PAIR), CommKind.COLLECTIVE, 3] == 1
 
 
 @pytest.mark.parametrize("seq", [False, True])
@@ -176,7 +176,7 @@ def test_a_missing_rank_is_no_fault(seq: bool) -> None:
     del run.ops[2]
     found = matched(run, seq=seq)
     assert met(run, found) == {0, 1, 2}
-    assert not found.meetings.complete.any()
+    assert not found.matches.complete.any()
     assert (found.unmatched, found.conflicts) == ((), ())
 
 
@@ -213,7 +213,7 @@ def test_another_order_is_a_conflict(seq: bool, on_host: bool) -> None:
     assert "comes in another order: rank 0 has ALL_REDUCE of " in one
     assert re.search("rank 0 has ALL_REDUCE of [23],000 bytes", one)
     assert found.unmatched == ()
-    assert contested(found) + len(found.meetings.op) == 10
+    assert contested(found) + len(found.matches.op) == 10
 
 
 def test_sizes_may_differ_where_they_are_uneven() -> None:
@@ -229,7 +229,7 @@ def test_groups_of_the_same_members_stay_apart_by_name() -> None:
     run = recorded([Step(PAIR), Step(((0, 1), "other")), Step(PAIR)], 2)
     found = matched(run)
     all_meet(run, found, 3)
-    assert set(found.meetings.groups) == {PAIR, ((0, 1), "other")}
+    assert set(found.matches.groups) == {PAIR, ((0, 1), "other")}
 
 
 def test_groups_named_by_address_are_the_same_by_first_use() -> None:
@@ -326,14 +326,14 @@ def test_a_rank_that_sends_to_itself(seq: bool) -> None:
     (comms, nothing) = run.comms(seq=seq)
     kind = np.array([CommKind.RECV, CommKind.SEND] * 2, np.uint8)
     found = match([replace(comms, kind=kind), nothing], {})
-    assert (found.meetings.rank.tolist(), found.meetings.op.tolist()) == ([0] * 4, [1, 0, 3, 2])
+    assert (found.matches.rank.tolist(), found.matches.op.tolist()) == ([0] * 4, [1, 0, 3, 2])
 
 
 def test_nothing_recorded_is_nothing_matched() -> None:
     for comms in ([], recorded([], 2).comms()):
         found = match(comms, {})
-        assert len(found.meetings.kind) == 0
-        assert found.meetings.first.tolist() == [0]
+        assert len(found.matches.kind) == 0
+        assert found.matches.first.tolist() == [0]
         assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
 
 

@@ -42,9 +42,9 @@ def test_collectives_of_public_traces_meet(folder: str, ranks: int, ops: int, nu
     assert [len(one.node) for one in comms] == [ops] * ranks
     found = match(comms, {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
-    assert (len(found.meetings.kind), found.by_sequence) == (ops, ops if numbered else 0)
-    assert found.meetings.complete.all()
-    assert [np.sort(of_op).tolist() for of_op in found.meetings.of_op] == [list(range(ops))] * ranks
+    assert (len(found.matches.kind), found.by_sequence) == (ops, ops if numbered else 0)
+    assert found.matches.complete.all()
+    assert [np.sort(of_op).tolist() for of_op in found.matches.of_op] == [list(range(ops))] * ranks
 
 
 def without_numbers(one: RankComms) -> RankComms:
@@ -57,7 +57,7 @@ def test_all_sends_of_public_traces_have_their_receive(folder: str, messages: in
     comms = recorded(f"pipelining-cpu/{folder}")
     found = match(comms, {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
-    m = found.meetings
+    m = found.matches
     assert len(m.kind) == messages
     assert set(m.kind.tolist()) == {CommKind.SEND}
     assert (np.diff(m.first) == 2).all()

@@ -18,7 +18,7 @@ from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by
 from graphlink.ranks.figures import Figures, _tail, figures, rank_totals, type_name
-from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
 from graphlink.ranks.summary import NOBODY, Collectives
 from graphlink.ranks.times import WORDS, Apart
 from graphlink.tables import take
@@ -57,7 +57,7 @@ def mixed(rng: np.random.Generator, count: int = 30) -> list[Meet]:
 # the plain reference: a loop over meetings
 
 
-def plain(ranks: tuple[RankComms, ...], meetings: Meetings, clocks_: AlignedClocks) -> list[dict[str, Any]]:
+def plain(ranks: tuple[RankComms, ...], meetings: Matches, clocks_: AlignedClocks) -> list[dict[str, Any]]:
     out = []
     for m in range(len(meetings.kind)):
         rows = []
@@ -140,7 +140,7 @@ def test_times_are_what_a_loop_over_meetings_finds(seed: int, unknown: set[int],
 
 
 def assert_totals(
-    found: Figures, expected: list[dict[str, Any]], ranks: Sequence[RankComms], meetings: Meetings, residual_ns: int
+    found: Figures, expected: list[dict[str, Any]], ranks: Sequence[RankComms], meetings: Matches, residual_ns: int
 ) -> None:
     counted = [m for m, why in zip(expected, found.apart.tolist(), strict=True) if why == Apart.NO]
     on_host: dict[int, bool] = {}  # by group, as the first op of each says

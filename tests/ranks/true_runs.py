@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, CommKind
-from graphlink.ranks.records import AlignedClock, GroupKey, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, GroupKey, Matches, RankComms
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 EPOCH_NS = 1_700_000_000 * S
@@ -58,7 +58,7 @@ class Simulated:
     missing: frozenset[int] = frozenset()  # ranks whose recordings are not there
     resolution_ns: int = 1
 
-    def record(self) -> tuple[tuple[RankComms, ...], Meetings]:
+    def record(self) -> tuple[tuple[RankComms, ...], Matches]:
         here = [r for r in range(self.world) if r not in self.missing]
         position = {r: k for k, r in enumerate(here)}
         kept = [m for m in self.meets if len([r for r in m.ranks if r in position]) >= 2]
@@ -134,7 +134,7 @@ class Simulated:
 
     def _meetings(
         self, here: Sequence[int], kept: Sequence[Meet], groups: tuple[GroupKey, ...], columns: dict
-    ) -> Meetings:  # type: ignore[type-arg]
+    ) -> Matches:  # type: ignore[type-arg]
         entries = np.concatenate(
             [
                 np.stack(
@@ -165,7 +165,7 @@ class Simulated:
             own[mine[:, 2]] = mine[:, 0]
             of_op.append(own)
         there = set(here)
-        return Meetings(
+        return Matches(
             groups=groups,
             of_op=tuple(of_op),
             kind=np.array([CommKind.COLLECTIVE if m.sender is None else CommKind.SEND for m in sorted_], np.uint8),
