@@ -56,7 +56,11 @@ _HOST: Final = re.compile(r"\[?([A-Za-z0-9][\w.-]{0,63})\]?:\s(.*)")  # as pdsh 
 _TIME: Final = re.compile(r"[\d/.:T +Z-]{8,40}")
 _PLAIN: Final = re.compile(r"[\w.,:;/+()\[\] -]{1,64}")
 _QUOTED: Final = re.compile(r"^\s*(?:>\s?)+")
-_SCREEN: Final = re.compile(r"\|\s*NVIDIA-SMI\s")
+_PARTS: Final = {  # of a screen, by their first line
+    "gpus": re.compile(r"\|\s*NVIDIA-SMI\s"),
+    "mig": re.compile(r"\|\s*MIG devices:"),
+    "processes": re.compile(r"\|\s*Processes:"),
+}
 _DATE: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
 _GPU: Final = re.compile(
     r"\|\s*(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*\|\s*[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:"
@@ -256,18 +260,13 @@ class _Reader:
             to.add(value)
 
     def _screen_line(self, screen: _Screen, text: str) -> None:
+        part = next((name for name, first in _PARTS.items() if first.match(text)), None)
         if _DATE.fullmatch(text):
             screen.time = text
-        elif _SCREEN.match(text):
+        elif part is not None:
             self._close(screen)
-            self.screens += 1
-            screen.part = "gpus"
-        elif re.match(r"\|\s*MIG devices:", text):
-            self._close(screen)
-            screen.part = "mig"
-        elif re.match(r"\|\s*Processes:", text):
-            self._close(screen)
-            screen.part = "processes"
+            self.screens += part == "gpus"
+            screen.part = part
         elif text[0] == "+" or re.match(r"\|[=\-+]", text):
             self._close(screen)
         elif screen.part == "processes":

@@ -17,7 +17,7 @@ from graphlink.ranks.records import Line, RankComms
 from graphlink.tables import spread
 
 DIFFERS: Final = "differs"
-OTHER_ORDER: Final = "other order"
+OTHER_ORDER: Final = "comes in another order"
 SMALL: Final = 1 << 12  # product of lengths up to which all shifts are candidates
 MOST: Final = 24  # candidates of long sequences
 LARGEST: Final = (

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, by_order, clash
+from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, by_order, clash
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.summary import Unmatched
 from graphlink.tables import equal_runs, spread
@@ -275,9 +275,8 @@ def _conflicts(group: str, members: Sequence[Ops], lineup: Lineup, taken: list[B
             taken[m][ops[ops >= 0]] = True
         one, other = (members[m] for m in found.members)
         index, other_index = int(found.left[0]), int(found.right[0])
-        how = "differs" if found.why == DIFFERS else "comes in another order"
         out.append(
-            f"number {index} of {group} {how}: rank {one.comms.rank} has {_named(one, index)}, "
+            f"number {index} of {group} {found.why}: rank {one.comms.rank} has {_named(one, index)}, "
             f"rank {other.comms.rank} has {_named(other, other_index)} (its number {other_index})"
         )
     return out

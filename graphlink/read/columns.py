@@ -23,7 +23,7 @@ from graphlink.tables import comm_table, take_comms
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
-_DTYPE = {
+DTYPES = {
     "I64": np.int64,
     "I32": np.int32,
     "U8": np.uint8,
@@ -163,6 +163,6 @@ class Parts:
             if f.type == "CommTable":
                 others[f.name] = take_comms(comm_table(self.comms), order, self.count)
             else:
-                others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
+                others[f.name] = self.column(f.name, DTYPES[str(f.type)])[order]
         record: _Record = kind(**others)
         return record

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.read.columns import DTYPES
 from graphlink.read.kinds import DumpKind
 
 
@@ -107,16 +108,17 @@ class ProxySteps:
     end_ns: I64
 
 
-_DTYPES: Final[dict[object, Any]] = {"I32": np.int32, "I64": np.int64, "U8": np.uint8, "Bool": np.bool_}
 _TEXTS: Final = frozenset({"function", "dtype", "algorithm", "protocol"})
 _Table = TypeVar("_Table", Calls, KernelChannels, ProxyOps, ProxySteps)
 
 
 def table(kind: type[_Table], rows: int = 0, **columns: NDArray[Any]) -> _Table:
     """Make a table of ``rows`` rows. A column that is not given is 0 where it is a time or a text, else ``NOWHERE``."""
-    for one in fields(kind):
-        absent = 0 if one.name in _TEXTS or one.name.endswith("_ns") else NOWHERE
-        columns[one.name] = columns.get(one.name, np.full(rows, absent)).astype(_DTYPES[one.type], copy=False)
+    for column in fields(kind):
+        absent = 0 if column.name in _TEXTS or column.name.endswith("_ns") else NOWHERE
+        columns[column.name] = columns.get(column.name, np.full(rows, absent)).astype(
+            DTYPES[str(column.type)], copy=False
+        )
     return kind(**columns)
 
 
