@@ -1,15 +1,21 @@
-"""What was logged beside the recording, as ``summary.json`` has it under ``logs`` (docs/logs.md). No line of a log is
-repeated.
+"""What was logged beside the recording, as ``summary.json`` has it under ``logs`` (docs/logs.md), and what
+``graphlink link`` and ``show`` print of it. No line of a log is repeated.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from graphlink.records import Short
+from graphlink.logs.lines import zone_name
+from graphlink.records import Short, Table, counted, ms
+
+MOST_GPUS: Final = 64
+MOST_TIMERS: Final = 12
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,3 +147,123 @@ class Logs(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     nvidia_smi: list[SmiLog]
     megatron: list[MegatronLog]
+
+
+def logs_table(logs: Logs) -> list[str | Table]:
+    """Return the block for people: the GPUs of each log, then iterations, timers and memory of each log of Megatron."""
+    return [
+        *(part for log in logs.nvidia_smi for part in _smi(log)),
+        *(part for log in logs.megatron for part in _megatron(log)),
+    ]
+
+
+def _smi(log: SmiLog) -> list[str | Table]:
+    head = ("host", "GPU", "samples", "utilisation %", "of memory MiB", "used MiB", "power W", "temperature C")
+    rows = [_gpu(one) for one in log.gpus[:MOST_GPUS]]
+    more = [f"  ... and {len(log.gpus) - MOST_GPUS:,} more GPUs in summary.json"] if len(log.gpus) > MOST_GPUS else []
+    apart = (
+        []
+        if log.told_apart
+        else ["  no column tells GPUs apart: all rows of a host stand as one (add index to the query)"]
+    )
+    times = [time for gpu in log.gpus for time in (gpu.from_time, gpu.to_time) if time]
+    when = f", {times[0]} to {times[-1]} local time" if times else ""
+    return [
+        f"nvidia-smi {Path(log.path).name}: mean and largest{when}{_not_joined(log)}",
+        Table(rows, head, "<" + ">" * (len(head) - 1)),
+        *more,
+        *(_inside(log.in_recording, head) if log.in_recording is not UNSET else ()),
+        *apart,
+        *_unread(log.unread),
+    ]
+
+
+def _not_joined(log: SmiLog) -> str:
+    return (
+        ""
+        if log.in_recording is not UNSET
+        else f"; not joined by time: {'unknown why' if log.not_joined is UNSET else log.not_joined}"
+    )
+
+
+def _inside(joined: InRecording, head: tuple[str, ...]) -> list[str | Table]:
+    """Return the samples that lie in the recorded time."""
+    by = {
+        "log": "as its times say",
+        "execution trace": "as the execution trace notes it",
+        "cover": "the only zone in which the log covers the recording",
+    }[joined.zone_by]
+    which = f"the recorded {ms(joined.recorded_ns)} ms (local time is {zone_name(joined.zone_minutes)}, {by})"
+    if not joined.gpus:
+        return [f"  no sample lies in {which}"]
+    rows = [_gpu(one) for one in joined.gpus[:MOST_GPUS]]
+    return [f"  of it, in {which}:", Table(rows, head, "<" + ">" * (len(head) - 1), indent=4)]
+
+
+def _gpu(one: GpuLog) -> tuple[str, ...]:
+    figures = (one.utilisation_percent, one.memory_used_mib, one.power_w, one.temperature_c)
+    utilisation, used, power, temperature = map(_figure, figures)
+    total = "" if one.memory_total_mib is None else f"{one.memory_total_mib:,.0f}"
+    name = f"{one.gpu}" if one.mig is UNSET else f"{one.gpu} MIG {one.mig}"
+    return (one.host, name, f"{one.samples:,}", utilisation, total, used, power, temperature)
+
+
+def _figure(figure: Figure | None) -> str:
+    """Return ``98.2, 100.0``; nothing where there is no column, ``absent`` where no sample has the figure."""
+    if figure is None:
+        return ""
+    return "absent" if figure.mean is None or figure.max is None else f"{figure.mean:,.1f}, {figure.max:,.1f}"
+
+
+def _megatron(log: MegatronLog) -> list[str | Table]:
+    out: list[str | Table] = [f"Megatron {Path(log.path).name}: {_iterations(log)}"]
+    if log.profiling_ratio is not UNSET and log.recorded_step_ms is not UNSET:
+        out.append(
+            f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the "
+            "cost of profiling"
+        )
+    if log.matched is not UNSET:
+        out.append(f"  {_matched(log.matched)}")
+    timers = sorted(log.timers.items(), key=lambda item: -_longest(item[1]))
+    if timers:
+        head = ("timer", "samples", "mean ms", "least rank", "largest rank", "recorded ms")
+        out.append(Table([_timer(name, one) for name, one in timers[:MOST_TIMERS]], head, "<>>>>>"))
+    if len(timers) > MOST_TIMERS:
+        out.append(f"  ... and {len(timers) - MOST_TIMERS:,} more timers in summary.json")
+    most = [one.max_allocated_mib for one in log.memory if one.max_allocated_mib is not None]
+    if most:
+        out.append(f"  memory of {counted(len(log.memory), 'rank')}: at most {max(most):,.1f} MiB allocated")
+    return [*out, *_unread({reason: count for reason, count in log.unread.items() if reason != "other text"})]
+
+
+def _matched(one: Matched) -> str:
+    which = f"iteration {one.first:,} is" if one.first == one.last else f"iterations {one.first:,} to {one.last:,} are"
+    others = "" if one.others_ms is None else f", in all other lines {one.others_ms:,.3f} ms"
+    return f"{which} recorded, by number: logged {one.logged_ms:,.3f} ms, recorded {one.recorded_ms:,.3f} ms{others}"
+
+
+def _timer(name: str, one: Timer) -> tuple[str, ...]:
+    recorded = None if one.recorded_ms is UNSET else one.recorded_ms
+    return (name, f"{one.samples:,}", *(_ms(value) for value in (one.mean_ms, one.min_ms, one.max_ms, recorded)))
+
+
+def _iterations(log: MegatronLog) -> str:
+    if log.step_mean_ms is None or log.step_median_ms is None:
+        return "no step time"
+    which = f"iterations {log.first_iteration:,} to {log.last_iteration:,} of {log.of_iterations:,}"
+    return (
+        f"{which}, step {log.step_mean_ms:,.3f} ms mean, {log.step_median_ms:,.3f} ms median of "
+        f"{counted(log.intervals, 'line')}"
+    )
+
+
+def _longest(timer: Timer) -> float:
+    return max(ms or 0.0 for ms in (timer.mean_ms, timer.max_ms, timer.min_ms))
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:,.3f}"
+
+
+def _unread(unread: dict[str, int]) -> Sequence[str]:
+    return [f"  not read: {', '.join(f'{reason} {count:,}' for reason, count in unread.items())}"] if unread else []

@@ -50,7 +50,7 @@ class _Logs(Wing):
 
         if summary.logs is UNSET:
             return Blocks()
-        from graphlink.logs.table import logs_table
+        from graphlink.logs.records import logs_table
 
         return Blocks(ahead=logs_table(summary.logs))
 

@@ -15,9 +15,8 @@ from msgspec import UNSET
 from graphlink.logs.lines import ZONES, Moment, Window, moment, noted_zone, zone_name, zones
 from graphlink.logs.megatron import logged_steps, read_megatron
 from graphlink.logs.nvidia_smi import hosts_of, joined_by_time, read_nvidia_smi
-from graphlink.logs.records import Logs, Matched, SmiLog
+from graphlink.logs.records import Logs, Matched, SmiLog, logs_table
 from graphlink.logs.run import matched
-from graphlink.logs.table import logs_table
 from graphlink.records import Table
 
 S = 10**9

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink.nccl.join import shares
 from graphlink.nccl.read.records import State
-from graphlink.nccl.times import shares
 from tests.nccl.joined import Joined, join_run
 from tests.simulator import ClusterTraining, cluster_run
 from tests.simulator.nccl_records import NcclProfile, TrueStep
