@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import begins, codes, least, spread, take, turns, values_at
+from graphlink.tables import begins, codes, least, marked, spread, take, turns, values_at
 
 if TYPE_CHECKING:
     from graphlink.pipeline.stages import Pipes
