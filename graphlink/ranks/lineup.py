@@ -51,7 +51,7 @@ def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
 
     ``in_step``: sequence numbers mean the same on all.
     """
-    seqs = [one.comms.seq[one.rows] for one in ops] if in_step else []
+    seqs = [member.comms.seq[member.rows] for member in ops] if in_step else []
     if in_step and all(usable(seq) for seq in seqs):
         found = _by_sequence(ops, seqs)
         if found is not None:
@@ -71,9 +71,9 @@ def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
         here = np.searchsorted(every, seqs[k])
         at[k, here] = np.arange(len(here))
         token[here] = ops[k].token
-    for k, one in enumerate(ops):
+    for k, member in enumerate(ops):
         here = np.searchsorted(every, seqs[k])
-        differs[here] |= one.token != token[here]
+        differs[here] |= member.token != token[here]
     full = (at >= 0).all(axis=0)
     held = [seq for seq in seqs if len(seq)]
     if held:
@@ -89,18 +89,18 @@ def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
     for that.
     """
     hub = max(range(len(ops)), key=lambda k: len(ops[k]))
-    for k, one in enumerate(ops):
+    for k, member in enumerate(ops):
         if (
             k == hub
-            or not (one.timed and ops[hub].timed)
-            or lines.between(ops[hub].comms.rank, one.comms.rank) is not None
+            or not (member.timed and ops[hub].timed)
+            or lines.between(ops[hub].comms.rank, member.comms.rank) is not None
         ):
             continue
         both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
         left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
-        line = clock(ops[hub], one, left, right, FEWEST)
+        line = clock(ops[hub], member, left, right, FEWEST)
         if line is not None:
-            lines.join(ops[hub].comms.rank, one.comms.rank, line)
+            lines.join(ops[hub].comms.rank, member.comms.rank, line)
 
 
 def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Clash, ...]]:
@@ -110,16 +110,16 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Cla
     of_place = np.full(at.shape[1], NOWHERE, np.int64)
     runs: dict[tuple[int, int], list[list[int]]] = {}
     for place in places.tolist():
-        tokens = [int(one.token[at[k, place]]) for k, one in enumerate(ops)]
+        tokens = [int(member.token[at[k, place]]) for k, member in enumerate(ops)]
         usual = Counter(tokens).most_common(1)[0][0]
-        one = tokens.index(usual)
+        most_have = tokens.index(usual)
         for other in (k for k, token in enumerate(tokens) if token != usual):
-            of_pair = runs.setdefault((one, other), [])
+            of_pair = runs.setdefault((most_have, other), [])
             if of_pair and of_pair[-1][-1] == place - 1:
                 of_pair[-1].append(place)
             else:
                 of_pair.append([place])
-    found = sorted((run[0], one, other, run) for (one, other), of_pair in runs.items() for run in of_pair)
+    found = sorted((run[0], most_have, other, run) for (most_have, other), of_pair in runs.items() for run in of_pair)
     for k, (_, _, _, run) in enumerate(found):
         of_place[run] = k
     clashes = (
@@ -139,15 +139,15 @@ def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
     known: dict[bytes, Pairs] = {}
     for k, right in enumerate(ops):
         at[k], found = _whole(left) if k == reference else _align(left, right, lines, known)
-        for one in found:
-            of_place[one.left] = len(clashes)
-            clashes.append(replace(one, members=(reference, k)))
+        for conflict in found:
+            of_place[conflict.left] = len(clashes)
+            clashes.append(replace(conflict, members=(reference, k)))
     return Lineup(at, reference, of_place, tuple(clashes))
 
 
 def _reference(ops: Sequence[Ops]) -> int:
-    most = max(len(one) for one in ops)
-    longest = [k for k, one in enumerate(ops) if len(one) == most]
+    most = max(len(member) for member in ops)
+    longest = [k for k, member in enumerate(ops) if len(member) == most]
     if len(longest) < 3:
         return longest[0]
     texts = [ops[k].token.tobytes() for k in longest]
@@ -273,10 +273,10 @@ def _conflicts(group: str, members: Sequence[Ops], lineup: Lineup, taken: list[B
         marked = [*zip(found.members, (found.left, found.right), strict=True), *enumerate(lineup.at[:, places])]
         for m, ops in marked:
             taken[m][ops[ops >= 0]] = True
-        one, other = (members[m] for m in found.members)
+        member, other = (members[m] for m in found.members)
         index, other_index = int(found.left[0]), int(found.right[0])
         out.append(
-            f"number {index} of {group} {found.why}: rank {one.comms.rank} has {_named(one, index)}, "
+            f"number {index} of {group} {found.why}: rank {member.comms.rank} has {_named(member, index)}, "
             f"rank {other.comms.rank} has {_named(other, other_index)} (its number {other_index})"
         )
     return out

@@ -77,12 +77,12 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
     raised.
     """
     labels, lines = _labels(ranks), Lines()
-    shared = {one.rank: label for one, label in zip(ranks, labels, strict=True)}
+    shared = {comms.rank: label for comms, label in zip(ranks, labels, strict=True)}
     ids = assign(named, shared)
     group_ids = {shared[rank][key]: number for rank, of_rank in ids.items() for key, number in of_rank.items()}
     alone: Counter[str] = Counter()
     collectives = list(_collectives(ranks, labels, alone))
-    collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
+    collectives.sort(key=lambda calls: -max(len(rows) for _, rows in calls.members))  # many ops tell the clocks for few
     met: list[_Met] = []
     unmatched: list[Unmatched] = []
     lacked: dict[int, list[I32]] = defaultdict(list)
@@ -92,13 +92,13 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
         members = _ops(ranks, calls)
         lineup = line_up(members, lines, in_step=calls.in_step)
         here = lineup.met()
-        met.append((calls, np.stack([one.rows[at[here]] for one, at in zip(members, lineup.at, strict=True)])))
+        met.append((calls, np.stack([member.rows[at[here]] for member, at in zip(members, lineup.at, strict=True)])))
         by_sequence += int(np.count_nonzero(here)) if lineup.reference is None else 0
         lacking, differing = leftovers(group_name(calls.group, group_ids), members, lineup, here, lacked)
         unmatched += lacking
         conflicts += differing
     return Matching(
-        matches=_matches(ranks, [one for one in met if one[1].size]),
+        matches=_matches(ranks, [part for part in met if part[1].size]),
         unmatched=tuple(unmatched),
         lacked=lacked,
         conflicts=tuple(conflicts),
@@ -111,30 +111,30 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
 
 def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     """Return for each rank its groups, as all ranks know them."""
-    at = {one.rank: one for one in ranks}
+    at = {comms.rank: comms for comms in ranks}
     used: dict[int, list[GroupKey]] = {}
-    for one in ranks:
-        groups, first = np.unique(one.group, return_index=True)
-        used[one.rank] = [one.groups[g] for g in groups[np.argsort(first)].tolist()]
+    for comms in ranks:
+        groups, first = np.unique(comms.group, return_index=True)
+        used[comms.rank] = [comms.groups[g] for g in groups[np.argsort(first)].tolist()]
 
     def calls(rank: int, group: GroupKey) -> I64:
-        one = at[rank]
-        rows = np.flatnonzero(one.group == one.groups.index(group))
-        return one.bytes[rows] * TYPES + one.type[rows]
+        comms = at[rank]
+        rows = np.flatnonzero(comms.group == comms.groups.index(group))
+        return comms.bytes[rows] * TYPES + comms.type[rows]
 
     found = common(used, calls)
     users = Counter(shared for labels in found.values() for shared in labels.values())
-    return [{own: shared if users[shared] > 1 else own for own, shared in found[one.rank].items()} for one in ranks]
+    return [{own: shared if users[shared] > 1 else own for own, shared in found[comms.rank].items()} for comms in ranks]
 
 
 def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_CallSeries]:
     """Yield each group that has several recorded members; what needs nobody else is counted in ``alone``."""
     own: dict[GroupKey, dict[int, I32]] = defaultdict(dict)
-    position = {one.rank: k for k, one in enumerate(ranks)}
-    for one, label in zip(ranks, labels, strict=True):
-        rows = np.flatnonzero(one.kind == CommKind.COLLECTIVE).astype(np.int32)
-        for mine in _equal(one.group[rows]):
-            own[label[one.groups[one.group[rows[mine[0]]]]]][one.rank] = rows[mine]
+    position = {comms.rank: k for k, comms in enumerate(ranks)}
+    for comms, label in zip(ranks, labels, strict=True):
+        rows = np.flatnonzero(comms.kind == CommKind.COLLECTIVE).astype(np.int32)
+        for equal in _equal(comms.group[rows]):
+            own[label[comms.groups[comms.group[rows[equal[0]]]]]][comms.rank] = rows[equal]
     nothing = np.zeros(0, np.int32)
     for group, of_rank in own.items():
         here = sorted(r for r in group[0] if r in position)
@@ -152,27 +152,27 @@ def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) 
 
     Where the ends of a channel name different groups, source, target and tag decide. n log n in messages.
     """
-    position = {one.rank: k for k, one in enumerate(ranks)}
+    position = {comms.rank: k for k, comms in enumerate(ranks)}
     found: dict[GroupKey, dict[_Channel, list[I32]]] = defaultdict(dict)  # positions of sends, then of receives
-    for one, label in zip(ranks, labels, strict=True):
-        rows = np.flatnonzero(one.kind != CommKind.COLLECTIVE).astype(np.int32)
-        for mine in _equal(one.kind[rows], one.group[rows], one.peer[rows], one.tag[rows]):
-            ops = rows[mine]
-            first, sends = ops[0], one.kind[ops[0]] == CommKind.SEND
-            peer = int(one.peer[first])
+    for comms, label in zip(ranks, labels, strict=True):
+        rows = np.flatnonzero(comms.kind != CommKind.COLLECTIVE).astype(np.int32)
+        for equal in _equal(comms.kind[rows], comms.group[rows], comms.peer[rows], comms.tag[rows]):
+            ops = rows[equal]
+            first, sends = ops[0], comms.kind[ops[0]] == CommKind.SEND
+            peer = int(comms.peer[first])
             if peer not in position:
                 alone["peer not recorded"] += len(ops)
                 continue
-            channel = (*((one.rank, peer) if sends else (peer, one.rank)), int(one.tag[first]))
+            channel = (*((comms.rank, peer) if sends else (peer, comms.rank)), int(comms.tag[first]))
             nothing = np.zeros(0, np.int32)
-            ends = found[label[one.groups[one.group[first]]]].setdefault(channel, [nothing, nothing])
+            ends = found[label[comms.groups[comms.group[first]]]].setdefault(channel, [nothing, nothing])
             ends[0 if sends else 1] = ops
     _join_halves(found)
     for group, channels in found.items():
         of_channel = [[(position[way[side]], ends[side]) for side in (0, 1)] for way, ends in channels.items()]
         in_step = _in_step(ranks, of_channel)
         for members in of_channel:
-            by_rank = sorted(members, key=lambda one: ranks[one[0]].rank)
+            by_rank = sorted(members, key=lambda member: ranks[member[0]].rank)
             yield _CallSeries(group, CommKind.SEND, by_rank, in_step=in_step)
 
 
@@ -233,15 +233,15 @@ def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
     """Return the ops of each member; sizes are not compared of types that may differ in size in this group."""
     free = {int(CollectiveType.ALL_TO_ALL)}
     for position, rows in calls.members:
-        one = ranks[position]
-        free.update(np.unique(one.type[rows[one.uneven[rows]]]).tolist())
+        comms = ranks[position]
+        free.update(np.unique(comms.type[rows[comms.uneven[rows]]]).tolist())
     out = []
     for position, rows in calls.members:
-        one = ranks[position]
-        type_ = one.type[rows].astype(np.int64)
-        token = np.where(np.isin(type_, list(free)), 0, one.bytes[rows] * TYPES) + type_
-        timed, eager = not one.on_host[rows].any(), bool((type_ == NOWHERE).any())
-        out.append(Ops(one, rows, token, one.start_ns[rows], one.end_ns[rows], timed=timed, eager=eager))
+        comms = ranks[position]
+        type_ = comms.type[rows].astype(np.int64)
+        token = np.where(np.isin(type_, list(free)), 0, comms.bytes[rows] * TYPES) + type_
+        timed, eager = not comms.on_host[rows].any(), bool((type_ == NOWHERE).any())
+        out.append(Ops(comms, rows, token, comms.start_ns[rows], comms.end_ns[rows], timed=timed, eager=eager))
     return out
 
 
@@ -256,7 +256,7 @@ def _matches(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Matches:
     number = spread(len(order), order, np.arange(len(order), dtype=np.int32))
     of_series, groups = numbered_texts(calls.group for calls, _ in met)
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
-    of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
+    of_op = tuple(np.full(len(comms.node), NOWHERE, np.int32) for comms in ranks)
     rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
     at = 0
     for (calls, ops), count in zip(met, counts, strict=True):
