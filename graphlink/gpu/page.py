@@ -11,7 +11,7 @@ from msgspec import UNSET
 from graphlink.causes import CAUSES, MEANING
 from graphlink.figures import column, columns, declared
 from graphlink.gpu.phases import Phase
-from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, StepTime
+from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry
 from graphlink.gpu.table import (
     CauseTime,
     RankIdle,
@@ -231,7 +231,10 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
         return
     longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
-    bars = [Bar(_step_label(step, one, rank), segments(one), time(one.whole_ns)) for _, step, one in few]
+    bars = [
+        Bar(f"{step.name}{f', GPU {one.device}' * (len(rank.gpu) > 1)}", segments(one), time(one.whole_ns))
+        for _, step, one in few
+    ]
     says = (
         "Each step from its begin to its end; time between two steps belongs to none. Here the GPU is also idle before "
         "its first op of a "
@@ -259,10 +262,6 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     more = f"{len(steps) - MOST_ROWS:,} more steps are in summary.json." if len(steps) > MOST_ROWS else ""
     at = f"summary.json#/ranks/{found.at[rank.rank]}/steps"
     yield table(f"steps-{rank.rank}", f"Steps of rank {rank.rank}", shown, at, more, some)
-
-
-def _step_label(step: StepTime, one: DeviceTime, rank: Rank) -> str:
-    return step.name if len(rank.gpu) == 1 else f"{step.name}, GPU {one.device}"
 
 
 def _longest(found: Found, told: RankIdle) -> Table:

@@ -254,6 +254,7 @@ class _IdleRank:
         ranges = run.ranges
         by_start = np.argsort(ranges.start_ns, kind="stable")
         self.passes = by_start[ranges.phase[by_start] != Pass.OPT]
+        self.passing = take_as(ranges, self.passes, Spans)
         starts_ns = np.where(ranges.phase == Pass.OPT, MOST, ranges.start_ns)
         # from each range on, in the order of steps
         self.first_start_ns = np.append(np.minimum.accumulate(starts_ns[::-1])[::-1], MOST)
@@ -322,8 +323,10 @@ class _IdleRank:
         waits = (exchange != NOWHERE) & ~own
         known = values_at(self.peers.known, exchange, 0) > 0  # all sides were recorded
         late_rank = values_at(self.peers.late_rank, exchange)
-        range_after = self._range_at(idle.end_ns[pieces.of])
-        needs, produced, arrived = self._inputs_ns(step, range_after, start, idle.end_ns[pieces.of])
+        resumed = idle.end_ns[pieces.of]
+        # in which, or with which, work goes on
+        range_after = values_at(self.passes, spans.holding(self.passing, resumed))
+        needs, produced, arrived = self._inputs_ns(step, range_after, start, resumed)
 
         transfer = np.clip(self._transfer_ns(start, end, exchange, waits, produced), start, end)
         kind = values_at(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
@@ -353,11 +356,6 @@ class _IdleRank:
         self._add(step, Spans(profiler, transfer), delayed_by, delayed)
         transferred = Spans(transfer, end)
         self._add(step, transferred, Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
-
-    def _range_at(self, at_ns: I64) -> I64:
-        """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
-        ranges = take_as(self.run.ranges, self.passes, Spans)
-        return values_at(self.passes, spans.holding(ranges, at_ns))
 
     def _inputs_ns(self, step: StepEntry, needing: I64, start_ns: I64, resumed_ns: I64) -> tuple[Bool, I64, I64]:
         """Return for pieces of idle time whether the range ``needing`` after each needs another stage, when that one

@@ -115,7 +115,8 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns
     waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
-    waking_ns = np.minimum(waking_ns, usual_ns(tid, waking_ns, released, WAKING_NS, _at_most_ns))
+    usual_waking_ns = usual_ns(tid, waking_ns, released, WAKING_NS, lambda ns: max(2 * int(np.median(ns)), ASLEEP_NS))
+    waking_ns = np.minimum(waking_ns, usual_waking_ns)
     explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
     last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
@@ -138,10 +139,6 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     return Silences(
         _next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns, late
     )
-
-
-def _at_most_ns(waking_ns: I64) -> int:
-    return max(2 * int(np.median(waking_ns)), ASLEEP_NS)
 
 
 def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Callable[[I64], float]) -> I64:
