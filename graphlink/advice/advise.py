@@ -74,7 +74,7 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
     advice = [_with_gain(*candidate, run, groups, before, prefix) for candidate in candidates(run)]
-    gaining = [one for one in advice if one.gain_ns is None or one.gain_ns > 0]
+    gaining = [one for one in _one_of_launches(advice) if one.gain_ns is None or one.gain_ns > 0]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     return AdviceReport(
         ranks=list(run.ranks),
@@ -83,6 +83,17 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         advice=sorted(gaining, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
         notes=[*cannot(files, machine, Changes()), *_no_lines(run, gaining)],
     )
+
+
+def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
+    """Return the advice with one alone against what launches cost, the one that gains most; if that is without CUDA
+    graphs because no graph can hold the work, it says so."""
+    of_launches = [one for one in advice if one.kind == "launch_bound"]
+    best = max(of_launches, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, default=None)
+    kept = [one for one in advice if one is best or one.kind != "launch_bound"]
+    refused = next((one.why_not for one in of_launches if one is not best and one.why_not), "")
+    noted = best and replace(best, evidence=f"{best.evidence}; {refused}" if refused else best.evidence)
+    return [noted if noted and one is best else one for one in kept]
 
 
 def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:

@@ -12,13 +12,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from graphlink.advice.records import Advice, Kind
 from graphlink.graph.families import PYTHON
 from graphlink.operations.records import Operations
 from graphlink.patterns import LOADER, UserPattern
 from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.changes import SORT_OF, Changes, TimeChange, WaitChange
+from graphlink.replay.changes import SORT_OF, Changes, GraphChange, TimeChange, WaitChange
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
@@ -107,18 +108,22 @@ def _launch_bound(run: Outputs) -> Iterator[Candidate]:
         return
     launch_ns = int(np.quantile(alone, QUICKEST))
     short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
+    idle = Advice(
+        kind="launch_bound",
+        what="GPUs wait for the host to launch work",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
+        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
+        f"quickest ops); {short} of the kernels take less time than one launch call",
+        todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
+        "between waits: shapes have to be the same each time, and a graph keeps its memory",
+        supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
+    )
+    yield idle, Changes(cuda_graph=(GraphChange(auto=True),))
     yield (
-        Advice(
-            kind="launch_bound",
-            what="GPUs wait for the host to launch work",
-            evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
-            f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
-            f"quickest ops); {short} "
-            "of the kernels take less time than one launch call",
-            todo="CUDA graphs, torch.compile(mode='reduce-overhead'), fused optimizers, fewer and larger ops, fewer "
-            "Python layers",
-            supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less; CUDA graphs also remove the other "
-            "work of the ops that launch",
+        replace(
+            idle,
+            todo="fused optimizers, torch.compile, fewer and larger ops, fewer Python layers",
+            supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less",
         ),
         Changes((TimeChange(launch_us=-launch_ns / 1000),)),
     )

@@ -48,7 +48,8 @@ _EPILOG: Final = """what-if, all of it combinable:
                                 more kinds of changes: docs/replay.md. The options above add to it.
   --cuda-graph REGEX            each op or range in whose name REGEX is found becomes one launch of a CUDA graph: the host does not run
                                 its ops, the device work keeps its order. Repeatable. What a graph cannot hold is refused: waiting
-                                for the device, copies from or to pageable memory, loading data, communication on the host
+                                for the device, copies from or to pageable memory, loading data, communication on the host.
+                                With auto each step is a graph, or the longest parts of it without these
   --buckets MB                  all-reduces (reduce-scatters) of gradients of one group and step are joined or divided to MB each (2**20
                                 bytes, as bucket_cap_mb of DDP). What they take is fitted on those of the recording; where all
                                 have one size, --bucket-bandwidth GB/S has to say it
@@ -442,7 +443,10 @@ def structural(arguments: argparse.Namespace) -> Changes:
     from graphlink.patterns import UserPattern
     from graphlink.replay.changes import Changes, GraphChange
 
-    graphs = tuple(GraphChange(name=UserPattern(text, "--cuda-graph")) for text in arguments.cuda_graph or ())
+    graphs = tuple(
+        GraphChange(auto=True) if text == "auto" else GraphChange(name=UserPattern(text, "--cuda-graph"))
+        for text in arguments.cuda_graph or ()
+    )
     return Changes(cuda_graph=graphs, buckets=_buckets(arguments), dataloader=_loader(arguments))
 
 

@@ -226,18 +226,20 @@ class NetworkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each op or range that is chosen as one launch of a CUDA graph, which takes ``launch_us``; from one of its device
-    ops to the next the device takes ``gap_us`` (None = as the recording shows it).
+    ops to the next the device takes ``gap_us`` (None = as the recording shows it). ``auto``: each step, or what of it
+    lies between things that no graph can hold.
     """
 
     kind: ClassVar[str] = "cuda_graph"
 
     launch_us: float | None = None
     gap_us: float | None = None
+    auto: bool = False
 
     def __post_init__(self) -> None:
         Selector.__post_init__(self)
-        if not self.part("name", "path", "line").anything:
-            raise ValueError("wants name, path or line, of the ops or ranges that become graphs")
+        if self.auto == self.part("name", "path", "line").anything:
+            raise ValueError("wants name, path or line, of the ops or ranges that become graphs, or auto")
         for name in ("launch_us", "gap_us"):
             us = getattr(self, name)
             if us is not None and not 0 <= us < MOST_US:
@@ -246,14 +248,16 @@ class GraphChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def done(self) -> str:
         """Return what it does, in a few words."""
-        return f"{self.what} as CUDA graphs"
+        subject = "steps, or their parts between waits," if self.auto else self.what
+        return f"{subject} as CUDA graphs"
 
     @property
     def title(self) -> str:
         """Return how the command line, or else a file, asks for it."""
         named = self.of_option and self.sort is None and self.rank is None
         plain = named and self.launch_us is None and self.gap_us is None
-        return f"--cuda-graph {self.what}" if plain else f"[[cuda_graph]] {self.done}"
+        asked = "auto" if self.auto else self.what
+        return f"--cuda-graph {asked}" if plain else f"[[cuda_graph]] {self.done}"
 
 
 class BucketChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,14 +8,15 @@ that follow others of the part wait for those alone, no longer for a launch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import EdgeKind, NodeType
-from graphlink.model import I64, NOWHERE
+from graphlink.graph_model import PART, EdgeKind, NodeType
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import GRAPH_LAUNCH, LOADER
 from graphlink.records import shortened
 from graphlink.replay.assumptions import made
@@ -25,13 +26,20 @@ from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import largest, last_before, least, marked, spread
+from graphlink.steps import STEP_MARK
+from graphlink.tables import begins, largest, last_before, least, marked, spread
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _PAGEABLE: Final = re.compile(r"Pageable")
+_END: Final = re.compile(r"\Aend\Z")
+_BACKWARD: Final = re.compile(r"^(?:autograd::engine::|\w+Backward\d*$)")
+_OPERATOR: Final = re.compile(r"^(?:.*::.*|\w*Backward\d*|record_param_comms)(?: \(cont\.\))?$")
+_WAITS: Final = "waits for the device in"
+_WAITS_FOR_THREAD: Final = "waits for another thread in"
+_ROUNDS: Final = 4
 
 
 def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tuple[Workload, Made]:
@@ -42,17 +50,20 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     Raises:
         UsageError: none is chosen, it launches nothing, or has what no graph can hold.
     """
-    head = selection.nodes(change) & (work.work == Work.HOST) & ~work.is_part
-    if not head.any():
-        todo = "graphlink replay DIR --list host prints the names that there are"
-        raise UsageError(f"{change.title}: no such op or range", todo=todo)
-    owner = _with_their_threads(work, outermost(work, head))
-    launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
-    launched = spread(len(work), work.target[launch], owner[work.source[launch]])  # the part that launched each
+    outside = ""
+    if change.auto:
+        owner, outside = _between_waits(work, selection, change)
+    else:
+        head = selection.nodes(change) & (work.work == Work.HOST) & ~work.is_part
+        if not head.any():
+            todo = "graphlink replay DIR --list host prints the names that there are"
+            raise UsageError(f"{change.title}: no such op or range", todo=todo)
+        owner = _with_their_threads(work, outermost(work, head))
+    launched = _launched(work, owner)
     inside, on_device = owner != NOWHERE, launched != NOWHERE
     if not on_device.any():
         todo = "choose an op or range around its launches, on their thread"
-        raise UsageError(f"{change.title}: launches no device work", todo=todo)
+        raise UsageError(f"{change.title}: launches no device work{outside}", todo=todo)
     _refuse(work, change, owner, launched)
     if change.launch_us is None:
         launch_ns, why = _launch_ns(work)
@@ -74,8 +85,100 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
         gap_ns = np.maximum(round(1000 * gap_us) - work.fixed_ns[out.target], 0)
         out = replace(out, lag_ns=np.where(between, gap_ns, lags))
         what += f"; {gap_us:g} us from one device op to the next"
+    what += outside
     grown_ns = int((cost - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(inside)), grown_ns)
+
+
+def _launched(work: Workload, owner: I64) -> I64:
+    """Return for every device node the part that launched it; ``NOWHERE`` without one."""
+    launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
+    return spread(len(work), work.target[launch], owner[work.source[launch]])
+
+
+def _between_waits(work: Workload, selection: Selection, change: GraphChange) -> tuple[I64, str]:
+    """Return for every host node the first node of its part, ``NOWHERE`` outside, and what lies outside, in words.
+
+    A part is as long as can be without what no graph can hold, and within a step where steps are marked. It goes from
+    an op to the last that launches or hands over to another thread, with what that thread does for it. An op with
+    something in the way inside is left out whole; of a range around it the rest is not. O(n log n).
+    """
+    launcher = np.arange(len(work))
+    launch = work.kind == EdgeKind.LAUNCH
+    launcher[work.target[launch]] = work.source[launch]
+    lane = _lanes(work)
+    backward, marked_lanes = (
+        lane[names_found(work, pattern, families=False)] for pattern in (_BACKWARD, STEP_MARK)
+    )  # what autograd's thread does belongs to the part that hands it over
+    others = np.setdiff1d(backward, marked_lanes)
+    main = np.isin(work.work, (Work.HOST, Work.GAP)) & ~np.isin(lane, others)
+    if change.part("rank", "step", "thread").anything:
+        main &= selection.nodes(change)
+    order = np.flatnonzero(main)
+    times = work.column("start_ns")
+    order = order[np.lexsort((times[order], lane[order]))]
+    waiting = np.unique(work.target[work.kind == EdgeKind.SYNC])
+    waiting = waiting[~names_found(work, _END, families=False)[waiting]]
+    cut = work.is_part | (work.work == Work.GAP)
+    ops = order[names_found(work, _OPERATOR, families=False)[order]]
+    before = last_before((lane[ops],), times[ops], (lane[waiting],), times[waiting])
+    waiting = np.where(cut[waiting], waiting, np.append(ops, NOWHERE)[before])  # a wait that found all done cut nothing
+    everything = np.where(main, 0, NOWHERE)
+    found = _in_the_way(work, everything, _launched(work, everything))
+    held = [nodes for why, nodes in found.items() if why not in (_WAITS, _WAITS_FOR_THREAD)]
+    bad = marked(len(work), launcher[np.concatenate([waiting[waiting != NOWHERE], *held])])
+    for _ in range(_ROUNDS):
+        closed = _closed(work, selection, bad)
+        owner = _with_their_threads(work, _parts(work, order, lane, bad | closed))
+        nodes = launcher[np.concatenate([*_in_the_way(work, owner, _launched(work, owner)).values()])]
+        if not len(nodes):
+            break
+        hands = (work.kind == EdgeKind.THREAD) & np.isin(owner[work.target], owner[nodes]) & main[work.target]
+        bad[nodes] = bad[work.target[hands]] = True
+    else:
+        owner[np.isin(owner, owner[nodes])] = NOWHERE
+    left_out = np.flatnonzero((bad | closed) & main & ~np.append(closed, False)[selection.callers])
+    names = Counter(shortened(work.name(node)).removesuffix(PART) for node in left_out.tolist())
+    listed = ", ".join(f"{name} ({count:,})" for name, count in names.most_common(3))
+    return owner, f"; not in a graph, as they wait or block: {listed}" if names else ""
+
+
+def _lanes(work: Workload) -> I64:
+    """Number the threads and streams of all ranks; return that of each node."""
+    lanes = np.unique(np.stack([work.member, work.column("tid")]), axis=1, return_inverse=True)[1]
+    return lanes.reshape(-1).astype(np.int64)
+
+
+def _closed(work: Workload, selection: Selection, bad: Bool) -> Bool:
+    """Return the nodes of ops and loaders in which one of the nodes ``bad`` lies, with all that runs inside these."""
+    caller, operator = selection.callers, names_found(work, _OPERATOR, families=False) | names_found(work, LOADER)
+    holds, new = bad.copy(), np.flatnonzero(bad)
+    while len(new):
+        new = np.unique(caller[new])
+        new = new[(new != NOWHERE) & ~holds[new]]
+        holds[new] = True
+    closed = holds & operator
+    while (new := np.flatnonzero(~closed & (caller != NOWHERE) & closed[caller])).size:
+        closed[new] = True
+    return closed
+
+
+def _parts(work: Workload, order: I64, lane: I64, outside: Bool) -> I64:
+    """Return for every node the first of its part: the longest stretches of ``order`` without nodes ``outside`` and
+    marks of steps, each from its first op to its last launch or hand-over, with two launches or more."""
+    launches = np.bincount(work.source[work.kind == EdgeKind.LAUNCH], minlength=len(work))
+    hands = work.kind == EdgeKind.THREAD
+    tail = (launches > 0) | marked(len(work), work.target[hands])
+    step = names_found(work, STEP_MARK, families=False) & ~work.is_part
+    operator = names_found(work, _OPERATOR, families=False) & ~work.is_part
+    stretch = np.cumsum(outside[order] | step[order] | begins(lane[order]), dtype=np.int64)
+    place = np.arange(len(order))
+    count = int(stretch[-1]) + 1 if len(order) else 0
+    starts, ends = ~outside[order] & operator[order], ~outside[order] & tail[order]
+    first, last = least(count, stretch[starts], place[starts]), largest(count, stretch[ends], place[ends], NOWHERE)
+    amount = np.bincount(stretch[ends], launches[order[ends]], count)
+    inside = ~outside[order] & (amount > 1)[stretch] & (first[stretch] <= place) & (place <= last[stretch])
+    return spread(len(work), order[inside], order[first[stretch[inside]]])
 
 
 def _with_their_threads(work: Workload, owner: I64) -> I64:
@@ -85,18 +188,18 @@ def _with_their_threads(work: Workload, owner: I64) -> I64:
     hands = work.kind == EdgeKind.THREAD
     source, target = work.source[hands], work.target[hands]
     start_ns = work.column("start_ns")
-    threads, lane = np.unique(np.stack([work.member, work.column("tid")]), axis=1, return_inverse=True)
-    lane = lane.reshape(-1)
+    lane = _lanes(work)
+    lanes = int(lane.max(initial=0)) + 1
     there = (owner[source] != NOWHERE) & (owner[target] == NOWHERE)
     back = (owner[source] == NOWHERE) & (owner[target] != NOWHERE)
-    begun, begun_by = np.unique(owner[source[there]] * threads.shape[1] + lane[target[there]], return_inverse=True)
-    ended, ended_by = np.unique(owner[target[back]] * threads.shape[1] + lane[source[back]], return_inverse=True)
+    begun, begun_by = np.unique(owner[source[there]] * lanes + lane[target[there]], return_inverse=True)
+    ended, ended_by = np.unique(owner[target[back]] * lanes + lane[source[back]], return_inverse=True)
     from_ns = least(len(begun), begun_by, start_ns[target[there]])
     until_ns = largest(len(ended), ended_by, start_ns[source[back]], NOWHERE)
     both, first, last = np.intersect1d(begun, ended, return_indices=True)
     if not len(both):
         return owner
-    part, thread = np.divmod(both, threads.shape[1])
+    part, thread = np.divmod(both, lanes)
     host = np.flatnonzero((owner == NOWHERE) & np.isin(work.work, (Work.HOST, Work.GAP)))
     of = last_before((thread,), from_ns[first], (lane[host],), start_ns[host] + 1)
     within = (of != NOWHERE) & (start_ns[host] <= until_ns[last][of])
@@ -131,8 +234,8 @@ def _launch_ns(work: Workload) -> tuple[int, str]:
     return round(float(np.quantile(ns, QUICKEST))), why
 
 
-def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> None:
-    """Refuse a part that no graph can hold, naming what it is. Raises UsageError."""
+def _in_the_way(work: Workload, owner: I64, launched: I64) -> dict[str, I64]:
+    """Return the nodes that no graph can hold, by what they do."""
     target = work.target
     inner = (owner != NOWHERE) & (owner != np.arange(len(work)))
     foreign = inner[target] & (owner[work.source] != owner[target])
@@ -140,16 +243,18 @@ def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> N
     comm = np.isin(type_, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
     of_host = comm & (work.column("device") == NOWHERE)  # gloo
     of_launch = launched != NOWHERE
-    for why, nodes in (
-        ("waits for the device in", target[inner[target] & (work.kind == EdgeKind.SYNC)]),
-        ("waits for another thread in", target[foreign & (work.kind == EdgeKind.THREAD)]),
-        ("loads data in", np.flatnonzero((owner != NOWHERE) & names_found(work, LOADER))),
-        ("communicates on the host in", np.flatnonzero(of_launch & of_host)),
-        (
-            "copies from or to pageable memory, which blocks, in",
-            np.flatnonzero(of_launch & names_found(work, _PAGEABLE)),
-        ),
-    ):
+    return {
+        _WAITS: target[inner[target] & (work.kind == EdgeKind.SYNC)],
+        _WAITS_FOR_THREAD: target[foreign & (work.kind == EdgeKind.THREAD)],
+        "loads data in": np.flatnonzero((owner != NOWHERE) & names_found(work, LOADER)),
+        "communicates on the host in": np.flatnonzero(of_launch & of_host),
+        "copies from or to pageable memory, which blocks, in": np.flatnonzero(of_launch & names_found(work, _PAGEABLE)),
+    }
+
+
+def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> None:
+    """Refuse a part that no graph can hold, naming what it is. Raises UsageError."""
+    for why, nodes in _in_the_way(work, owner, launched).items():
         if len(nodes):
             node = int(nodes[0])
             part = launched[node] if launched[node] != NOWHERE else owner[node]

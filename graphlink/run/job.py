@@ -25,7 +25,6 @@ from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file, target, write_et
-from graphlink.graph import write_et as chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.fold import NAMES, fold
 from graphlink.graph.invariants import Violation, check
@@ -350,7 +349,7 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
     measured = measured_ns(graph)
     matched = int(np.count_nonzero(match.et >= 0))
     orphans = sum(linked.orphans.values())
-    types = Counter(chakra.type_name(c.node_type) for c in prepared.plan.by_node.values())
+    types = Counter(write_et.type_name(c.node_type) for c in prepared.plan.by_node.values())
     return summary.Rank(
         rank=prepared.rank,
         world_size=work.joined.world_size,

@@ -241,14 +241,15 @@ def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
     assert advice_table(told, 8)[-1] == "nothing was found that would make it end earlier"
 
 
-def test_the_data_of_a_real_run_come_first(tmp_path: Path) -> None:
-    """GPU utilisation of 55.5 % and 59 of 178 ms a step in the DataLoader, as the TensorBoard plugin published."""
+def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None:
+    """GPU utilisation of 55.5 % and 59 of 178 ms a step in the DataLoader, as the TensorBoard plugin published. With
+    steps as CUDA graphs the GPU would work while the next batch is loaded, which gains more."""
     path = TRACES / "legacy" / "v100_resnet50_2021_operator_steps.json.gz"
     if not path.exists():
         pytest.skip(f"{path} is not here")
     told = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(sync="cuda", timeline="none")).advice()
-    first = told.advice[0]
-    assert first.kind == "data_loading" and first.gain_pct is not None and 20 < first.gain_pct < 30
+    (data,) = (one for one in told.advice[:2] if one.kind == "data_loading")
+    assert data.gain_pct is not None and 20 < data.gain_pct < 30
 
 
 @pytest.mark.parametrize(("sizes", "factor"), [({"data": 4}, 1.8), ({"data": 2, "tensor": 2}, 1.3)])

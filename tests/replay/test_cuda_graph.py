@@ -102,13 +102,17 @@ def test_the_thread_of_the_backward_pass_is_in_the_graph(tmp_path: Path) -> None
     for seed in range(6):
         true_ns = run(backward(seed, as_graph=True)).makespan_ns
         work = recorded(tmp_path, run(backward(seed, as_graph=False)), cuda_sync=True)
-        replayed = changed(work)
-        assert "4 launches" in replayed.done[0].what
-        assert abs(play_ideal(replayed.work).total_ns / true_ns - 1) < 0.02
+        for replayed in (changed(work), by_itself(work)):
+            assert "4 launches" in replayed.done[0].what
+            assert abs(play_ideal(replayed.work).total_ns / true_ns - 1) < 0.02
 
 
 def changed(work: Workload, name: str = PART, launch_us: float | None = None) -> Changed:
     return apply(work, Changes(cuda_graph=(GraphChange(name=UserPattern(name, "name"), launch_us=launch_us),)), {})
+
+
+def by_itself(work: Workload) -> Changed:
+    return apply(work, Changes(cuda_graph=(GraphChange(auto=True),)), {})
 
 
 @pytest.mark.parametrize("seeds", [6, pytest.param(100, marks=pytest.mark.long)])
@@ -190,3 +194,49 @@ def test_the_launch_of_a_graph_takes_what_is_given_and_is_said(tmp_path: Path) -
     head = next(n for n in range(len(work)) if work.name(n) == PART)
     assert given.work.cost_ns[head] == 25_000
     assert "no launch of a graph" in changed(work).done[0].what
+
+
+def waits_between(times: int, *, wait: str) -> Program:
+    """Steps of ops with something in the middle, ``times`` kernels before it and as many after it."""
+    main = ThreadBuilder("python", Random(3))
+    for step in range(3):
+        with main.op(f"ProfilerStep#{step}", annotation=True):
+            for half in range(2):
+                for _ in range(times):
+                    with main.op("aten::linear"), main.op("aten::addmm"):
+                        main.launch(7, 4_000)
+                if not half and wait == "sync":
+                    with main.op("## loss ##", annotation=True), main.op("aten::item"):
+                        main.stream_sync(7)
+                if not half and wait == "copy":
+                    with main.op("aten::to"), main.op("aten::copy_"):
+                        main.launch(7, 40_000, kind="gpu_memcpy", name="Memcpy HtoD (Pageable -> Device)")
+                if not half and wait == "loader":
+                    with main.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", annotation=True):
+                        main.host(50_000)
+    with main.op("aten::sum"):
+        main.device_sync()
+    return Program((main.thread(),))
+
+
+@pytest.mark.parametrize(
+    ("wait", "named"), [("sync", "aten::item (3)"), ("copy", "aten::to (3)"), ("loader", "enumer")]
+)
+def test_graphs_go_from_one_thing_in_the_way_to_the_next(tmp_path: Path, wait: str, named: str) -> None:
+    work = recorded(tmp_path, run(waits_between(6, wait=wait)), cuda_sync=True)
+    replayed = by_itself(work)
+    (done,) = replayed.done
+    assert "6 launches of 36 device ops" in done.what
+    assert named in done.what
+    assert play_ideal(replayed.work).total_ns < play_ideal(work).total_ns
+    for node in range(len(work)):  # what stays out takes what it took
+        if work.name(node) in ("aten::item", "aten::to", "## loss ##"):
+            assert replayed.work.cost_ns[node] == work.cost_ns[node]
+
+
+def test_where_nothing_can_be_a_graph_it_says_what_is_in_the_way(tmp_path: Path) -> None:
+    work = recorded(tmp_path, run(waits_between(1, wait="sync")), cuda_sync=True)
+    with pytest.raises(
+        UsageError, match=r"--cuda-graph auto: launches no device work; not in a graph.*aten::item \(3\)"
+    ):
+        by_itself(work)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.nccl import job as nccl
+from graphlink.nccl.read.read import read_dumps
+from graphlink.nccl.summary import summarised
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from tests.simulator import ClusterRun, ClusterTraining, cluster_run
 from tests.simulator.nccl import write_nccl
@@ -54,7 +55,7 @@ def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRu
     )
     assert whole is not None
     assert part is not None
-    lines = nccl.summarised(part).join
+    lines = summarised(part).join
     assert 0 < sum(line.matched for line in lines) == len(part.ops.row) < len(whole.op)
     assert sum(line.calls for line in lines) == len(whole.op)
     assert sum(sum(line.calls_left.values()) for line in lines) == len(whole.op) - len(part.op)
@@ -65,7 +66,7 @@ def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, P
     assert files is not None
     ops, split = files.ops, files.split
     names = np.array([ops.groups[k][1] for k in ops.group.tolist()])[split.op]
-    told = {row.group: row for row in nccl.summarised(files).times}
+    told = {row.group: row for row in summarised(files).times}
     assert set(told) == set(names.tolist())
     for name, row in told.items():
         mine = names == name
@@ -78,9 +79,9 @@ def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, P
 def test_of_files_that_cannot_be_read_only_a_found_one_is_left_out(tmp_path: Path) -> None:
     bad = tmp_path / "nccl_trace_rank_0"
     bad.write_bytes(b"\x80\x02" + struct.pack("<cI", b"X", 9) + b"pg_config" + b"cos\nsystem\n.")
-    dumps, unread = nccl.read_dumps({bad: "s3://bucket/nccl_trace_rank_0"}, {bad})
+    dumps, unread = read_dumps({bad: "s3://bucket/nccl_trace_rank_0"}, {bad})
     assert dumps == ()
     assert len(unread) == 1
     assert unread[0].startswith("s3://bucket/nccl_trace_rank_0 is left out: ")
     with pytest.raises(InputError):
-        nccl.read_dumps({bad: str(bad)}, ())
+        read_dumps({bad: str(bad)}, ())
