@@ -60,12 +60,13 @@ def before_on_thread(graph: Graph) -> I32:
 
 def last_source(graph: Graph, node: I32 | I64, kinds: Sequence[EdgeKind], place: I64 | None = None) -> I64:
     """Return, for each node, the source of its edges of ``kinds`` that ended last, ``NOWHERE`` without any. O(n log n)
-    in edges. ``place``: of each node in what is returned, where several are one, which is no source of itself.
+    in edges. ``place``: of each node in what is returned, where an op and the delay before it are one; no delay is then
+    a source.
     """
+    delays = np.zeros(len(graph.kind), np.bool_) if place is None else graph.kind == NodeKind.DEVICE_DELAY
     place = np.arange(len(node)) if place is None else place
-    group = spread(len(graph.kind), node, place)
-    target = group[graph.target]
-    edge = np.flatnonzero((target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (group[graph.source] != target))
+    target = spread(len(graph.kind), node, place)[graph.target]
+    edge = np.flatnonzero((target != NOWHERE) & np.isin(graph.edge_kind, kinds) & ~delays[graph.source])
     order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
     source = graph.source[order].astype(np.int64)
     return np.asarray(spread(int(place.max(initial=-1)) + 1, target[order], source))  # of several the last holds

@@ -221,6 +221,16 @@ def test_the_parts_are_those_that_tracelens_published(
         assert abs(ours_ns - theirs_ms * 1e6) <= 10  # both are whole ns; theirs went through floats of us
 
 
+def test_what_is_late_for_no_recorded_reason_waited_for_nothing() -> None:
+    """An op of the second device waits for one of the first by way of a delay, which stands for what nobody knows."""
+    path = TRACES / "rocm" / "mi300_resnet_rank0of8.json.gz"
+    if not path.exists():
+        pytest.skip("needs the public traces")
+    (one,) = time_of(link_rank(Inputs(kineto=path)).linked).gpu
+    assert set(one.idle_by_cause_ns) == {"unknown", "start_delay"}
+    assert one.idle_by_cause_ns["unknown"] > 2_200_000
+
+
 def test_steps_are_cut_at_their_marks() -> None:
     trace = program()
     marks = [Host("ProfilerStep#1", 90, 290, annotation=True), Host("ProfilerStep#2", 290, 1200, annotation=True)]
