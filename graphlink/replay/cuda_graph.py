@@ -18,7 +18,7 @@ from graphlink.errors import UsageError
 from graphlink.graph_model import PART, EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import GRAPH_LAUNCH, LOADER
-from graphlink.records import shortened
+from graphlink.records import ms, shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import GraphChange
 from graphlink.replay.draft import outermost, rewired
@@ -40,6 +40,8 @@ _OPERATOR: Final = re.compile(r"^(?:.*::.*|\w*Backward\d*|record_param_comms)(?:
 _WAITS: Final = "waits for the device in"
 _WAITS_FOR_THREAD: Final = "waits for another thread in"
 _ROUNDS: Final = 4
+_ONCE: Final = 0.8  # of the time of a family, taken by
+_SHARE: Final = 10  # one of so many of its nodes, or fewer
 
 
 def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tuple[Workload, Made]:
@@ -70,9 +72,11 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     else:
         launch_ns, why = round(change.launch_us * 1000), "given"
     heads = np.unique(launched[on_device])
-    cost = work.cost_ns.copy()
-    cost[inside & np.isin(owner, heads)] = 0
+    inside &= np.isin(owner, heads)
+    once_ns = _once(work, inside)
+    cost = np.where(inside, 0, work.cost_ns)
     cost[heads] = launch_ns
+    np.add.at(cost, owner[inside], once_ns[inside])
     ops = int(np.count_nonzero(on_device & (work.work != Work.DELAY)))
     what = f"{len(heads):,} launches of {ops:,} device ops, {launch_ns / 1000:g} us each ({why})"
     out = _launched_once(work.with_costs(cost), launched)
@@ -85,9 +89,42 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
         gap_ns = np.maximum(round(1000 * gap_us) - work.fixed_ns[out.target], 0)
         out = replace(out, lag_ns=np.where(between, gap_ns, lags))
         what += f"; {gap_us:g} us from one device op to the next"
+    if once_ns.any():
+        longest = shortened(work.name(int(np.argmax(once_ns)))).removesuffix(PART)
+        what += f"; {ms(int(once_ns.sum()))} ms that ops took once and not each time stay (most in {longest})"
     what += outside
     grown_ns = int((cost - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(inside)), grown_ns)
+
+
+def _once(work: Workload, inside: Bool) -> I64:
+    """Return what nodes ``inside`` took above the median of their family where that came once and not each time, as
+    starting CUDA or choosing an algorithm does: no graph saves it. O(n log n).
+
+    Once is what the fewest nodes took that have 80 % of the time of a family, if they are at most a tenth of it; then
+    the same of the rest. Families of fewer than ten nodes count as one family.
+    """
+    out = np.zeros(len(work), np.int64)
+    node = np.flatnonzero(inside & (work.cost_ns > 0))
+    family = work.names()[0][node]
+    family[np.bincount(family)[family] < _SHARE] = family.max(initial=0) + 1
+    order = np.lexsort((-work.cost_ns[node], family))
+    node, family = node[order], family[order]
+    usual_ns: I64 | None = None
+    while len(node):
+        cost_ns, first = work.cost_ns[node], np.flatnonzero(begins(family))
+        size = np.diff(np.append(first, len(node)))
+        group = np.repeat(np.arange(len(first)), size)
+        if usual_ns is None:
+            usual_ns = spread(int(family.max()) + 1, family[first], cost_ns[first + size // 2])
+        before_ns = np.cumsum(cost_ns) - cost_ns
+        few = before_ns - before_ns[first][group] < _ONCE * np.add.reduceat(cost_ns, first)[group]
+        rare = few & (np.add.reduceat(few.astype(np.int64), first) * _SHARE <= size)[group]
+        if not rare.any():
+            break
+        out[node[rare]] = np.maximum(cost_ns[rare] - usual_ns[family[rare]], 0)
+        node, family = node[~rare], family[~rare]
+    return out
 
 
 def _launched(work: Workload, owner: I64) -> I64:

@@ -240,3 +240,26 @@ def test_where_nothing_can_be_a_graph_it_says_what_is_in_the_way(tmp_path: Path)
         UsageError, match=r"--cuda-graph auto: launches no device work; not in a graph.*aten::item \(3\)"
     ):
         by_itself(work)
+
+
+def test_what_an_op_took_once_and_not_each_time_stays(tmp_path: Path) -> None:
+    """Starting CUDA or choosing an algorithm takes what it takes before the first graph can run."""
+
+    def steps(once_ns: int) -> Workload:
+        main = ThreadBuilder("python", Random(5))
+        for step in range(4):
+            with main.op(f"ProfilerStep#{step}", annotation=True):
+                for number in range(12):
+                    with main.op("aten::linear"), main.op("aten::addmm"):
+                        if (step, number) == (0, 3):
+                            main.host(once_ns)
+                        main.launch(7, 4_000)
+        with main.op("aten::sum"):
+            main.device_sync()
+        return recorded(tmp_path, run(Program((main.thread(),))), cuda_sync=True)
+
+    always, with_once = by_itself(steps(1_000)), by_itself(steps(80_000_000))
+    assert " once" not in always.done[0].what
+    assert "ms that ops took once and not each time stay (most in aten::addmm)" in with_once.done[0].what
+    added_ns = play_ideal(with_once.work).total_ns - play_ideal(always.work).total_ns
+    assert added_ns == pytest.approx(80_000_000, rel=0.01)
