@@ -30,6 +30,9 @@ ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
     r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
 )
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch.*")  # calls that launch a CUDA graph
+# ops of the dispatcher and nodes of autograd, aten::add or ReluBackward1, whole or a part after a cut
+OPERATOR: Final = re.compile(r"\A(?:.*::.*|\w*Backward\d*|record_param_comms)(?: \(cont\.\))?\Z", re.DOTALL)
+END: Final = re.compile(r"\Aend\Z")  # the node after the last op of a thread
 MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
 MOST_CHARACTERS: Final = 10_000
 _MOST_REPEATS: Final = 100_000  # counted ones inside each other; compiling takes 1 kB for each

@@ -18,7 +18,7 @@ from graphlink.tables import begins, codes, numbered_values
 
 PROFILER_STEP: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")  # the mark that PyTorch's profiler makes
 STEP_MARK: Final = re.compile(  # that, and the marks of frameworks
-    r"(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d+)|iter_\d+_\d+|train_step"
+    r"\A(?:(?:ProfilerStep\s?#|iteration[ _#]?|train_step[ _#]?)(\d+)|iter_\d+_\d+|train_step)\Z"
 )
 
 # names that say it, of a thread, in the order in which they are looked for

@@ -34,6 +34,18 @@ def test_it_finds_what_re_finds(text: str, name: str) -> None:
         assert (found and found.span()) == (wanted and wanted.span())
 
 
+@pytest.mark.parametrize(
+    "name", ["aten::add", "torch::autograd::AccumulateGrad", "ReluBackward1", "MulBackward0 (cont.)", "a\n::b"]
+)
+def test_an_operator_is_one(name: str) -> None:
+    assert patterns.OPERATOR.search(name)
+
+
+@pytest.mark.parametrize("name", ["forward", "ReluBackward1 of mine", "record_param_comms_2", "MulBackward0\n", "end"])
+def test_what_is_no_operator_is_none(name: str) -> None:
+    assert not patterns.OPERATOR.search(name)
+
+
 def test_a_catastrophic_expression_ends_with_its_name_and_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "MOST_SECONDS", 0.05)
     (rule,) = user_rules([CATASTROPHIC])

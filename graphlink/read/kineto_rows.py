@@ -38,7 +38,7 @@ from graphlink.model import (
     SyncKind,
     SyncRows,
 )
-from graphlink.patterns import fits
+from graphlink.patterns import OPERATOR, fits
 from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import (
     count_or_none,
@@ -49,7 +49,9 @@ from graphlink.read.comms import (
     spread_ranks,
     text_or_none,
 )
-from graphlink.tables import largest, lookup, marked, successive
+from graphlink.read.devices import place
+from graphlink.spans import around_others
+from graphlink.tables import largest, lookup
 
 _NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 
@@ -247,8 +249,6 @@ def peer_of(op: str, a: Args) -> Comm:
 RANGE: Final = re.compile(
     r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+"
 )
-# Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
-_OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named
 _NO_INPUTS: Final = ("", "[]")
 
@@ -261,14 +261,8 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
     inside it (``around``).
     """
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
-    bare = nothing[shapes] & ~numbered & ~fits(_OP, strings)[name]
+    bare = nothing[shapes] & ~numbered & ~fits(OPERATOR, strings)[name]
     return bare & (~fits(_IDENTIFIER, strings)[name] | around)
-
-
-def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
-    """Return whether the next row of a row's thread, by start and then the longest first, lies inside it."""
-    before, after = successive(np.lexsort((-end_ns, start_ns, tid)), tid)
-    return marked(len(tid), before[end_ns[after] <= end_ns[before]])
 
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
@@ -292,7 +286,7 @@ def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
         column += base_ns
 
 
-def name_without_overload(host: Parts, strings: Strings) -> None:
+def _name_without_overload(host: Parts, strings: Strings) -> None:
     """Name ops as everywhere else, in place: ``capture_overload_names`` makes ``aten::sum`` to
     ``aten::sum.dim_IntList``, in Kineto alone."""
     name = host.seen("name")
@@ -303,7 +297,7 @@ def name_without_overload(host: Parts, strings: Strings) -> None:
     name[ops] = np.array(plain, name.dtype)[code]
 
 
-def put_on_their_threads(calls: Parts, host: Parts) -> int:
+def _put_on_their_threads(calls: Parts, host: Parts) -> int:
     """Put calls on the thread whose op made them, in place, and return how many: CUPTI knows a thread by a handle that
     a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11).
 
@@ -331,7 +325,7 @@ def put_on_their_threads(calls: Parts, host: Parts) -> int:
     return int(np.count_nonzero(moved))
 
 
-def leave_out_untimed(tables: Iterable[Parts]) -> int:
+def _leave_out_untimed(tables: Iterable[Parts]) -> int:
     """Leave out rows without a time, in place, and return how many: Kineto writes 0 for start and length of what CUPTI
     gave no time (device work and calls of the warm-up, where counters of the GPU are recorded).
 
@@ -344,6 +338,24 @@ def leave_out_untimed(tables: Iterable[Parts]) -> int:
     if not len(others) or int(np.abs(others).min()) <= int(others.max()) - int(others.min()):
         return 0
     return sum(parts.keep(~rows) for parts, rows in untimed.items())
+
+
+def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], left_out: Counter[str]) -> list[str]:
+    """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
+    both. ``of_devices``: processes that stand for devices.
+    """
+    warnings = []
+    if untimed := _leave_out_untimed(parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
+        left_out["without a time (start and length 0)"] = untimed
+        warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
+    _name_without_overload(parts[HOST], strings)
+    if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
+        warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
+    if parts[OTHER].count:
+        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
+        left_out.update(unplaced)
+        warnings += warnings_of_devices
+    return warnings
 
 
 def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | SyncRows], lanes: int) -> None:

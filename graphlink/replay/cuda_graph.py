@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import PART, EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import GRAPH_LAUNCH, LOADER
+from graphlink.patterns import END, GRAPH_LAUNCH, LOADER, OPERATOR
 from graphlink.records import ms, shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import GraphChange
@@ -34,9 +34,7 @@ from graphlink.tables import begins, largest, last_before, least, marked, spread
 GAP_US: Final = 1.0
 _ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _PAGEABLE: Final = re.compile(r"Pageable")
-_END: Final = re.compile(r"\Aend\Z")
 _BACKWARD: Final = re.compile(r"^(?:autograd::engine::|\w+Backward\d*$)")
-_OPERATOR: Final = re.compile(r"^(?:.*::.*|\w*Backward\d*|record_param_comms)(?: \(cont\.\))?$")
 _WAITS: Final = "waits for the device in"
 _WAITS_FOR_THREAD: Final = "waits for another thread in"
 _ROUNDS: Final = 4
@@ -152,18 +150,8 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
     if change.part("rank", "step", "thread").anything:
         main &= selection.nodes(change)
     order = np.flatnonzero(main)
-    times = work.column("start_ns")
-    order = order[np.lexsort((times[order], lane[order]))]
-    waiting = np.unique(work.target[work.kind == EdgeKind.SYNC])
-    waiting = waiting[~names_found(work, _END, families=False)[waiting]]
-    cut = work.is_part | (work.work == Work.GAP)
-    ops = order[names_found(work, _OPERATOR, families=False)[order]]
-    before = last_before((lane[ops],), times[ops], (lane[waiting],), times[waiting])
-    waiting = np.where(cut[waiting], waiting, np.append(ops, NOWHERE)[before])  # a wait that found all done cut nothing
-    everything = np.where(main, 0, NOWHERE)
-    found = _in_the_way(work, everything, _launched(work, everything))
-    held = [nodes for why, nodes in found.items() if why not in (_WAITS, _WAITS_FOR_THREAD)]
-    bad = marked(len(work), launcher[np.concatenate([waiting[waiting != NOWHERE], *held])])
+    order = order[np.lexsort((work.column("start_ns")[order], lane[order]))]
+    bad = marked(len(work), launcher[_obstacles(work, main, order, lane)])
     for _ in range(_ROUNDS):
         closed = _closed(work, selection, bad)
         owner = _with_their_threads(work, _parts(work, order, lane, bad | closed))
@@ -180,6 +168,24 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
     return owner, f"; not in a graph, as they wait or block: {listed}" if names else ""
 
 
+def _obstacles(work: Workload, main: Bool, order: I64, lane: I64) -> I64:
+    """Return the nodes that can lie in no part at all: what no graph can hold, and what waits for the device. A wait
+    that found all done cut nothing: it counts for the op before. ``order``: the nodes of ``main``, by lane and start.
+    O(n log n).
+    """
+    times = work.column("start_ns")
+    waiting = np.unique(work.target[work.kind == EdgeKind.SYNC])
+    waiting = waiting[~names_found(work, END, families=False)[waiting]]
+    cut = work.is_part | (work.work == Work.GAP)
+    ops = order[names_found(work, OPERATOR, families=False)[order]]
+    before = last_before((lane[ops],), times[ops], (lane[waiting],), times[waiting])
+    waiting = np.where(cut[waiting], waiting, np.append(ops, NOWHERE)[before])
+    everything = np.where(main, 0, NOWHERE)
+    held = _in_the_way(work, everything, _launched(work, everything))
+    others = [nodes for why, nodes in held.items() if why not in (_WAITS, _WAITS_FOR_THREAD)]
+    return np.concatenate([waiting[waiting != NOWHERE], *others])
+
+
 def _lanes(work: Workload) -> I64:
     """Number the threads and streams of all ranks; return that of each node."""
     lanes = np.unique(np.stack([work.member, work.column("tid")]), axis=1, return_inverse=True)[1]
@@ -188,7 +194,7 @@ def _lanes(work: Workload) -> I64:
 
 def _closed(work: Workload, selection: Selection, bad: Bool) -> Bool:
     """Return the nodes of ops and loaders in which one of the nodes ``bad`` lies, with all that runs inside these."""
-    caller, operator = selection.callers, names_found(work, _OPERATOR, families=False) | names_found(work, LOADER)
+    caller, operator = selection.callers, names_found(work, OPERATOR, families=False) | names_found(work, LOADER)
     holds, new = bad.copy(), np.flatnonzero(bad)
     while len(new):
         new = np.unique(caller[new])
@@ -207,7 +213,7 @@ def _parts(work: Workload, order: I64, lane: I64, outside: Bool) -> I64:
     hands = work.kind == EdgeKind.THREAD
     tail = (launches > 0) | marked(len(work), work.target[hands])
     step = names_found(work, STEP_MARK, families=False) & ~work.is_part
-    operator = names_found(work, _OPERATOR, families=False) & ~work.is_part
+    operator = names_found(work, OPERATOR, families=False) & ~work.is_part
     stretch = np.cumsum(outside[order] | step[order] | begins(lane[order]), dtype=np.int64)
     place = np.arange(len(order))
     count = int(stretch[-1]) + 1 if len(order) else 0

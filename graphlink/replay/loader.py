@@ -24,7 +24,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import LOADER
+from graphlink.patterns import END, LOADER
 from graphlink.records import ms
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import LoaderChange
@@ -43,7 +43,6 @@ MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, a
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
 _BY_WORKERS: Final = "_MultiProcessing"
-_END: Final = re.compile(r"\Aend\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def _moving(work: Workload) -> _Moving:
     for batch in np.split(nodes, np.flatnonzero(np.diff(owner[nodes])) + 1) if len(nodes) else ():
         head = int(owner[batch[0]])
         making.setdefault((int(work.member[head]), int(tid[head]), name[head]), []).append(batch)
-    ends = names_found(work, _END, families=False)
+    ends = names_found(work, END, families=False)
     loaders = []
     for (member, thread, text), batches in sorted(making.items(), key=itemgetter(0)):
         first = np.array([batch[0] for batch in batches])

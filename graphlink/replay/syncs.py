@@ -13,12 +13,12 @@ import numpy as np
 from graphlink.graph.families import family_of
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.patterns import END
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import spread
 
 RUNTIME_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 NUMBER: Final = re.compile(r"\d{1,20}")
-_END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
 
@@ -43,7 +43,7 @@ def sync_waits(work: Workload) -> list[SyncWait]:
     leaf: it waits only where the graph names a call whose wait ended there. n log n in ``sync`` edges.
     """
     cut = names_found(work, _CUT, families=False) | (work.work == Work.GAP)
-    end = names_found(work, _END, families=False) & (work.work == Work.HOST)
+    end = names_found(work, END, families=False) & (work.work == Work.HOST)
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
     all_targets = work.target
     source, target = work.source[edges], all_targets[edges]

@@ -72,6 +72,8 @@ def test_a_name_that_is_no_range_says_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["ProfilerStep#3", "iteration7", "train_step", "iter_0_12", "iteration 7"])
 def test_a_step_mark_is_one(name: str) -> None:
     assert STEP_MARK.fullmatch(name)
+    assert STEP_MARK.search(name)
+    assert not STEP_MARK.search(f"after_{name}")
 
 
 def test_a_rule_of_the_user_goes_first_and_its_words_are_translated() -> None:
