@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE
-from graphlink.tables import begins, counted_from, distinct, numbered_values, take
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.tables import begins, counted_from, distinct, marked, numbered_values, successive, take
 
 NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns, ``start_ns`` and ``end_ns`` among them
@@ -173,3 +173,9 @@ def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
     """Return how much of each interval ``[start_ns, end_ns)`` the spans cover."""
     before, until = (covered_before(spans.start_ns, spans.end_ns, at_ns) for at_ns in (start_ns, end_ns))
     return np.where(start_ns < end_ns, until - before, 0)
+
+
+def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
+    """Return whether the next row of a row's thread, by start and then the longest first, lies inside it."""
+    before, after = successive(np.lexsort((-end_ns, start_ns, tid)), tid)
+    return marked(len(tid), before[end_ns[after] <= end_ns[before]])

@@ -23,13 +23,15 @@ from numpy.typing import NDArray
 from graphlink.model import F64, I64, Bool, DeviceKind, Gpu, SyncKind, System
 from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, loose, to_int_or_none
-from graphlink.read.kineto_rows import around_others
+from graphlink.spans import around_others
 from graphlink.tables import marked, numbered_values
 
 _OF_THREADS: Final = re.compile(
     r"hip(?:Ext|Hcc)ModuleLaunchKernel"
 )  # take the number of threads in all, and that is their ``grid``
 _MOST: Final = 1 << 40  # blocks or threads of a launch; more is damage
+# as torch.profiler's tensorboard_trace_handler names its files
+_WORKER: Final = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -122,6 +124,16 @@ def system_of(around: dict[str, Any], nccl: object) -> System:
         hip_driver=hip_version(hip_driver),
         nccl=nccl if isinstance(nccl, str) and _VERSION.fullmatch(nccl) else "",
     )
+
+
+def host_name(around: dict[str, Any], pid: int | None) -> str:
+    """Return the host name as recorded, else from the file name that PyTorch gives by default,
+    ``<host>_<pid>.<ns>.pt.trace.json``, if the pid is this one."""
+    recorded, file = around.get("host_name"), around.get("traceName")
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    named = _WORKER.fullmatch(file) if isinstance(file, str) else None
+    return named["host"] if named and int(named["pid"]) == pid else ""
 
 
 def gpus_of(recorded: Any) -> tuple[Gpu, ...]:

@@ -7,7 +7,6 @@ text.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -51,8 +50,8 @@ from graphlink.read.devices import (
     extent,
     fill_in,
     gpus_of,
+    host_name,
     is_call,
-    place,
     recorded,
     system_of,
 )
@@ -81,11 +80,9 @@ from graphlink.read.kineto_rows import (
     flow_rows,
     host_rows,
     known,
-    leave_out_untimed,
-    name_without_overload,
     on_gpu,
     peer_of,
-    put_on_their_threads,
+    put_right,
     refuse_span,
     sync_kind,
 )
@@ -96,8 +93,6 @@ _OWN = frozenset(
     {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 )  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *VERSIONS})
-# as torch.profiler's tensorboard_trace_handler names its files
-_WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _INSTANT = ("cpu_instant_event", None)  # the latter in 2021
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
@@ -441,28 +436,6 @@ class _KinetoRows:
             comm = self.comms[raw] = comm_of(a)
         return comm
 
-    def _put_right(self, hosts: set[int]) -> list[str]:
-        """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
-        both. ``hosts``: processes that are no devices.
-        """
-        warnings = []
-        if untimed := leave_out_untimed(self.parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
-            self.left_out["without a time (start and length 0)"] = untimed
-            warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
-        name_without_overload(self.parts[HOST], self.strings)
-        if moved := put_on_their_threads(self.parts[CALL], self.parts[HOST]):
-            warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
-        if self.parts[OTHER].count:
-            left_out, of_devices = place(
-                self.parts[OTHER],
-                self.parts,
-                self.strings,
-                device_processes(self.process_labels, self.process_names) - hosts,
-            )
-            self.left_out.update(left_out)
-            warnings += of_devices
-        return warnings
-
     def trace(self, array: ArrayReader) -> Trace:
         """Return the trace of all that was read, sorted, on the recording's clock."""
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
@@ -480,7 +453,8 @@ class _KinetoRows:
             if value is None and info.get(key) is not None
         ]
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
-        warnings += self._put_right(set(pids))
+        of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
+        warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction
@@ -507,23 +481,13 @@ class _KinetoRows:
             frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
             gpus=gpus,
             system=system_of(around, info.get("nccl_version")),
-            host_name=_host_name(around, pid),
+            host_name=host_name(around, pid),
             job=job_of(around),
             memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)
         return trace
-
-
-def _host_name(around: dict[str, Any], pid: int | None) -> str:
-    """Return the host name as recorded, else from the file name that PyTorch gives by default,
-    ``<host>_<pid>.<ns>.pt.trace.json``, if the pid is this one."""
-    recorded, file = around.get("host_name"), around.get("traceName")
-    if isinstance(recorded, str) and recorded:
-        return recorded
-    named = _WORKER.fullmatch(file) if isinstance(file, str) else None
-    return named["host"] if named and int(named["pid"]) == pid else ""
 
 
 def _words(value: object) -> object:
