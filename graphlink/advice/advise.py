@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from graphlink.advice.records import Advice, AdviceReport
 from graphlink.errors import UsageError
 from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
-from graphlink.replay.band import band, recorded
+from graphlink.replay.band import band, recorded, step_ns
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import play, usual_machine
@@ -80,9 +81,20 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         ranks=list(run.ranks),
         machine=machine,
         replayed_ns=before.total_ns,
-        advice=sorted(gaining, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, reverse=True),
+        advice=_in_order(gaining),
         notes=[*cannot(files, machine, Changes()), *_no_lines(run, gaining)],
     )
+
+
+def _in_order(advice: Sequence[Advice]) -> list[Advice]:
+    """Return the advice by its gain of a step, else of the run, then what came once, then what has no gain; but what
+    came once first, where nothing gains a hundredth."""
+
+    def gain(one: Advice) -> float:
+        return next((share for share in (one.gain_step_pct, one.gain_pct) if share is not None), -inf)
+
+    once = 0 if max(map(gain, advice), default=0) >= 1 else inf
+    return sorted(advice, key=lambda one: once if one.kind == "once" else gain(one), reverse=True)
 
 
 def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
@@ -102,6 +114,11 @@ def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:
     return [] if lines or not any(one.kind == "blocking_sync" for one in told) else [_NO_LINES]
 
 
+def _step_pct(before_ns: float | None, after_ns: float | None) -> float | None:
+    """Return how much earlier a step ends, in per cent."""
+    return round(100 - 100 * after_ns / before_ns, 6) if before_ns and after_ns is not None else None
+
+
 def _with_gain(
     advice: Advice, changes: Changes | None, run: Outputs, groups: Groups, before: Played, prefix: list[str]
 ) -> Advice:
@@ -119,15 +136,17 @@ def _with_gain(
     after = play(changed.work, groups)
     if not (before.ran.all() and after.ran.all()):
         return replace(without, why_not=_STUCK)
-    gain_ns = before.total_ns - after.total_ns
+    gain_ns, records = before.total_ns - after.total_ns, recorded(run.summary.ranks)
+    steps_ns = [step_ns(*replayed, records) for replayed in ((work, before), (changed.work, after))]
     options = [part for change in changes.each() for part in change.title.split(" ", 1)]
     return replace(
         without,
         gain_ns=gain_ns,
         gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
-        band=band(
-            work, changed.work, before.total_ns, after, critical_path(changed.work, after), recorded(run.summary.ranks)
-        )
+        gain_step_pct=round(100 - 100 * steps_ns[1] / steps_ns[0], 6)
+        if steps_ns[0] and steps_ns[1] is not None
+        else None,
+        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), records)
         if gain_ns > 0
         else None,
         supposed=advice.supposed,

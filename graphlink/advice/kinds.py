@@ -23,7 +23,7 @@ from graphlink.replay.changes import SORT_OF, Changes, GraphChange, TimeChange, 
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.report.summary import Rank, Summary
+from graphlink.report.summary import Rank, Summary, once_words
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
@@ -286,6 +286,32 @@ def _heaviest(run: Outputs) -> Iterator[Candidate]:
         )
 
 
+def _once(run: Outputs) -> Iterator[Candidate]:
+    """Return what took time once, and not each time, on the rank where it took longest: no change of the work in each
+    step saves it.
+    """
+    some = [rank for rank in _ranks(run) if rank.once]
+    if not some:
+        return
+    most = max(some, key=lambda rank: sum(gain.once_ns for gain in rank.once))
+    in_steps = len(getattr(most, "steps", ())) > 1
+    others = f"; ops of {counted(len(some) - 1, 'other rank')} did so too" if len(some) > 1 else ""
+    yield (
+        Advice(
+            kind="once",
+            what=f"{shortened(most.once[0].name)} took long once" + f" on rank {most.rank}" * (len(run.ranks) > 1),
+            evidence=once_words(most) + others,
+            todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
+            "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "
+            "that is chosen (torch.backends.cudnn.benchmark), a thread that waits for a core",
+            why_not="it does not come in each step"
+            if in_steps
+            else "whether it comes in each step is not known: fewer than two are recorded",
+        ),
+        None,
+    )
+
+
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     without = Counter[str]()
     other: set[str] = set()
@@ -441,6 +467,7 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     _late_starts,
     _idle_for,
     _memory,
+    _once,
     _heaviest,  # the last: of equal gains the first stands first, and others say more
 )
 

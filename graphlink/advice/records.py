@@ -24,12 +24,13 @@ Kind = Literal[
     "allocator",
     "profiler",
     "memory",
+    "once",
 ]
 
 
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed``
-    came true.
+    came true; ``gain_step_pct`` of a step that counts, where steps are marked: of all but the first.
 
     Where no what-if tells, these and ``band`` are None and ``why_not`` says why. ``command`` computes the gain again.
     """
@@ -40,6 +41,7 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     todo: str
     gain_ns: int | None = None
     gain_pct: float | None = None
+    gain_step_pct: float | None = None
     band: Band | None = None
     supposed: str = ""
     command: str = ""
@@ -47,8 +49,8 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for a run of ``ranks``, the largest gain first, then what has none. Gains are of each alone and do not add
-    up.
+    """Advice for a run of ``ranks``, the largest gain of a step first (of the run, where no steps are marked), then
+    what has none. Gains are of each alone and do not add up.
 
     ``replayed_ns``: what the run takes on ``machine`` as recorded. ``notes``: what the gains leave out.
     """

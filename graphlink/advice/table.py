@@ -18,7 +18,8 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
         one for k, one in enumerate(shown) if k < top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
-        gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms) earlier: "
+        of_step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
+        gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms){of_step} earlier: "
         out += ["", f"{k}. {gain}{one.what}", Table(advice_rows(one), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []

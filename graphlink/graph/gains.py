@@ -27,6 +27,7 @@ from graphlink.tables import concat, spread, sums
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
+_ONCE_PCT: Final = 80  # of the work of a family in one op: it came once, and not each time
 _NO_OPS: Final = (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY, NodeKind.END)
 
 
@@ -45,6 +46,7 @@ class OpGain(msgspec.Struct, frozen=True, kw_only=True):
 class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes of one family: of a name, with the parts of ops.
 
+    ``once_ns``: of host work alone (the start of CUDA, an algorithm that is chosen, a thread that waits for a core).
     ``before``: of device delays, the op and the device op before which most of their time lies.
     """
 
@@ -56,6 +58,9 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
     share: str
     name: str
     count: Annotated[int, figure("nodes", "nodes with work")]
+    once_ns: Annotated[
+        int, figure("once", "of it, what one call took, where that is most of it: no other took so long")
+    ] = 0
     before: list[str] = []
 
 
@@ -135,7 +140,13 @@ def top_gains(
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
         families=[
-            FamilyGain(**figures, name=texts[code], count=len(nodes), before=_before(graph, nodes, work))
+            FamilyGain(
+                **figures,
+                name=texts[code],
+                count=len(nodes),
+                once_ns=_once_ns(ops.label[nodes], work[nodes]) if figures["share"] == "host" else 0,
+                before=_before(graph, nodes, work),
+            )
             for code, figures, nodes in families.largest(top, share, work)
         ],
         families_others_at_most_ns=families.others_at_most_ns(top),
@@ -143,6 +154,13 @@ def top_gains(
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
     return gains, operations.gain_ns
+
+
+def _once_ns(op: I32, work_ns: I64) -> int:
+    """Return what one op took of the work of a family's nodes, if that is most of it; what is no op counts alone."""
+    of_op = np.where(op == NOWHERE, int(op.max(initial=0)) + 1 + np.arange(len(op)), op)
+    most_ns = int(sums(int(of_op.max(initial=0)) + 1, of_op, work_ns).max(initial=0))
+    return most_ns if 100 * most_ns >= _ONCE_PCT * int(work_ns.sum()) else 0
 
 
 def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:

@@ -96,6 +96,13 @@ def band(
     )
 
 
+def step_ns(work: Workload, played: Played, records: Mapping[int, Recorded]) -> float | None:
+    """Return what a step of a replay takes on average, without the first, which may hold what comes once; None where
+    fewer than two are marked."""
+    took_ns = _Steps(work, played, records).took_ns
+    return float(took_ns.mean()) if len(took_ns) else None
+
+
 class _Steps:
     """``of_node``: the step of each node, that in which it began on the host, or the op that launched it; all 0 where
     the ranks have no steps in common. ``took_ns``: from the end of the work of one step to that of the next, of all

@@ -40,6 +40,7 @@ TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = output_names.SUMMARY
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
+_SHOWN_ONCE: Final = 3
 _HEAD: Final = {  # columns of the line of a rank, with their sides
     "rank": ">",
     "ms": ">",
@@ -147,8 +148,9 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay
     critical_path: CriticalPath
     top_gain: FamilyGain | UnsetType = (
-        UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
+        UNSET  # the nodes of one name without which the replay ends earliest, without ``once``; absent where none gains
     )
+    once: list[FamilyGain] = []  # of those of which one op took most, those that gain a hundredth of the path
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 
@@ -266,6 +268,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
         ("gains most", _top_gain(rank)),
+        ("once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(("warning", text) for text in rank.warnings if alone),
@@ -342,6 +345,19 @@ def _top_gain(rank: Rank) -> str:
     return (
         f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if "
         "they took no time"
+    )
+
+
+def once_words(rank: Rank) -> str:
+    """Return what took its time once, and not each time, the longest first."""
+    length_ns = rank.critical_path.length_ns
+    words = [
+        f"{shortened(gain.name)} {ms(gain.once_ns)} ms ({percent(gain.once_ns, length_ns)} of the path"
+        f"{f', one of {gain.count:,} nodes' if gain.count > 1 else ''})"
+        for gain in rank.once
+    ]
+    return "; ".join(
+        [*words[:_SHOWN_ONCE], *([f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else [])]
     )
 
 
