@@ -104,8 +104,7 @@ def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
     best = max(of_launches, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, default=None)
     kept = [one for one in advice if one is best or one.kind != "launch_bound"]
     refused = next((one.why_not for one in of_launches if one is not best and one.why_not), "")
-    noted = best and replace(best, evidence=f"{best.evidence}; {refused}" if refused else best.evidence)
-    return [noted if noted and one is best else one for one in kept]
+    return [replace(one, evidence=f"{one.evidence}; {refused}") if refused and one is best else one for one in kept]
 
 
 def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:

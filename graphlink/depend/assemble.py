@@ -300,64 +300,64 @@ def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
 
 def _columns(x: _Parts) -> dict[str, I64]:
     """Return the node columns by provisional node."""
-    trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
+    trace, nodes, late, begun = x.linked.trace, x.host.nodes, x.device.delays, x.host.begun
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
-    n_host, n_async, n_comm, n_device, n_delay = (
-        len(nodes.kind),
-        len(async_row),
-        len(comm_row),
-        len(device.start_ns),
-        len(late.row),
-    )
-    zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
+    counts = (len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row), 1)
 
-    def column(*parts: I64 | I32 | None) -> I64:
-        return np.concatenate([zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]).astype(
-            np.int64
-        )
+    def column(
+        host: I64 | U8 | int = 0,
+        crossing: I64 | I32 | int = 0,
+        comm: I64 | I32 | int = 0,
+        ops: I64 | I32 | int = 0,
+        delays: I64 | I32 | int = 0,
+        end: int = 0,
+    ) -> I64:
+        parts = zip((host, crossing, comm, ops, delays, end), counts, strict=True)
+        return np.concatenate([np.broadcast_to(part, count) for part, count in parts]).astype(np.int64)
 
-    element = nodes.element
-    row = np.where(
-        nodes.kind == NodeKind.HOST_CALL, np.append(el.call, NOWHERE)[element], np.append(el.row, NOWHERE)[element]
-    )
-    end_ns = nodes.until_ns.copy()
-    own = (nodes.kind == NodeKind.HOST_OP) | (nodes.kind == NodeKind.HOST_CALL)
-    end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
-    callers = _callers(x)
-    kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
-    begun = x.host.begun
+    row, end_ns = _host_rows(x)
     comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
     order = x.device.order
+    kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     return {
-        "kind": np.concatenate(
-            [nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]
-        ).astype(np.int64),
-        "row": column(row, async_row, comm_row, np.arange(n_device), late.row, np.array([NOWHERE])),
+        "kind": column(nodes.kind, *kinds),
+        "row": column(row, async_row, comm_row, np.arange(len(device.start_ns)), late.row, NOWHERE),
         "start_ns": column(
             nodes.start_ns,
             begun.start_ns[async_row],
             begun.start_ns[comm_row],
             device.start_ns,
             late.start_ns,
-            np.array([x.host.end_ns]),
+            x.host.end_ns,
         ),
         "end_ns": column(
-            end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])
+            end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, x.host.end_ns
         ),
         "duration_ns": column(
-            nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None
+            nodes.duration_ns, comm=comm_ns, ops=order.end_ns - device.start_ns, delays=late.end_ns - late.start_ns
         ),
-        "self_ns": column(nodes.self_ns, None, None, None, None, None),
-        "wait_ns": column(nodes.wait_ns, None, None, None, None, None),
-        "wake_ns": column(x.host.wake_ns, None, None, None, None, None),
-        "start_delay_ns": column(None, None, begun.delay_ns[comm_row], late.start_delay_ns, None, None),
-        "launch_latency_ns": column(None, None, None, x.device.latency_ns, x.device.delay_latency_ns, None),
-        "overlap_ns": column(None, None, None, order.overlap_ns, None, None),
-        "tid": column(nodes.tid, rows.tid[async_row], None, None, None, np.array([_main_thread(x)])),
-        "device": column(None, None, np.full(n_comm, -1), device.device, device.device[late.row], None),
-        "stream": column(None, None, np.full(n_comm, -1), device.stream, device.stream[late.row], None),
-        "caller": callers,
+        "self_ns": column(nodes.self_ns),
+        "wait_ns": column(nodes.wait_ns),
+        "wake_ns": column(x.host.wake_ns),
+        "start_delay_ns": column(comm=begun.delay_ns[comm_row], ops=late.start_delay_ns),
+        "launch_latency_ns": column(ops=x.device.latency_ns, delays=x.device.delay_latency_ns),
+        "overlap_ns": column(ops=order.overlap_ns),
+        "tid": column(nodes.tid, rows.tid[async_row], end=_main_thread(x)),
+        "device": column(comm=-1, ops=device.device, delays=device.device[late.row]),
+        "stream": column(comm=-1, ops=device.stream, delays=device.stream[late.row]),
+        "caller": _callers(x),
     }
+
+
+def _host_rows(x: _Parts) -> tuple[I64, I64]:
+    """Return of each host node its row, of the calls or of the host, and when it ended, its parts included."""
+    nodes, elements = x.host.nodes, x.host.elements
+    element, is_call = nodes.element, nodes.kind == NodeKind.HOST_CALL
+    row = np.where(is_call, np.append(elements.call, NOWHERE)[element], np.append(elements.row, NOWHERE)[element])
+    end_ns = nodes.until_ns.copy()
+    own = (nodes.kind == NodeKind.HOST_OP) | is_call
+    end_ns[own] = np.maximum(elements.end_ns[element[own]], nodes.start_ns[own])
+    return row, end_ns
 
 
 def _callers(x: _Parts) -> I64:

@@ -262,15 +262,20 @@ class HtaFrame(NamedTuple):
     call: I64
 
 
+def _symbols(kinds: U8, record: I64) -> list[str]:
+    """List the names of what is fed: HTA looks for waits and records by name and fails on an empty selection, so that
+    there is none without a row."""
+    names = [*SYMBOLS, *(text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())]
+    names += ["cudaStreamWaitEvent"] if (kinds == SyncKind.STREAM_WAIT).any() else []
+    return [*names, "cudaEventRecord"] if len(record) else names
+
+
 def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
     """Lay out ``choice`` for HTA: device rows, their launches, sync rows, their calls, records."""
     op, sync, record = choice
     kinds = feed.sync_kind[sync]
     waits = kinds == SyncKind.STREAM_WAIT
-    # HTA looks for waits and records by name and fails on an empty selection: no name without a row.
-    names = [*SYMBOLS, *(text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())]
-    names += ["cudaStreamWaitEvent"] if waits.any() else []
-    names += ["cudaEventRecord"] if len(record) else []
+    names = _symbols(kinds, record)
     sym = {name: i for i, name in enumerate(names)}
     kind_symbol = np.array([sym.get(SYNC_SYMBOL[kind], -1) for kind in SyncKind])
 

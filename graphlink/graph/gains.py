@@ -7,7 +7,7 @@ scaled, and count as idle time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -100,36 +100,19 @@ def top_gains(
     it), of the rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up
     to ``ROUNDS`` passes.
     """
-    work: I64 = np.minimum(
-        graph.duration_ns, late.end_ns - late.start_ns
-    )  # of a delay, what launch latency does not explain
+    # of a delay, what launch latency does not explain
+    work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
     operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
     names: dict[str, int] = {}
     family = families_of(graph, names).astype(np.int32)
     groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), family, working, operation)]
-    for _ in range(ROUNDS):
-        wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share), top), strict=True)]
-        ends = np.cumsum([0, *map(len, wanted)])
-        if not ends[-1]:
-            break
-        sets = concat(
-            *(group.relief(w, work, first) for group, w, first in zip(groups, wanted, ends.tolist(), strict=False))
-        )
-        bounds = np.concatenate([group.path_ns[w] for group, w in zip(groups, wanted, strict=True)])
-        found = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
-        for group, w, gain in zip(groups, wanted, found, strict=True):
-            group.gain_ns[w] = gain
+    _evaluate(groups, (top, top, len(Share), top), graph, late, work)
     ops, families, by_share, operations = groups
-    idle_ns = late.total_ns - int(
-        longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work)).max(initial=0)
-    )
-    share_gains = (
-        dict.fromkeys(SHARES, 0)
-        | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))
-        | {SHARES[Share.IDLE]: idle_ns}
-    )
+    without_idle = longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work))
+    share_gains = {**dict.fromkeys(SHARES, 0), **dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))}
+    share_gains[SHARES[Share.IDLE]] = late.total_ns - int(without_idle.max(initial=0))
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]
     gains = Gains(
@@ -161,6 +144,21 @@ def _once_ns(op: I32, work_ns: I64) -> int:
     of_op = np.where(op == NOWHERE, int(op.max(initial=0)) + 1 + np.arange(len(op)), op)
     most_ns = int(sums(int(of_op.max(initial=0)) + 1, of_op, work_ns).max(initial=0))
     return most_ns if 100 * most_ns >= _ONCE_PCT * int(work_ns.sum()) else 0
+
+
+def _evaluate(groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, late: Slack, work_ns: I64) -> None:
+    """Compute gains of ``groups``, in place, until the ``tops`` largest of each are known or ``ROUNDS`` are over."""
+    for _ in range(ROUNDS):
+        wanted = [group.wanted(top) for group, top in zip(groups, tops, strict=True)]
+        ends = np.cumsum([0, *map(len, wanted)])
+        if not ends[-1]:
+            break
+        each = [*zip(groups, wanted, ends[:-1].tolist(), strict=True)]
+        sets = concat(*(group.relief(labels, work_ns, first) for group, labels, first in each))
+        bounds = np.concatenate([group.path_ns[labels] for group, labels, _ in each])
+        gains = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
+        for (group, labels, _), gain_ns in zip(each, gains, strict=True):
+            group.gain_ns[labels] = gain_ns
 
 
 def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
