@@ -151,13 +151,13 @@ def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
+        waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
         yield (
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{counted(count[op], 'wait')}{' in Python between ops' * (op == PYTHON)}{by}{f', {ms(ns)} ms in all' if ns else ''}, "  # noqa: E501
-                f"most often for {cause}{line}",
+                evidence=f"{waits}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
                 todo=todo,
                 supposed="if the host did not wait there",
             ),

@@ -48,7 +48,8 @@ _BOTH: Final = "the execution trace and the Kineto trace of one profile(): " + _
 _EXPORT: Final = "nsys export --type sqlite --include-blobs=true REPORT.nsys-rep"
 _TOGETHER: Final = "torch.distributed.barrier() on all ranks before the profiler starts, and the same schedule on each"
 POOLS: Final = (
-    "GROUP_API", "COLL_API", "P2P_API", "KERNEL_LAUNCH", "GROUP", "COLL", "P2P", "PROXY_CTRL", "PROXY_DETACH", "CE_COLL", "CE_SYNC",  # noqa: E501
+    "GROUP_API", "COLL_API", "P2P_API", "KERNEL_LAUNCH", "GROUP", "COLL", "P2P", "PROXY_CTRL", "PROXY_DETACH",
+    "CE_COLL", "CE_SYNC",
     "CE_BATCH",
 )  # fmt: skip
 ENOUGH: Final = 100_000  # events of a kind, that hold some steps of any run
@@ -123,7 +124,8 @@ _ALL: Final = (
          "prof.step() at the end of each training step", by_capture=True),
     # Waits
     Kind("no-cuda-sync", "inferred", "no cuda_sync rows", _COST,
-         "profile(experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))", by_capture=True),  # noqa: E501
+         "profile(experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))",
+         by_capture=True),
     Kind("no-hip-sync", "inferred", "no rows that tell what HIP calls waited for", _COST,
          "nothing yet: ROCm's profilers write no such rows"),
     Kind("nsys-no-sync", "inferred", "no synchronisation rows in the export", _COST,
@@ -292,24 +294,28 @@ _ALL: Final = (
     Kind("no-pipeline-ranges", "inferred", "no names of pipeline ranges",
          "phase, microbatch and stage of {ranges} ranges are inferred from communication and autograd",
          "with torch.profiler.record_function(f'PP:{stage}F{microbatch}') around each forward, B around each backward, or --range-rule"),  # noqa: E501
-    Kind("pipeline-doubts", "inferred", "the recording does not tell all of the pipeline", "as said; bubbles and schedule are of the rest",  # noqa: E501
+    Kind("pipeline-doubts", "inferred", "the recording does not tell all of the pipeline",
+         "as said; bubbles and schedule are of the rest",
          "the same steps on all ranks, and record_function ranges as in docs/pipelines.md"),
     # Side files of NCCL and c10d
-    Kind("nccl-alone", "lost", "side files of NCCL without a trace", "there is no graph of them: their {calls} calls belong to no kernel",  # noqa: E501
+    Kind("nccl-alone", "lost", "side files of NCCL without a trace",
+         "there is no graph of them: their {calls} calls belong to no kernel",
          "a Kineto trace of the same steps beside them: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",  # noqa: E501
          by_capture=True),
     Kind("nccl-calls-missing", "lost", "{missing} calls or more are not in the dump, by the numbers of those that are",
          "their kernels have no algorithm, channels or steps; {between} of them lie between calls that are there, so order alone tells "  # noqa: E501
          "nothing", "larger rings, and the recorder on before the steps"),
     Kind("nccl-no-kernel-events", "lost", "no kernel channel events beside {calls} calls",
-         "nothing ties the dump's clock to the GPU's, and a call ends where it was enqueued", f"{_MASK} (64 are kernel channels)"),  # noqa: E501
+         "nothing ties the dump's clock to the GPU's, and a call ends where it was enqueued",
+         f"{_MASK} (64 are kernel channels)"),
     Kind("nccl-no-gpu-stop", "lost", "{without} of {channels} kernel channels have no end on the GPU",
          "how long a channel ran is unknown; only its start ties the clocks",
          "a newer NCCL and its example plugin: early ones write StopGpuClk 0"),
     Kind("nccl-no-proxy-steps", "note", "no steps of the proxy beside {calls} calls",
          "the time of collectives is not split into GPU, peer and wire; right for calls inside a host (NVLink), which need no proxy",  # noqa: E501
          f"{_MASK} (8 and 16 are proxy ops and steps)"),
-    Kind("nccl-no-seq", "inferred", "{without} of {calls} calls have no sequence number", "they are matched with kernels by order and size",  # noqa: E501
+    Kind("nccl-no-seq", "inferred", "{without} of {calls} calls have no sequence number",
+         "they are matched with kernels by order and size",
          "nothing: the library numbers collectives only"),
     Kind("nccl-no-times", "inferred", "{without} of {calls} calls have no times",
          "those between joined calls are joined by their numbers, the others with nothing",
@@ -325,13 +331,17 @@ _ALL: Final = (
          "they have no algorithm, channels or steps from there",
          "the recorder on before the steps and off after them, with rings that hold all of them"),
     # What a recording made here would lack
-    Kind("env-no-torch", "lost", "no PyTorch that records", "neither an execution trace nor a Kineto trace", "pip install 'torch>=2.3'"),  # noqa: E501
+    Kind("env-no-torch", "lost", "no PyTorch that records", "neither an execution trace nor a Kineto trace",
+         "pip install 'torch>=2.3'"),
     Kind("env-no-kineto", "lost", "no Kineto", "no times: there is no graph", "a PyTorch built with USE_KINETO=1"),
-    Kind("env-no-et", "lost", "no execution trace", "nodes lack schema, tensors and scope; communication may stay unknown",  # noqa: E501
+    Kind("env-no-et", "lost", "no execution trace",
+         "nodes lack schema, tensors and scope; communication may stay unknown",
          "pip install -U torch"),
     Kind("env-no-all-threads", "lost", "host ops of threads that the step did not start are not recorded",
-         "their time is gaps, and what they launch has no op", "pip install -U torch (_ExperimentalConfig(profile_all_threads=True))"),  # noqa: E501
-    Kind("env-no-device", "note", "no GPU that PyTorch can record", "the graph is of the host alone: right for a run on the CPU",  # noqa: E501
+         "their time is gaps, and what they launch has no op",
+         "pip install -U torch (_ExperimentalConfig(profile_all_threads=True))"),
+    Kind("env-no-device", "note", "no GPU that PyTorch can record",
+         "the graph is of the host alone: right for a run on the CPU",
          "a GPU, and a PyTorch built for it"),
     Kind("env-no-cuda-sync", "inferred", "no rows that tell what a synchronisation call waited for",
          "all waits are inferred from when things ended",
@@ -352,27 +362,33 @@ _ALL: Final = (
          "NCCL_PROFILER_PLUGIN=<libnccl-profiler-example.so of NCCL's ext-profiler>"),
     Kind("env-no-nsys", "note", "nsys is not on PATH", "no export of nsys beside or in place of Kineto",
          "NVIDIA Nsight Systems, and nsys on PATH"),
-    Kind("env-nccl-mask", "lost", "NCCL_PROFILER_PLUGIN is set, but NCCL_PROFILE_EVENT_MASK is not, or lacks collectives",  # noqa: E501
+    Kind("env-nccl-mask", "lost",
+         "NCCL_PROFILER_PLUGIN is set, but NCCL_PROFILE_EVENT_MASK is not, or lacks collectives",
          "the plugin's code takes 0 in its place and records nothing", f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"),
     Kind("env-nccl-kernel-events", "lost", "NCCL_PROFILE_EVENT_MASK lacks kernel channel events (64)",
          "the dump's clock is not tied to the GPU's, and a collective ends where it was enqueued",
          f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"),
     Kind("env-nccl-proxy-steps", "lost", "NCCL_PROFILE_EVENT_MASK lacks proxy ops and steps (8 and 16)",
          "a collective's time is not split into GPU, peer and wire", f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"),
-    Kind("env-nccl-rings", "lost", "rings of the NCCL plugin are small: 8 events of a kind (16 of proxy control) by its code",  # noqa: E501
+    Kind("env-nccl-rings", "lost",
+         "rings of the NCCL plugin are small: 8 events of a kind (16 of proxy control) by its code",
          "only the last few groups of a run survive", ENOUGH_RINGS),
     Kind("env-nccl-dump-file", "lost", "NCCL_PROFILE_DUMP_FILE is not set",
          "the plugin writes no file, but where exampleProfilerStart names one",
          "NCCL_PROFILE_DUMP_FILE=out/nccl (a file a communicator and rank)"),
-    Kind("env-flight-timing", "note", "TORCH_NCCL_ENABLE_TIMING is not set", "entries of the Flight Recorder have no duration_ms",  # noqa: E501
+    Kind("env-flight-timing", "note", "TORCH_NCCL_ENABLE_TIMING is not set",
+         "entries of the Flight Recorder have no duration_ms",
          "TORCH_NCCL_ENABLE_TIMING=1"),
     Kind("env-inspector-verbose", "lost", "NCCL_INSPECTOR_DUMP_VERBOSE is not 1",
-         "lines of the inspector have no times of events: they are joined with nothing", "NCCL_INSPECTOR_DUMP_VERBOSE=1"),  # noqa: E501
+         "lines of the inspector have no times of events: they are joined with nothing",
+         "NCCL_INSPECTOR_DUMP_VERBOSE=1"),
     Kind("env-inspector-min-size", "lost", f"the inspector leaves out messages below {INSPECTOR_BYTES} bytes",
-         "small collectives are matched with nothing, and order no longer tells the others", "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0"),  # noqa: E501
+         "small collectives are matched with nothing, and order no longer tells the others",
+         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0"),
     Kind("env-inspector-kernel-timing", "lost", "the inspector leaves out events without GPU timing",
          "such collectives are not there, and nothing says so", "NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING=0"),
-    Kind("env-inspector-interval", "lost", "the inspector writes at the end only", "what exceeds its rings (1024 collectives) is lost",  # noqa: E501
+    Kind("env-inspector-interval", "lost", "the inspector writes at the end only",
+         "what exceeds its rings (1024 collectives) is lost",
          "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000"),
 )
 # fmt: on

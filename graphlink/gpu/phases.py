@@ -21,9 +21,9 @@ from graphlink.tables import MOST, distinct, grouped, values_at
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
-# What engines name their steps (vLLM ``execute_context_2(...)_generation_5(...)`` with the number of tokens before ``context`` or without,  # noqa: E501
-# ``execute_new_1_cached_3``; sglang ``step[DECODE bs=32]``, ``step[EXTEND bs=1 toks=512]``), and what users name their
-# ranges.
+# What engines name their steps (vLLM ``execute_context_2(...)_generation_5(...)`` with the number of tokens before
+# ``context`` or without, ``execute_new_1_cached_3``; sglang ``step[DECODE bs=32]``, ``step[EXTEND bs=1 toks=512]``),
+# and what users name their ranges.
 _CONTEXT: Final = re.compile(
     r"(?i)execute_(?:(?P<tokens>\d{1,12})_)?context_(?P<new>\d{1,9})\(.*\)_generation_(?P<old>\d{1,9})\(.*\)"
 )

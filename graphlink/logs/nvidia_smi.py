@@ -29,10 +29,10 @@ QUERY: Final = (
 MOST_GPUS: Final = 1 << 16
 FIGURES: Final = ("utilisation", "used", "total", "power", "temperature")
 _COLUMNS: Final = {
-    "timestamp": "time", "index": "index", "name": "name", "gpu_name": "name", "uuid": "id", "gpu_uuid": "id", "pci.bus_id": "id",  # noqa: E501
-    "gpu_bus_id": "id", "hostname": "host", "host": "host", "node": "host", "utilization.gpu": "utilisation", "memory.used": "used",  # noqa: E501
-    "memory.total": "total", "power.draw": "power", "power.draw.average": "power", "power.draw.instant": "power",
-    "temperature.gpu": "temperature",
+    "timestamp": "time", "index": "index", "name": "name", "gpu_name": "name", "uuid": "id", "gpu_uuid": "id",
+    "pci.bus_id": "id", "gpu_bus_id": "id", "hostname": "host", "host": "host", "node": "host",
+    "utilization.gpu": "utilisation", "memory.used": "used", "memory.total": "total", "power.draw": "power",
+    "power.draw.average": "power", "power.draw.instant": "power", "temperature.gpu": "temperature",
 }  # fmt: skip
 _UNITS: Final = {  # by figure: what a unit is times; the first is meant where none is written
     "utilisation": {"%": 1.0},

@@ -215,6 +215,6 @@ def _as_rows(frames: FrameRows) -> HostRows:
     frames = take(frames, np.lexsort((frames.name, -frames.end_ns, frames.start_ns)))
     none, zero = np.zeros(len(frames.tid), np.int32), np.zeros(len(frames.tid), np.int64)
     return HostRows(
-        frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero, none, none,  # noqa: E501
-        CommTable(none[:0], ()),
+        frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero,
+        none, none, CommTable(none[:0], ()),
     )  # fmt: skip

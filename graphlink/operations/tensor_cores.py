@@ -23,8 +23,8 @@ class Use(IntEnum):
     NONE = 3
 
 
-# These are searched for in names in lower case, as a whole with all template arguments; each is linear in the length of a name. First what  # noqa: E501
-# rules tensor cores out: kernels of plain arithmetic, among them those of families that have both
+# These are searched for in names in lower case, as a whole with all template arguments; each is linear in the length of
+# a name. First what rules tensor cores out: kernels of plain arithmetic, among them those of families that have both
 # (``sm80_xmma_gemm_..._ffma_...``), and the helpers of such families.
 _PLAIN: Final = re.compile(
     r"simt|ffma|universalfma|gemv|scudnn|splitkreduce|reducesplitk|split_k_kernel|init_device_workspace|compute(wgrad)?(splitk)?b?offsets"
@@ -99,8 +99,9 @@ def is_eligible(op: str) -> bool:
 # As Kineto, execution traces and C++ spell the types of tensors.
 _TYPES: Final = {
     "c10::half": "float16", "half": "float16", "c10::bfloat16": "bfloat16", "float": "float32", "double": "float64",
-    "signed char": "int8", "unsigned char": "uint8", "c10::float8_e4m3fn": "float8_e4m3fn", "c10::float8_e5m2": "float8_e5m2",  # noqa: E501
-    "c10::float8_e4m3fnuz": "float8_e4m3fnuz", "c10::float8_e5m2fnuz": "float8_e5m2fnuz", "c10::complex<float>": "complex64",  # noqa: E501
+    "signed char": "int8", "unsigned char": "uint8", "c10::float8_e4m3fn": "float8_e4m3fn",
+    "c10::float8_e5m2": "float8_e5m2", "c10::float8_e4m3fnuz": "float8_e4m3fnuz",
+    "c10::float8_e5m2fnuz": "float8_e5m2fnuz", "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
 }  # fmt: skip
 _WORD: Final = re.compile(r"""["(\[]\s*(?:Tensor\()?([^"()\[\],]+)""")

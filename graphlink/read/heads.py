@@ -39,8 +39,9 @@ _COLLECTIVE: Final = "record_param_comms"
 # Of these record_param_comms holds the own rank in the group; a broadcast holds its root, a send its peer
 # (ProcessGroupNCCL.cpp).
 _OF_OWN_RANK: Final = frozenset({
-    "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced", "reduce_scatter",  # noqa: E501
-    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_allv", "barrier",
+    "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_allv",
+    "barrier",
 })  # fmt: skip
 _READERS: Final = 16  # files at a time: headers are short, what costs is opening files on a network
 _Given = TypeVar("_Given")

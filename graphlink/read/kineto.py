@@ -58,6 +58,7 @@ from graphlink.read.devices import (
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
+    COMM_FIELDS,
     DEVICE,
     DEVICE_KIND,
     EVENT,
@@ -424,10 +425,7 @@ class _KinetoRows:
         self.parts[OVERHEAD].add(start_ns=start, end_ns=end, name=self.strings.column([row.name or "" for row in rows]))
 
     def _comm(self, a: Args) -> Comm:
-        raw = (
-            a.collective, a.dtype, a.in_nelems, a.out_nelems, a.in_split, a.out_split, a.group, a.group_desc, a.group_ranks,  # noqa: E501
-            a.group_size, a.rank_start, a.rank_stride, a.rank, a.src_rank, a.dst_rank, a.seq,
-        )  # fmt: skip
+        raw = COMM_FIELDS(a)
         try:
             comm = self.comms.get(raw)
         except TypeError:  # a list in the place of text

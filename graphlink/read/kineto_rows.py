@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -207,6 +208,12 @@ def sync_kind(row: Event) -> SyncKind | None:
     recorded = row.args.sync_kind if row.args else None
     kind = SYNC_KIND.get(recorded) if isinstance(recorded, str) else None
     return SYNC_KIND.get(row.name or "") if kind is None else kind
+
+
+COMM_FIELDS: Final = attrgetter(  # of ``Args``, what ``comm_of`` is made of
+    "collective", "dtype", "in_nelems", "out_nelems", "in_split", "out_split", "group", "group_desc", "group_ranks",
+    "group_size", "rank_start", "rank_stride", "rank", "src_rank", "dst_rank", "seq",
+)  # fmt: skip
 
 
 def comm_of(a: Args) -> Comm:

@@ -18,14 +18,14 @@ from graphlink.read.comms import rank_or_none
 # Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop,
 # ALLGATHER_coalesced, ...
 _FUNCTIONS: Final = (
-    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather", "scatter", "reduce",  # noqa: E501
-    "sendrecv", "send", "recv",
+    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather",
+    "scatter", "reduce", "sendrecv", "send", "recv",
 )  # fmt: skip
 _DTYPES: Final = {
-    "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int", "ncclUint32": "UInt32",  # noqa: E501
-    "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half", "ncclFloat32": "Float", "ncclFloat": "Float",  # noqa: E501
-    "ncclFloat64": "Double", "ncclDouble": "Double", "ncclBfloat16": "BFloat16", "ncclFloat8e4m3": "Float8_e4m3fn",
-    "ncclFloat8e5m2": "Float8_e5m2",
+    "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int",
+    "ncclUint32": "UInt32", "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half",
+    "ncclFloat32": "Float", "ncclFloat": "Float", "ncclFloat64": "Double", "ncclDouble": "Double",
+    "ncclBfloat16": "BFloat16", "ncclFloat8e4m3": "Float8_e4m3fn", "ncclFloat8e5m2": "Float8_e5m2",
 }  # fmt: skip
 _RANK: Final = re.compile(
     r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE

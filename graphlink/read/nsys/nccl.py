@@ -26,8 +26,8 @@ _HEADER: Final = struct.Struct("<QQQQ")
 _NUMBER_BITS: Final = 0xFFFFFF  # of a schema id; what is above says only that it was registered
 # nvToolsExtPayload.h, NVTX_PAYLOAD_ENTRY_TYPE_*: the integers
 _TYPES: Final = {
-    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b", 12: "B", 13: "h", 14: "H", 15: "i", 16: "I",  # noqa: E501
-    17: "q", 18: "Q", 22: "Q", 23: "Q",
+    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b", 12: "B", 13: "h",
+    14: "H", 15: "i", 16: "I", 17: "q", 18: "Q", 22: "Q", 23: "Q",
 }  # fmt: skip
 _FIELDS: Final = {
     b"NCCL communicator ID": "communicator",
