@@ -153,6 +153,7 @@ class DeviceKind(IntEnum):
     KERNEL = 0
     MEMCPY = 1
     MEMSET = 2
+    HOST = 3  # a call of the host in a CUDA graph: it holds up its stream, and is no work of the device
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -51,7 +51,7 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
     start_ns, end_ns = device.start_ns + offset_ns, device.end_ns + offset_ns
     out = []
     for number in np.unique(device.device).tolist():
-        rows = np.flatnonzero(device.device == number)
+        rows = np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST))
         rows = rows[np.argsort(start_ns[rows], kind="stable")]
         start, end = start_ns[rows], end_ns[rows]
         copies, communicates = is_copy[rows], is_comm[rows]

@@ -25,7 +25,7 @@ from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.linking.launch import launched_before
 from graphlink.linking.nest import stacks_at
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, HostRows, Linked
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.spans import NEVER, Pieces, Spans
 from graphlink.steps import step_marks
@@ -258,9 +258,11 @@ def _by_launch(hosts: Hosts, found: _Found, idle: Pieces, row: I64) -> None:
     linked, calls, texts = hosts.linked, hosts.linked.trace.calls, hosts.texts
     strings, call = linked.trace.strings, linked.device_call[row]
     source, done = _before(hosts.graph, row, idle)
-    stalled = source[done > idle.start_ns]
-    on_device = texts.of_names(linked.trace.device.name[hosts.graph.row[stalled]], strings, "waited for {}")
-    found.append((_pieces(idle.start_ns, done, idle.of), Cause.DEPENDENCY_STALL, on_device))
+    device, stalled = linked.trace.device, hosts.graph.row[source[done > idle.start_ns]]
+    on_device = texts.of_names(device.name[stalled], strings, "waited for {}")
+    by_host = device.kind[stalled] == DeviceKind.HOST
+    causes = np.where(by_host, Cause.HOST_WORK, Cause.DEPENDENCY_STALL).astype(np.uint8)
+    found.append((_pieces(idle.start_ns, done, idle.of), causes, on_device))
     launched = call != NOWHERE
     returned, thread = done.copy(), np.zeros(len(row), np.int64)
     returned[launched] = np.clip(calls.end_ns[call[launched]], done[launched], idle.end_ns[launched])

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, Linked
+from graphlink.model import I32, I64, NOWHERE, U8, Communication, Linked
 from graphlink.records import Short
 
 
@@ -148,7 +148,7 @@ def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
     out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION
-    device = np.where(linked.trace.device.kind == DeviceKind.KERNEL, Share.COMPUTE, Share.COPY)
+    device = np.array([Share.COMPUTE, Share.COPY, Share.COPY, Share.HOST], np.uint8)[linked.trace.device.kind]
     device[comm.device_row] = Share.COMMUNICATION
     op = graph.kind == NodeKind.DEVICE_OP
     out[op] = device[graph.row[op]]

@@ -25,7 +25,12 @@ from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
 from graphlink.tables import spread, take
 
-CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
+CATEGORY: Final = {
+    DeviceKind.KERNEL: "kernel",
+    DeviceKind.MEMCPY: "gpu_memcpy",
+    DeviceKind.MEMSET: "gpu_memset",
+    DeviceKind.HOST: "graph_host_node",
+}
 NUMBER: Final = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?")
 Node = dict[str, Any]
 

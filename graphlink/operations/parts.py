@@ -112,7 +112,9 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     at_ns[launched] = calls.start_ns[linked.device_call[launched]]
     op = np.append(host.name, 0)[found.op]  # NOWHERE is the last: no name
     placed = {"op": op, "backward": found.backward, "device": device.device, "stream": device.stream}
-    yield _summed(found.of_device, sort, device.name, steps, at_ns, device.end_ns - device.start_ns, **placed)
+    own = np.flatnonzero(device.kind != DeviceKind.HOST)
+    own_ns, its = (device.end_ns - device.start_ns)[own], {key: column[own] for key, column in placed.items()}
+    yield _summed(found.of_device[own], sort[own], device.name[own], steps, at_ns[own], own_ns, **its)
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
     late_ns = sums(len(op), graph.row[node], graph.start_delay_ns[node]) + sums(

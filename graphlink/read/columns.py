@@ -7,6 +7,7 @@ Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,6 +49,16 @@ def to_int_or_none(value: object) -> int | None:
     """Return an integer as ``to_int`` does; None where it is none."""
     number = to_int(value)
     return None if number == MISSING else number
+
+
+def first_word(value: object) -> object:
+    """Return the first word, as of "2284544 bytes"."""
+    return value.split()[0] if isinstance(value, str) and value.strip() else value
+
+
+def is_time(value: object) -> bool:
+    """Tell whether it is a number that a float64 can hold."""
+    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
 def loose(raw: msgspec.Raw | str) -> Any:

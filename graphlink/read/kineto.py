@@ -7,7 +7,6 @@ text.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +36,9 @@ from graphlink.read.columns import (
     ByteTexts,
     Parts,
     Strings,
+    first_word,
     ints,
+    is_time,
     loose,
     ns_of_us,
     to_int,
@@ -81,10 +82,12 @@ from graphlink.read.kineto_rows import (
     flow_rows,
     host_rows,
     known,
+    name_on_gpu,
     on_gpu,
     peer_of,
     put_right,
     refuse_span,
+    streams_of,
     sync_kind,
 )
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
@@ -194,7 +197,7 @@ class _KinetoRows:
             and isinstance(row.get("cat"), str)
             and row["cat"] in TABLE_OF
         )
-        if is_node and any(not _is_time(row.get(key, 0)) for key in ("ts", "dur")):
+        if is_node and any(not is_time(row.get(key, 0)) for key in ("ts", "dur")):
             raise self._bad_time(index, f"ts {row.get('ts')!r:.40}, dur {row.get('dur')!r:.40}")
         self.left_out["unreadable"] += 1
 
@@ -227,7 +230,7 @@ class _KinetoRows:
             self.memory.add(rows)
         if category in NO_NODES and category != FRAME:
             return rows
-        spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
+        spans = [row for row in rows if row.ph == "X" and is_time(row.ts) and is_time(row.dur)]
         start, length = ns_of_us([row.ts for row in spans]), ns_of_us([row.dur or 0.0 for row in spans])
         usable = (start != MISSING) & (length != MISSING) & (length >= 0) & (np.abs(start + length) < MAX_NS)
         spans = [row for row, ok in zip(spans, usable.tolist(), strict=True) if ok]
@@ -252,7 +255,7 @@ class _KinetoRows:
             device=ints([a.device for a in args]),
             stream=ints([a.stream_id if a.stream is None else a.stream for a in args]),
             correlation=ints([a.correlation for a in args], 0),
-            bytes=ints([a.bytes or a.size or _words(a.mem_size) for a in args], 0),
+            bytes=ints([a.bytes or a.size or first_word(a.mem_size) for a in args], 0),
             awaited=ints([a.wait_stream for a in args]),
             number=ints([a.wait_number for a in args]),
         )
@@ -345,10 +348,11 @@ class _KinetoRows:
         )
 
     def _device(self, rows: list[Event], block: Block[Event]) -> None:
-        rows, stream = self._with_number(rows, on_gpu(rows, "stream", "tid"), "device row without stream")
+        stream = streams_of(rows)
+        rows, stream = self._with_number(rows, stream, "device row without stream")
         rows, device = self._with_number(rows, on_gpu(rows, "device", "pid"), "device row without device")
         if len(stream) != len(rows):
-            stream = on_gpu(rows, "stream", "tid")
+            stream = streams_of(rows)
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
         table = self.parts[DEVICE]
@@ -362,7 +366,7 @@ class _KinetoRows:
             stream=stream,
             graph=np.maximum(ints([a.graph for a in args], 0), 0),
             graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
-            name=self.strings.column([row.name or "" for row in rows]),
+            name=self.strings.column([name_on_gpu(row) for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
@@ -486,13 +490,3 @@ class _KinetoRows:
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)
         return trace
-
-
-def _words(value: object) -> object:
-    """Return the first word, as of "2284544 bytes"."""
-    return value.split()[0] if isinstance(value, str) and value.strip() else value
-
-
-def _is_time(value: object) -> bool:
-    """Tell whether it is a number that a float64 can hold."""
-    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)

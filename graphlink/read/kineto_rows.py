@@ -50,6 +50,7 @@ from graphlink.read.comms import (
     spread_ranks,
     text_or_none,
 )
+from graphlink.read.cuspy import copy_name, give_launches, memset_name, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.spans import around_others
 from graphlink.tables import largest, lookup
@@ -108,6 +109,11 @@ class Args(msgspec.Struct, gc=False):
     allocated: Any = msgspec.field(default=None, name="Total Allocated")
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
     mem_size: Any = msgspec.field(default=None, name="mem size")
+    original_stream: Any = None  # where ``stream`` is a lane
+    copy_kind: Any = msgspec.field(default=None, name="copy kind")  # of Cuspy, as the next three
+    src_kind: Any = msgspec.field(default=None, name="src kind")
+    dst_kind: Any = msgspec.field(default=None, name="dst kind")
+    memory_kind: Any = msgspec.field(default=None, name="memory kind")
     labels: Any = None  # of the metadata process_labels
     label: Any = msgspec.field(default=None, name="name")  # of process_name
     wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
@@ -152,6 +158,7 @@ TABLE_OF = {
     "kernel": DEVICE,
     "gpu_memcpy": DEVICE,
     "gpu_memset": DEVICE,
+    "graph_host_node": DEVICE,
     "Kernel": DEVICE,  # 2021, as the next two
     "Memcpy": DEVICE,
     "Memset": DEVICE,
@@ -161,10 +168,10 @@ TABLE_OF = {
     "overhead": OVERHEAD,
 }
 
-# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters.
+# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters, events of graphs.
 NO_NODES = frozenset({
     FRAME, "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
-    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight",
+    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight", "graph_event_node",
 })  # fmt: skip
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})
@@ -176,6 +183,7 @@ DEVICE_KIND = {
     "Memcpy": DeviceKind.MEMCPY,
     "gpu_memset": DeviceKind.MEMSET,
     "Memset": DeviceKind.MEMSET,
+    "graph_host_node": DeviceKind.HOST,
 }
 
 SYNC_KIND = {
@@ -195,6 +203,30 @@ def on_gpu(rows: list[Event], key: str, otherwise: str) -> I64:
     if None in values:
         values = [getattr(row, otherwise) if value is None else value for row, value in zip(rows, values, strict=True)]
     return ints(values)
+
+
+def streams_of(rows: list[Event]) -> I64:
+    """Return the streams that GPU rows ran on; MISSING where they have none.
+
+    The stream of a node of a CUDA graph may be a lane, on which its row is shown. Then it is kept as
+    ``original_stream``; or the lane of its annotation alone took its place among the args, and the row has it still.
+    """
+    stream = on_gpu(rows, "stream", "tid")
+    node = [k for k, row in enumerate(rows) if row.args is not None and row.args.graph]
+    if node:
+        ran = ints([args.original_stream if (args := rows[k].args) else None for k in node])
+        shown = ints([rows[k].tid for k in node])
+        ran = np.where(ran == MISSING, shown, ran)
+        stream[node] = np.where(ran == MISSING, stream[node], ran)
+    return stream
+
+
+def name_on_gpu(row: Event) -> str:
+    """Return the name of a row of a device, of copies and memsets as Kineto has them."""
+    name, a = row.name or "", row.args
+    if row.cat == "kernel" or a is None:
+        return name
+    return copy_name(memset_name(name, a.memory_kind), a.copy_kind, a.src_kind, a.dst_kind)
 
 
 def known(values: list[object]) -> tuple[I64, Bool]:
@@ -358,6 +390,8 @@ def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], l
     _name_without_overload(parts[HOST], strings)
     if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
         warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
+    put_inside_ops(parts[CALL], parts[HOST])
+    give_launches(parts[DEVICE])
     if parts[OTHER].count:
         unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
         left_out.update(unplaced)

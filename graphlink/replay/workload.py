@@ -47,6 +47,7 @@ class Work(IntEnum):
 MOST_NS: Final = 1 << 60
 GAP_NAME: Final = "host gap"
 DELAY_NAME: Final = "device delay"
+HOST_NODE: Final = "HostNode"  # begins the names of calls of the host in CUDA graphs, as they are recorded
 COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyhost", "copydevice", "fillbuffer")
 
 
@@ -304,6 +305,7 @@ def works_of(file: Graph) -> U8:
     """Classify each node's time, in file order. Copies are known by name: the format has no field for them."""
     work = np.full(len(file.name), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
+    work[_named(file, lambda name: name.startswith(HOST_NODE))] = Work.HOST
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
     work[
         np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
