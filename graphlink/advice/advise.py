@@ -36,6 +36,11 @@ _DIR: Final = re.compile(r"(?<= )DIR\b")
 _NO_LINES: Final = (
     "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
 )
+_ET: Final = (
+    "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
+    "what they take without it, and the GPU may wait for launches that else come in time; compare with a recording "
+    "without it (execution_trace=False)"
+)
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
 
@@ -82,7 +87,7 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         machine=machine,
         replayed_ns=before.total_ns,
         advice=_in_order(gaining),
-        notes=[*cannot(files, machine, Changes()), *_no_lines(run, gaining)],
+        notes=[*cannot(files, machine, Changes()), *_of_recorder(run, gaining)],
     )
 
 
@@ -107,10 +112,14 @@ def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
     return [replace(one, evidence=f"{one.evidence}; {refused}") if refused and one is best else one for one in kept]
 
 
-def _no_lines(run: Outputs, told: Sequence[Advice]) -> list[str]:
-    """Note that the lines of Python that wait are not known."""
+def _of_recorder(run: Outputs, told: Sequence[Advice]) -> list[str]:
+    """Note that the lines of Python that wait are not known, and that the execution trace slows the host down, where
+    advice is about these."""
+    kinds, by_rank = {one.kind for one in told}, {rank.rank: rank for rank in run.summary.ranks}
     lines = any(one.stack for file in run.operations.values() for one in file.operations)
-    return [] if lines or not any(one.kind == "blocking_sync" for one in told) else [_NO_LINES]
+    slowed = any(by_rank[rank].inputs.et is not None and by_rank[rank].gpu for rank in run.ranks)
+    notes = (("blocking_sync", not lines, _NO_LINES), ("launch_bound", slowed, _ET))
+    return [note for kind, holds, note in notes if kind in kinds and holds]
 
 
 def _step_pct(before_ns: float | None, after_ns: float | None) -> float | None:

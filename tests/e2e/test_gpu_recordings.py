@@ -87,7 +87,9 @@ def test_where_launches_hold_the_gpu_up_graphs_are_advised_first(
     group: str, program: str, least_pct: float, tmp_path: Path
 ) -> None:
     folder = unpack(GPU / group / f"{program}.tar.xz", tmp_path)[0]
-    first = graphlink.link(folder, options=OPTIONS, out=tmp_path / "graphs").advice().advice[0]
+    told = graphlink.link(folder, options=OPTIONS, out=tmp_path / "graphs").advice()
+    first = told.advice[0]
     assert (first.kind, first.command.split(" --", 1)[1]) == ("launch_bound", "cuda-graph auto")
     assert first.gain_pct is not None
     assert first.gain_pct >= least_pct
+    assert any("an execution trace was recorded, too" in note for note in told.notes)
