@@ -212,6 +212,17 @@ class EventRows(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class GraphDeps(Short):
+    """Dependencies inside CUDA graphs as they were recorded, the same in each replay: ``node`` of ``graph`` waits for
+    the node ``before``, or for nothing but the launch where that is ``NOWHERE``. Of nodes without a row nothing is
+    known."""
+
+    graph: I64
+    node: I64
+    before: I64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class OverheadRows(Short):
     """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start.
     No nodes.
@@ -348,6 +359,7 @@ class Trace(Short):
         None  # of device rows that were brought onto the host's clock; None = they are as recorded
     )
     memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
+    graph_deps: GraphDeps | None = None  # None = none are recorded
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -391,6 +403,7 @@ class FoundBy(IntEnum):
     CUDA_SYNC = 2
     EVENT_ID = 4
     INFERRED = 8
+    RECORDED = 16  # inside a CUDA graph
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,7 +24,19 @@ from graphlink.graph_model import (
     NodeType,
     SyncCalls,
 )
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, FoundBy, Linked, Trace
+from graphlink.model import (
+    I32,
+    I64,
+    NOWHERE,
+    U8,
+    Bool,
+    Communication,
+    DeviceKind,
+    DeviceRows,
+    FoundBy,
+    Linked,
+    Trace,
+)
 from graphlink.records import first_few
 from graphlink.tables import marked, spread, take
 from graphlink.version import __version__
@@ -208,24 +220,25 @@ def _device_edges(x: _Parts) -> list[Edges]:
             Edges.of(kind, source[delayed], head[op[delayed]], again),
         ]
 
+    number, stream = _places(device)
+
+    def same(a: I64 | I32, b: I64 | I32) -> Bool:
+        return np.asarray((number[a] == number[b]) & (stream[a] == stream[b]))
+
+    def after(source: I64 | I32, op: I64 | I32, bits: U8) -> list[Edges]:
+        in_stream, node = same(source, op), x.device_at + source.astype(np.int64)
+        kinds = (EdgeKind.STREAM, in_stream), (EdgeKind.EVENT, ~in_stream)
+        return [edges for kind, of in kinds for edges in both(kind, node[of], op[of], bits[of])]
+
     touching = np.flatnonzero(late.after != NOWHERE)
     released = np.flatnonzero(late.releases != NOWHERE)
     ender = late.releases[released]
     earlier, later = collective_order(x.linked, x.comm)
-
-    def same(a: I64 | I32, b: I64 | I32) -> Bool:
-        return np.asarray((device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b]))
-
     own, own_op = same(late.row[late.after[touching]], late.row[touching]), same(late.row[ender], released)
     return [
         *both(EdgeKind.LAUNCH, x.host.launcher[launched], launched),
-        *both(EdgeKind.STREAM, x.device_at + side.order.before[followed].astype(np.int64), followed),
-        *both(
-            EdgeKind.EVENT,
-            x.device_at + side.events.source.astype(np.int64),
-            side.events.device_op,
-            side.events.found_by,
-        ),
+        *after(side.order.before[followed], followed, np.zeros(len(followed), np.uint8)),
+        *after(side.events.source, side.events.device_op, side.events.found_by),
         Edges.of(EdgeKind.STREAM, x.delay_at + late.after[touching][own], x.delay_at + touching[own]),
         Edges.of(
             EdgeKind.EVENT, x.delay_at + late.after[touching][~own], x.delay_at + touching[~own], FoundBy.INFERRED
@@ -234,6 +247,12 @@ def _device_edges(x: _Parts) -> list[Edges]:
         Edges.of(EdgeKind.EVENT, x.delay_at + ender[~own_op], x.device_at + released[~own_op], FoundBy.INFERRED),
         Edges.of(EdgeKind.COLLECTIVE, x.device_at + earlier, x.device_at + later),
     ]
+
+
+def _places(device: DeviceRows) -> tuple[I64, I64]:
+    """Return device and stream of the nodes of device rows: -1 where the host was called, which is on none."""
+    on_host = device.kind == DeviceKind.HOST
+    return np.where(on_host, -1, device.device), np.where(on_host, -1, device.stream)
 
 
 def _sync_edges(x: _Parts) -> list[Edges]:
@@ -317,7 +336,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
 
     row, end_ns = _host_rows(x)
     comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
-    order = x.device.order
+    order, (number, stream) = x.device.order, _places(device)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     return {
         "kind": column(nodes.kind, *kinds),
@@ -343,8 +362,8 @@ def _columns(x: _Parts) -> dict[str, I64]:
         "launch_latency_ns": column(ops=x.device.latency_ns, delays=x.device.delay_latency_ns),
         "overlap_ns": column(ops=order.overlap_ns),
         "tid": column(nodes.tid, rows.tid[async_row], end=_main_thread(x)),
-        "device": column(comm=-1, ops=device.device, delays=device.device[late.row]),
-        "stream": column(comm=-1, ops=device.stream, delays=device.stream[late.row]),
+        "device": column(comm=-1, ops=number, delays=number[late.row]),
+        "stream": column(comm=-1, ops=stream, delays=stream[late.row]),
         "caller": _callers(x),
     }
 

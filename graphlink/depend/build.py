@@ -121,7 +121,8 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     late, spun = host.comm_waits, host.spins
     untold = replace(found.untold, comms=late.late, comms_ns=late.late_ns, spins=spun.untold, spins_ns=spun.untold_ns)
     # event waits that showed only in late starts, and waits without a call, are found and kept, too
-    inferred = len(device.events.source) - len(found.dependencies.device.source) + len(spun.source)
+    added = device.events.found_by[len(found.dependencies.device.source) :]
+    inferred = int(np.count_nonzero(added)) + len(spun.source)
     counts = found.dependencies.counts
     by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + inferred}
     counts = Sync(

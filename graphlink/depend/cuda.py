@@ -15,13 +15,14 @@ from functools import cached_property
 import numpy as np
 
 from graphlink.depend.commevents import StreamWait
+from graphlink.depend.replays import Replays, replays
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.patterns import containing
-from graphlink.tables import grouped, lookup, marked, numbered_rows
+from graphlink.tables import concat, grouped, lookup, marked, numbered_rows
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
 # part of what is recorded, the one that waits is the first that is blocked.
@@ -46,6 +47,7 @@ class CudaWaits:
     told_call: Bool
     told_op: Bool
     rows_without_call: int
+    replays: Replays
 
 
 def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
@@ -111,6 +113,12 @@ class _Walk:
         self.found: list[tuple[int, int, int, int]] = []
         self.told_call = np.zeros(len(trace.calls.start_ns), np.bool_)
         self.told_op = np.ones(len(trace.device.start_ns), np.bool_)
+        self.replays = replays(trace)
+        columns = self.replays.number, self.replays.home, self.replays.queue
+        self.replay, self.home, self.queue = (column.tolist() for column in columns)
+        self.entering, self.leaving = self.replays.entering.tolist(), self.replays.leaving.tolist()
+        # stream: the replay (or NOWHERE) that entered it last, what that waits for, whether rows name all of it
+        self.entered: dict[int, tuple[int, Sources, bool]] = {}
         self.enqueued = [0] * len(trace.device.start_ns)
         self.clock = 0
         self.doubtful: dict[tuple[int, int], int] = {}  # (event, device): how often it cannot have been that device
@@ -199,16 +207,20 @@ class _Walk:
         return self._all_of(key, FoundBy.INFERRED) if staged else {key: (op, FoundBy.INFERRED)}
 
     def _enqueue(self, op: int) -> None:
-        key = self.key[op]
-        sources = self.pending.pop(key, None)
-        if sources:
-            self.found += [(source, NOWHERE, op, bits) for source, bits in sources.values()]
-        if key in self.unresolved:
-            self.unresolved.discard(key)
-            self.told_op[op] = False
-        self.tail[key] = op
+        home, queue, replay = self.home[op], self.queue[op], self.replay[op]
         self.clock += 1
         self.enqueued[op] = self.clock
+        if replay == NOWHERE or self.entered.get(home, (NOWHERE,))[0] != replay:
+            self.entered[home] = replay, self.pending.pop(home, {}), home not in self.unresolved
+            self.unresolved.discard(home)
+        if replay == NOWHERE or self.entering[op]:
+            _, sources, self.told_op[op] = self.entered[home]
+            others = [found for found in sources.values() if self.home[found[0]] != home]
+            self.found += [(source, NOWHERE, op, bits) for source, bits in others]
+        if queue == home:
+            self.tail[home] = op
+        elif self.leaving[op]:
+            self.pending.setdefault(home, {})[-queue] = (op, 0)
 
     def _all_of(self, key: int, bits: int) -> Sources:
         """Return the sources of what waits for everything enqueued on a stream so far."""
@@ -335,4 +347,6 @@ class _Walk:
         call_rank = call_order(self.trace.calls)
         launch_rank = np.append(call_rank, -1)[self.linked.device_call]
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
-        return CudaWaits(waits_of(self.found), self.role, call_rank, launch_rank, self.told_call, self.told_op, without)
+        waits = concat(waits_of(self.found), self.replays.waits())
+        told = self.told_call, self.told_op
+        return CudaWaits(waits, self.role, call_rank, launch_rank, *told, without, self.replays)

@@ -22,7 +22,8 @@ MOST_NS: Final = 100_000  # what takes longer is no latency: something delayed a
 
 
 class DeviceSide(msgspec.Struct, frozen=True):
-    """``events``: waits of device ops, the recorded ones, then those inferred from late starts.
+    """``events``: waits of device ops: those found, stream order around replays of CUDA graphs (in which it does not
+    hold), and those inferred from late starts.
 
     ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching
     host node it begins at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that
@@ -44,10 +45,10 @@ def device_side(
     ``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none.
     """
     device = linked.trace.device
-    order = stream_order(device)
+    order = stream_order(device, found.replays.queue)
     # what a node waits for comes after
     launched_ns = np.append(host.nodes.start_ns + host.nodes.duration_ns, host.start_ns)[host.launcher]
-    events = found.device
+    events = concat(found.device, found.replays.around())
     if enqueued is not None:
         events = concat(events, infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns)))
     ready = ready_ns(order, launched_ns, events, host.start_ns)

@@ -56,10 +56,11 @@ class DelayNodes(msgspec.Struct, frozen=True):
     start_delay_ns: I64
 
 
-def stream_order(device: DeviceRows) -> StreamOrder:
-    """Order the ops of each stream. Cost: O(n log n)."""
+def stream_order(device: DeviceRows, queue: I64 | None = None) -> StreamOrder:
+    """Order the ops of each stream, or of each ``queue`` where these are given. Cost: O(n log n)."""
     n = len(device.start_ns)
-    earlier, later = successive(np.lexsort((np.arange(n), device.stream, device.device)), device.device, device.stream)
+    of = (device.device, device.stream) if queue is None else (queue,)
+    earlier, later = successive(np.lexsort((np.arange(n), *of[::-1])), *of)
     before = spread(n, later, earlier.astype(np.int32))
     end_ns = device.end_ns.copy()
     end_ns[earlier] = np.minimum(end_ns[earlier], device.start_ns[later])

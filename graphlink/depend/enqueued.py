@@ -8,7 +8,7 @@ import numpy as np
 from graphlink.depend.cuda import CudaWaits
 from graphlink.linking.call_roles import Role
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
-from graphlink.tables import spread, successive
+from graphlink.tables import MOST, begins, codes, spread, successive
 
 
 class Enqueued(msgspec.Struct, frozen=True):
@@ -17,7 +17,8 @@ class Enqueued(msgspec.Struct, frozen=True):
     records may be anywhere.
 
     ``hidden_rank``: of the wait calls that no row tells of; ``rows_tell``: there are rows. ``in_graph``: device rows of
-    a graph launch.
+    a graph launch; ``replay``: that of device rows whose order in it is recorded, and whether they wait for no other of
+    it (``root``).
     """
 
     launch_rank: I64
@@ -26,26 +27,36 @@ class Enqueued(msgspec.Struct, frozen=True):
     wait_rank: I64
     hidden_rank: I64
     in_graph: Bool
+    replay: I64
+    root: Bool
     rows_tell: bool
 
     @staticmethod
     def of(linked: Linked, cuda: CudaWaits) -> Enqueued:
         """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
         trace, device = linked.trace, linked.trace.device
-        row, following = successive(
-            np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream
-        )
+        replay = cuda.replays
+        order = np.lexsort((cuda.launch_rank, replay.home))
+        row, following = successive(order, replay.home)
+        next_rank = spread(len(device.start_ns), row, cuda.launch_rank[following], MOST)
+        if replay.leaving.any():  # several are the last of a stream
+            launch = codes(replay.home, cuda.launch_rank)
+            earlier, later = successive(order[begins(launch[order])], replay.home)
+            later_rank = spread(len(launch), launch[earlier], cuda.launch_rank[later], MOST)
+            next_rank = np.where(replay.leaving, later_rank[launch], next_rank)
         told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
         waits = cuda.role == Role.STREAM_WAIT
         hidden = waits & ~np.isin(trace.calls.correlation, told)
         ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
         return Enqueued(
             launch_rank=cuda.launch_rank,
-            next_rank=spread(len(device.start_ns), row, cuda.launch_rank[following], np.iinfo(np.int64).max),
+            next_rank=next_rank,
             record_rank=np.sort(cuda.call_rank[cuda.role == Role.RECORD]),
             wait_rank=np.sort(cuda.call_rank[waits]),
             hidden_rank=np.sort(cuda.call_rank[hidden]),
             in_graph=(linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1),
+            replay=replay.number,
+            root=replay.roots,
             rows_tell=len(trace.syncs.kind) > 0,
         )
 
@@ -55,6 +66,8 @@ class Enqueued(msgspec.Struct, frozen=True):
         Everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has none. Ops of one graph
         launch order themselves inside the graph, and what was launched before the recording did so unseen.
         """
+        if self.replay[op] != NOWHERE:
+            return bool(self.root[op] and self.launch_rank[row] < self.launch_rank[op])
         if self.launch_rank[op] < 0 or self.in_graph[op]:
             return bool(self.launch_rank[row] <= self.launch_rank[op])
         if self.launch_rank[row] >= self.launch_rank[op]:

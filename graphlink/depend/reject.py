@@ -2,7 +2,8 @@
 
 Reasons (``Sync.rejected``; docs/edges.md)
   impossible     the source ended after the call returned, or after the waiting op started
-  contradicted   HTA alone found it, and rows tell that the call or launch waited for something else
+  contradicted   HTA alone found it, and rows tell that the call or launch waited for something else; or the order in a
+                 CUDA graph is recorded, and it is not part of it
   stream order   source and waiting op are on one stream, which orders them already
   implied        a later op of the same stream has the edge to the same target
   duplicate      another pair ends in the same edge
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.replays import Replays
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
@@ -31,7 +33,7 @@ class Dependencies(msgspec.Struct, frozen=True):
 
     ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``,
     ``sync_target``: the edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that
-    by the recorded times cannot be true.
+    by the recorded times cannot be true. ``replays``: of CUDA graphs, as they were recorded.
     """
 
     host: Waits
@@ -41,6 +43,7 @@ class Dependencies(msgspec.Struct, frozen=True):
     device: Waits
     rejected: Waits
     counts: Sync
+    replays: Replays
 
 
 def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Dependencies:
@@ -51,11 +54,11 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     live = reason == 0
     host = live & (pairs.call != NOWHERE)
     target: I32 = spread(len(pairs.call), host, next_operator(linked, pairs.call[host]))
-    reason[_older_of_stream(linked, pairs, host, pairs.call)] = _IMPLIED
+    reason[_older_of_stream(cuda, pairs, host, pairs.call)] = _IMPLIED
     call_pairs = np.flatnonzero(host & (reason == 0))
     reason[host & (reason == 0) & (target == NOWHERE)] = _NO_TARGET
     to_op = host & (reason == 0)
-    reason[_older_of_stream(linked, pairs, to_op, target)] = _IMPLIED
+    reason[_older_of_stream(cuda, pairs, to_op, target)] = _IMPLIED
     to_op &= reason == 0
     edge = np.flatnonzero(to_op)
     order = edge[np.lexsort((pairs.source[edge], target[edge]))]
@@ -64,7 +67,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(new))
     sync = order[new]
     device = (pairs.device_op != NOWHERE) & (reason == 0)
-    reason[_older_of_stream(linked, pairs, device, pairs.device_op)] = _IMPLIED
+    reason[_older_of_stream(cuda, pairs, device, pairs.device_op)] = _IMPLIED
     event = np.flatnonzero(device & (reason == 0))
     named = (reason == _IMPOSSIBLE) & ((pairs.found_by & (FoundBy.CUDA_SYNC | FoundBy.EVENT_ID)) != 0)
     return Dependencies(
@@ -75,6 +78,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
         device=take(pairs, event),
         rejected=take(pairs, named),
         counts=_counts(pairs, reason),
+        replays=cuda.replays,
     )
 
 
@@ -85,6 +89,7 @@ _SOURCES = (
     ("cuda_sync", FoundBy.CUDA_SYNC),
     ("event_id", FoundBy.EVENT_ID),
     ("inferred", FoundBy.INFERRED),
+    ("recorded", FoundBy.RECORDED),
 )
 
 
@@ -103,8 +108,12 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
     host = pairs.call != NOWHERE
     a, b = pairs.source, pairs.device_op
     limit_ns = np.where(host, np.append(calls.end_ns, 0)[pairs.call], device.start_ns[b])
-    same = ~host & (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
+    recorded = (pairs.found_by & FoundBy.RECORDED) != 0
+    same = ~host & ~recorded & (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
     reason = np.where(same, _STREAM_ORDER, 0).astype(np.uint8)
+    replay = cuda.replays.number
+    within = ~host & ~recorded & (replay[a] == replay[b]) & (replay[b] != NOWHERE)
+    reason[(reason == 0) & within] = _CONTRADICTED
     reason[(reason == 0) & (device.end_ns[a] > limit_ns + slack_ns)] = _IMPOSSIBLE
     told = np.where(host, np.append(cuda.told_call, False)[pairs.call], cuda.told_op[b])
     reason[(reason == 0) & told & (pairs.found_by == FoundBy.HTA)] = _CONTRADICTED
@@ -131,18 +140,14 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
     return np.append(usable, NOWHERE)[following].astype(np.int32)
 
 
-def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I64:
+def _older_of_stream(cuda: CudaWaits, pairs: Waits, mask: Bool, target: I32) -> I64:
     """Find the pairs among ``mask`` whose target has an edge from a later op of the source's stream, too."""
-    device = linked.trace.device
+    queue = cuda.replays.queue
     at = np.flatnonzero(mask & (target != NOWHERE))
     source = pairs.source[at]
-    order = at[np.lexsort((source, device.stream[source], device.device[source], target[at]))]
+    order = at[np.lexsort((source, queue[source], target[at]))]
     s, t = pairs.source[order], target[order]
-    same = (
-        (t[1:] == t[:-1])
-        & (device.device[s[1:]] == device.device[s[:-1]])
-        & (device.stream[s[1:]] == device.stream[s[:-1]])
-    )
+    same = (t[1:] == t[:-1]) & (queue[s[1:]] == queue[s[:-1]])
     return np.asarray(order[:-1][same & (s[1:] != s[:-1])])
 
 
@@ -153,7 +158,11 @@ def _counts(pairs: Waits, reason: U8) -> Sync:
         rejected={
             _REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()
         },
-        by_source={name: int(np.count_nonzero(pairs.found_by & bit)) for name, bit in _SOURCES},
+        by_source={
+            name: count
+            for name, bit in _SOURCES
+            if (count := int(np.count_nonzero(pairs.found_by & bit))) or bit != FoundBy.RECORDED
+        },
     )
 
 

@@ -206,8 +206,8 @@ def _int_columns(graph: Graph) -> list[attr.IntColumn]:
     device_op = ~host
     correlation = clock_ns = np.zeros(len(host), np.int64)
     if graph.rows is not None:
-        trace, device_op = graph.linked.trace, graph.kind == NodeKind.DEVICE_OP
-        op_row = np.where(device_op, graph.row, NOWHERE)
+        trace, device_op = graph.linked.trace, (graph.kind == NodeKind.DEVICE_OP) & (graph.device >= 0)
+        op_row = np.where(graph.kind == NodeKind.DEVICE_OP, graph.row, NOWHERE)
         correlation = np.append(trace.device.correlation, 0)[op_row]
         if trace.clocks is not None:
             clock_ns = np.append(trace.clocks.offset_ns, 0)[op_row]

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, Bool, DeviceKind
+from graphlink.model import I64, NOWHERE, Bool, DeviceKind, GraphDeps
 from graphlink.read.columns import Parts
-from graphlink.tables import numbered_rows
+from graphlink.tables import MOST, largest, last_before, numbered_rows, numbered_values, values_at
 
 _COPY_KINDS: Final = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")  # of CUPTI
 _MEMORY_KINDS: Final = (
@@ -24,6 +24,9 @@ _MEMORY_KINDS: Final = (
     "Managed Static",
 )
 _BY_CHANCE: Final = 1e-3
+NODE_FLOWS: Final = 1 << 40  # from this id on, flows are dependencies between nodes of a CUDA graph
+EVENT_NODE: Final = len(DeviceKind)  # the sort of rows of nodes that record an event, which no table keeps
+_WRITTEN: Final = 2  # times in the end of a row, start and length, each rounded to whole ns
 
 
 def _kind(recorded: object, names: Sequence[str]) -> str:
@@ -121,3 +124,63 @@ def _in_order(correlation: I64, start_ns: I64, which: Bool) -> I64:
     rows = rows[np.argsort(start_ns[rows], kind="stable")]
     _, first = np.unique(correlation[rows], return_index=True)
     return correlation[rows[np.sort(first)]]
+
+
+def graph_deps(flows: Parts, device: Parts, rounding_ns: int) -> GraphDeps | None:
+    """Return the dependencies inside CUDA graphs; None where no flow tells any.
+
+    A flow joins the end of one node to the start of another of the same replay, both named by process, thread and time
+    (to ``rounding_ns``). It is the dependency of these nodes where at least half of the replays that have both show it:
+    two rows of a lane may touch. The launch has flows to the nodes without predecessors alone; a node without either
+    has some that have no rows (graphs in the graph, allocations), and is not told. Nor is a node beyond those with
+    dependencies: it may be of a graph in the graph. What records an event gives what it waits for to what waits for it.
+    O(n log n).
+    """
+    ident, end = flows.seen("ident"), flows.seen("end")
+    between = ident >= NODE_FLOWS
+    if not between.any():
+        return None
+    row = np.flatnonzero((device.seen("graph") > 0) & (device.seen("correlation") > 0))
+    start_ns, end_ns, correlation, pid, tid, graph, number = (
+        device.seen(name)[row] for name in ("start_ns", "end_ns", "correlation", "pid", "tid", "graph", "graph_node")
+    )
+    nodes, node = numbered_rows(graph, number)
+    _, starts, ends = np.intersect1d(
+        np.where(between & ~end, ident, -1), np.where(between & end, ident, -2), return_indices=True
+    )
+    launched = np.flatnonzero(~between & end)
+    slack_ns = _WRITTEN + 2 * rounding_ns
+    at = pid, tid
+    target = _near(at, start_ns, [flows.seen(name)[ends] for name in ("pid", "tid")], flows.seen("ns")[ends], slack_ns)
+    of = [*(flows.seen(name)[starts] for name in ("pid", "tid")), values_at(correlation, target)]
+    source = _near((*at, correlation), end_ns, of, flows.seen("ns")[starts], slack_ns)
+    of = [flows.seen(name)[launched] for name in ("pid", "tid", "ident")]
+    roots = _near((*at, correlation), start_ns, of, flows.seen("ns")[launched], slack_ns)
+    joined = (target != NOWHERE) & (source != NOWHERE)
+    joined[joined] = (graph[source[joined]] == graph[target[joined]]) & (node[source[joined]] != node[target[joined]])
+    pairs, which = numbered_rows(node[target[joined]], node[source[joined]])
+    replays = np.bincount(node, minlength=len(nodes))
+    shown = 2 * np.bincount(which, minlength=len(pairs)) >= replays[pairs].min(axis=1, initial=len(node))
+    after, before = pairs[shown].T
+    graphs, of_graph = numbered_values(nodes[:, 0])
+    last = largest(len(graphs), of_graph[after], np.maximum(nodes[after, 1], nodes[before, 1]))
+    root = np.setdiff1d(node[roots[roots != NOWHERE]], after)
+    root = root[np.isin(root, before) | (nodes[root, 1] < last[of_graph[root]])]
+    after, before = np.append(after, root), np.append(before, np.full(len(root), NOWHERE))
+    events = np.unique(node[device.seen("kind")[row] == EVENT_NODE])
+    for event in events.tolist():
+        behind, its = before == event, before[after == event]
+        kept = ~behind & (after != event)
+        more = np.repeat(after[behind], max(len(its), 1))
+        before = np.append(before[kept], np.tile(its, int(behind.sum())) if len(its) else np.full(len(more), NOWHERE))
+        after = np.append(after[kept], more)
+    (after, before), _ = np.unique(np.stack([after, before]), axis=1, return_index=True)
+    return GraphDeps(nodes[after, 0], nodes[after, 1], np.where(before == NOWHERE, NOWHERE, nodes[before, 1]))
+
+
+def _near(keys: Sequence[I64], ns: I64, asked: Sequence[I64], asked_ns: I64, slack_ns: int) -> I64:
+    """Return for each asked time the row with these keys whose time is nearest; NOWHERE without one within
+    ``slack_ns``."""
+    found = [last_before(tuple(keys), way * ns, tuple(asked), way * asked_ns + 1) for way in (1, -1)]
+    off = [np.where(row == NOWHERE, MOST, np.abs(np.append(ns, 0)[row] - asked_ns)) for row in found]
+    return np.where(np.minimum(*off) > slack_ns, NOWHERE, np.where(off[0] <= off[1], *found))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from graphlink.read.columns import (
     to_int_or_none,
 )
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
+from graphlink.read.cuspy import NODE_FLOWS, graph_deps
 from graphlink.read.devices import (
     VERSIONS,
     device_processes,
@@ -66,6 +67,7 @@ from graphlink.read.kineto_rows import (
     FLOW,
     FRAME,
     HOST,
+    LAUNCHED,
     NO_ARGS,
     NO_NODES,
     OLD_OP,
@@ -129,13 +131,14 @@ class _KinetoRows:
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.memory = MemoryRows()
-        self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
+        self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME, LAUNCHED)}
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
         self.old = False  # rows of category Operator were seen
+        self.has_graphs = False
 
     def add(self, block: Block[Event]) -> None:
         for index, text in block.bad.items():
@@ -162,6 +165,7 @@ class _KinetoRows:
             self.left_out["not a span (ph is not X)"] += len(tables[table]) - len(rows)
             if rows:
                 fill(rows, block)
+        self._launched(others.get(LAUNCHED, ()))
 
     def refuse_foreign(self, array: ArrayReader) -> None:
         """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is
@@ -355,7 +359,8 @@ class _KinetoRows:
             stream = streams_of(rows)
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
-        table = self.parts[DEVICE]
+        table, graph = self.parts[DEVICE], np.maximum(ints([a.graph for a in args], 0), 0)
+        self.has_graphs = self.has_graphs or bool(graph.any())
         for at, a in enumerate(args):
             if a.collective:
                 table.comms[table.count + at] = self._comm(a)
@@ -364,7 +369,9 @@ class _KinetoRows:
             end_ns=end,
             device=device,
             stream=stream,
-            graph=np.maximum(ints([a.graph for a in args], 0), 0),
+            graph=graph,
+            pid=ints([row.pid for row in rows]),
+            tid=ints([row.tid for row in rows]),
             graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
             name=self.strings.column([name_on_gpu(row) for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
@@ -423,6 +430,19 @@ class _KinetoRows:
         self.left_out["fwdbwd without partner"] += int((~usable).sum())
         self.parts[FLOW].add(ns=ns[usable], ident=ident[usable], tid=tid[usable], end=end[usable])
 
+    def _launched(self, rows: Sequence[Event]) -> None:
+        """Collect what flows tell of the nodes of CUDA graphs: what they wait for, and which hang on the launch."""
+        if not self.has_graphs:
+            return
+        rows = [row for row in rows if type(row.id) is int and (row.ph == "f" or row.id >= NODE_FLOWS)]
+        self.parts[LAUNCHED].add(
+            ns=ns_of_us([row.ts for row in rows]),
+            ident=ints([row.id for row in rows]),
+            pid=ints([row.pid for row in rows]),
+            tid=ints([row.tid for row in rows]),
+            end=np.array([row.ph == "f" for row in rows], np.bool_),
+        )
+
     def _overhead(self, rows: list[Event], block: Block[Event]) -> None:
         self.left_out["overhead"] += len(rows)  # they are no nodes
         start, end = self._times(rows, block)
@@ -456,6 +476,8 @@ class _KinetoRows:
         ]
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
+        written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
+        deps = graph_deps(self.parts[LAUNCHED], self.parts[DEVICE], written_ns)
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
@@ -485,6 +507,7 @@ class _KinetoRows:
             system=system_of(around, info.get("nccl_version")),
             host_name=host_name(around, pid),
             job=job_of(around),
+            graph_deps=deps,
             memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))

@@ -50,7 +50,7 @@ from graphlink.read.comms import (
     spread_ranks,
     text_or_none,
 )
-from graphlink.read.cuspy import copy_name, give_launches, memset_name, put_inside_ops
+from graphlink.read.cuspy import EVENT_NODE, copy_name, give_launches, memset_name, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.spans import around_others
 from graphlink.tables import largest, lookup
@@ -133,7 +133,7 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = (
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, LAUNCHED = (
     "host",
     "call",
     "device",
@@ -142,6 +142,7 @@ HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = (
     "flow",
     "overhead",
     "other",
+    "ac2g",
 )
 FRAME = "python_function"
 
@@ -159,6 +160,7 @@ TABLE_OF = {
     "gpu_memcpy": DEVICE,
     "gpu_memset": DEVICE,
     "graph_host_node": DEVICE,
+    "graph_event_node": DEVICE,
     "Kernel": DEVICE,  # 2021, as the next two
     "Memcpy": DEVICE,
     "Memset": DEVICE,
@@ -168,10 +170,10 @@ TABLE_OF = {
     "overhead": OVERHEAD,
 }
 
-# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters, events of graphs.
+# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters.
 NO_NODES = frozenset({
     FRAME, "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
-    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight", "graph_event_node",
+    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight",
 })  # fmt: skip
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})
@@ -184,6 +186,7 @@ DEVICE_KIND = {
     "gpu_memset": DeviceKind.MEMSET,
     "Memset": DeviceKind.MEMSET,
     "graph_host_node": DeviceKind.HOST,
+    "graph_event_node": EVENT_NODE,
 }
 
 SYNC_KIND = {
@@ -391,6 +394,8 @@ def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], l
     if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
         warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
     put_inside_ops(parts[CALL], parts[HOST])
+    if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
+        left_out["graph_event_node"] = events
     give_launches(parts[DEVICE])
     if parts[OTHER].count:
         unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)

@@ -240,7 +240,8 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     ):  # apart, so that an idle stream looks idle
         node = np.flatnonzero(graph.kind == kind)
         streams, of = numbered_rows(graph.device[node], graph.stream[node])
-        add(node, of, [f"GPU {device} stream {stream}{which}" for device, stream in streams.tolist()])
+        named = [f"GPU {device} stream {stream}" if device >= 0 else "host" for device, stream in streams.tolist()]
+        add(node, of, [text + which for text in named])
     for kind, label, group in (
         (NodeKind.HOST_ASYNC, "asynchronous, thread {}", graph.tid),
         (NodeKind.HOST_COMM, "host communication", np.zeros(len(graph.kind), np.int64)),

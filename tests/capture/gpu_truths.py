@@ -52,7 +52,7 @@ class _Recorded:
         mark = nodes[nodes["name"] == step["name"]].iloc[0]
         zero_us = step["ts"] - mark["start_ns"] / 1e3
         self.end_us = (zero_us + nodes["end_ns"] / 1e3).to_dict()
-        host = nodes[nodes["device"].isna()]
+        host = nodes[nodes["tid"].notna()]
         self.host = [
             (thread, zero_us + start / 1e3, node)
             for node, thread, start in zip(host.index, host["tid"], host["start_ns"], strict=True)

@@ -68,3 +68,43 @@ def test_a_host_call_in_a_graph_is_the_hosts_time(linked: Any) -> None:
 def test_a_lane_is_a_label(linked: Any, recorder: str) -> None:
     streams = [{*linked("lanes", kind)[1].nodes()["stream"].dropna()} for kind in (recorder, f"{recorder}-lanes")]
     assert streams[0] == streams[1]
+
+
+def _reached(pairs: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:
+    """Return which nodes come before which others, through any number of pairs."""
+    before: list[set[int]] = [set() for _ in range(count)]
+    for source, target in sorted(pairs, key=lambda pair: pair[1]):
+        before[target] |= {source, *before[source]}
+    return {(source, target) for target, sources in enumerate(before) for source in sources}
+
+
+def test_edges_inside_a_replay_are_those_of_its_graph(linked: Any) -> None:
+    """24 nodes on 8 streams, in 8 replays. Node k is a kernel that spins and one that adds, the nodes 2 k and 2 k + 1 of
+    CUDA's graph, behind all that its stream of the capture did before."""
+    folder, run = linked("dag", "cuspy")
+    true, last = set(), {}
+    for k, node in enumerate(json.loads((folder / "truth.0.json").read_text())["nodes"]):
+        true |= {(2 * k, 2 * k + 1), *((2 * before + 1, 2 * k + 1) for before in node["after"])}
+        true |= {(2 * last[node["stream"]] + 1, 2 * k)} if node["stream"] in last else set()
+        last[node["stream"]] = k
+    rows = [row for row in json.loads((folder / "kineto_0.json").read_text())["traceEvents"] if row["ph"] == "X"]
+    in_graph = sorted((row for row in rows if "graph id" in row.get("args", {})), key=lambda row: row["ts"])
+    launches = {row["args"]["correlation"] for row in in_graph}
+    nodes = run.nodes()
+    nodes = nodes[nodes["correlation"].isin(launches) & nodes["device"].notna()].sort_values("start_ns")
+    place = {
+        node: (row["args"]["correlation"], row["args"]["graph node id"])
+        for node, row in zip(nodes["id"], in_graph, strict=True)
+    }
+    found: dict[int, set[tuple[int, int]]] = {launch: set() for launch in launches}
+    edges = run.edges()
+    for source, target in zip(edges["source"], edges["target"], strict=True):
+        if source in place and target in place and place[source][0] == place[target][0]:
+            found[place[source][0]].add((place[source][1], place[target][1]))
+    assert len(found) == 8
+    adds = {(a, b) for a, b in _reached(true, 48) if a % 2 and b % 2}
+    for pairs in found.values():
+        assert {(a, b) for a, b in _reached(pairs, 48) if a % 2 and b % 2} == adds
+    assert summary(run)["sync"]["by_source"]["recorded"] == 8 * 58
+    path = summary(run)["standstill"]["path"]
+    assert path["pinned_ns"] < 0.1 * path["ns"]  # 30 % where streams alone order the nodes

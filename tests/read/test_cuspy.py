@@ -105,3 +105,70 @@ def test_calls_that_lie_in_ops_by_chance_stay(read):
     ops = [row("cpu_op", "aten::mm", 0, 1000, tid=2)]
     trace = read(*ops, *_calls(216058176, [100 * k + 12 for k in range(10)]))
     assert np.unique(trace.calls.tid).tolist() == [216058176]
+
+
+def _flow(number: int, source: dict[str, Any], target: dict[str, Any]) -> list[dict[str, Any]]:
+    """A dependency as Cuspy writes it: from the end of a row to the start of another."""
+    at = [(source, "s", source["ts"] + source["dur"]), (target, "f", target["ts"])]
+    return [{"ph": ph, "id": number, "cat": "ac2g", "pid": r["pid"], "tid": r["tid"], "ts": ts} for r, ph, ts in at]
+
+
+def _launch(node: dict[str, Any]) -> list[dict[str, Any]]:
+    return _flow(node["args"]["correlation"], row("cuda_runtime", "cudaGraphLaunch", 0, 1), node)
+
+
+def _replay(at: float, correlation: int, *nodes: tuple[str, int, float, float]) -> list[dict[str, Any]]:
+    """Nodes (category, stream, start, length) of graph 2, by number."""
+    return [
+        on_gpu(cat, "k", at + start, dur, stream=stream, correlation=correlation, **_node(2, number))
+        for number, (cat, stream, start, dur) in enumerate(nodes)
+    ]
+
+
+def _deps(trace: Any) -> set[tuple[int, int]]:
+    assert set(trace.graph_deps.graph.tolist()) <= {2}
+    return set(zip(trace.graph_deps.before.tolist(), trace.graph_deps.node.tolist(), strict=True))
+
+
+FIRST = 1 << 40
+
+
+def test_dependencies_inside_a_graph(read):
+    a, b, c = _replay(100.5, 9, ("kernel", 7, 0, 10), ("kernel", 142, 10, 3), ("graph_host_node", 7, 20, 5))
+    trace = read(a, b, c, *_launch(a), *_flow(FIRST, a, b), *_flow(FIRST + 1, b, c), *_flow(FIRST + 2, a, c))
+    assert _deps(trace) == {(-1, 0), (0, 1), (1, 2), (0, 2)}
+    assert read(a, b, c, *_launch(a), *_launch(b), *_launch(c)).graph_deps is None
+
+
+def test_what_records_an_event_gives_what_it_waits_for_to_what_waits_for_it(read):
+    cats = ("graph_event_node", "kernel", "graph_event_node", "graph_event_node", "kernel")
+    rows = _replay(100.5, 9, *((cat, 7, 10 * k, 0 if "event" in cat else 5) for k, cat in enumerate(cats)))
+    flows = [_flow(FIRST + k, rows[k], rows[k + 1]) for k in range(4)]
+    trace = read(*rows, *_launch(rows[0]), *(flow for pair in flows for flow in pair))
+    assert _deps(trace) == {(-1, 1), (1, 4)}
+    assert trace.left_out["graph_event_node"] == 3
+
+
+def test_of_two_rows_that_touch_on_a_lane_the_one_counts_that_most_replays_show(read):
+    """Nodes 0 and 1 on one lane end together in one of three replays; node 2 waits for node 0."""
+    rows, flows = [], []
+    for k in range(3):
+        first, other, last = _replay(
+            100.5 + 100 * k, 5 + k, ("kernel", 7, 0, 10), ("kernel", 7, 2, 8 + 4 * (k > 0)), ("kernel", 8, 20, 5)
+        )
+        rows += [other, first, last]
+        flows += [*_launch(first), *_launch(other), *_flow(FIRST + k, first, last)]
+    assert _deps(read(*rows, *flows)) == {(-1, 0), (-1, 1), (0, 2)}
+
+
+def test_a_node_whose_predecessors_have_no_rows_is_not_told(read):
+    """The launch has no flow to it: it waits for an allocation, or a graph in the graph."""
+    a, b, c = _replay(100.5, 9, ("kernel", 7, 0, 10), ("kernel", 7, 10, 3), ("kernel", 7, 20, 5))
+    assert _deps(read(a, b, c, *_launch(a), *_flow(FIRST, a, b))) == {(-1, 0), (0, 1)}
+
+
+def test_a_node_of_a_graph_in_the_graph_is_not_told(read):
+    """Its number lies beyond those of the graph, and no dependency names it."""
+    a, b, c = _replay(100.5, 9, ("kernel", 7, 0, 10), ("kernel", 7, 10, 3), ("kernel", 7, 20, 5))
+    trace = read(a, b, c, *_launch(a), *_launch(c), *_flow(FIRST, a, b))
+    assert _deps(trace) == {(-1, 0), (0, 1)}
