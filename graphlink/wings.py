@@ -324,10 +324,10 @@ class Wing:
 
     # the command line
     def input_options(self, parser: _Options) -> None:
-        """Add options of the main job that name inputs."""
+        """Add options of the main job that name inputs, each with the name of its field of ``Recordings``."""
 
     def graph_options(self, parser: _Options) -> None:
-        """Add options of the main job that shape the graph."""
+        """Add options of the main job that shape the graph, each with the name of its field of ``Options``."""
 
     def refuse(self, arguments: Namespace) -> None:
         """Refuse options of the main job that contradict each other.
@@ -335,14 +335,6 @@ class Wing:
         Raises:
             UsageError: some do.
         """
-
-    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        """Return fields of ``Recordings`` from the arguments of the main job."""
-        return {}
-
-    def options_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        """Return fields of ``Options`` from the arguments of the main job."""
-        return {}
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         """Return what to run next on a run, after ``graphlink``: its place among what others return, verb, options.

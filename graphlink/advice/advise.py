@@ -122,11 +122,6 @@ def _of_recorder(run: Outputs, told: Sequence[Advice]) -> list[str]:
     return [note for kind, holds, note in notes if kind in kinds and holds]
 
 
-def _step_pct(before_ns: float | None, after_ns: float | None) -> float | None:
-    """Return how much earlier a step ends, in per cent."""
-    return round(100 - 100 * after_ns / before_ns, 6) if before_ns and after_ns is not None else None
-
-
 def _with_gain(
     advice: Advice, changes: Changes | None, run: Outputs, groups: Groups, before: Played, prefix: list[str]
 ) -> Advice:

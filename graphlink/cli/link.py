@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import gc
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
 from graphlink.cli.arguments import add_choice, at_least_one, between, count
@@ -22,12 +23,14 @@ from graphlink.wings import each
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary
     from graphlink.run.link import Made
+    from graphlink.run.options import Options, Recordings
 
 USAGE: Final = "\n       ".join(
     f"graphlink [link] {given} [options]"
     for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
 )
 _Options = argparse.ArgumentParser | argparse._ArgumentGroup
+_Record = TypeVar("_Record", bound="Recordings | Options")
 
 
 def link_options(parser: argparse.ArgumentParser) -> None:
@@ -72,30 +75,9 @@ def link(arguments: argparse.Namespace) -> int:
         gc.freeze()  # modules stay: to go through them again and again takes a tenth of a small job
 
     keep_freed()
-    recordings = Recordings(
-        folders=tuple(arguments.folder),
-        kineto=tuple(arguments.kineto),
-        et=tuple(arguments.et),
-        nsys=tuple(arguments.nsys),
-        rank=arguments.rank,
-        strict=arguments.strict,
-        same_run=arguments.same_run,
-        **{name: value for _, hooks in each() for name, value in hooks.recordings_of(arguments).items()},
-    )
-    options = Options(
-        step=arguments.step,
-        sync=arguments.sync,
-        hta_limit=arguments.hta_limit,
-        target=arguments.target,
-        gap_ns=round(arguments.gap_us * 1000),
-        linked=arguments.linked,
-        host=arguments.host,
-        timeline="none" if arguments.no_timeline else arguments.timeline,
-        name=arguments.name,
-        comm_time=arguments.comm_time,
-        keep_unmatched=arguments.keep_unmatched,
-        **{name: value for _, hooks in each() for name, value in hooks.options_of(arguments).items()},
-    )
+    recordings = _filled(Recordings, arguments, folders=tuple(arguments.folder))
+    timeline = "none" if arguments.no_timeline else arguments.timeline
+    options = _filled(Options, arguments, gap_ns=round(arguments.gap_us * 1000), timeline=timeline)
     runs_on = RunsOn(arguments.jobs, arguments.engine)
     force, resume, partial = arguments.force, arguments.resume, arguments.partial
     if not arguments.rank_job:
@@ -121,7 +103,7 @@ def join(arguments: argparse.Namespace) -> int:
     from graphlink.run.link import joined
     from graphlink.run.options import Options
 
-    joining = Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched)
+    joining = _filled(Options, arguments)
     runs_on = RunsOn(arguments.jobs, arguments.engine)
     return _shown(
         arguments,
@@ -129,6 +111,14 @@ def join(arguments: argparse.Namespace) -> int:
             joining, runs_on, arguments.out, force=arguments.force, strict=arguments.strict, same_run=arguments.same_run
         ),
     )
+
+
+def _filled(record: type[_Record], arguments: argparse.Namespace, **others: object) -> _Record:
+    """Make a record of the arguments that have the names of its fields, those that wings add too, and of ``others``."""
+    names = {field.name for field in dataclasses.fields(record)}
+    given = {name: value for name, value in vars(arguments).items() if name in names} | others
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return record(**fields)
 
 
 def _next(made: Summary, out: str) -> list[str]:

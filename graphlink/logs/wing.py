@@ -68,8 +68,5 @@ class _Logs(Wing):
         if logs and arguments.rank_job:
             raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
 
-    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        return {"nvidia_smi": tuple(arguments.nvidia_smi), "megatron_log": tuple(arguments.megatron_log)}
-
 
 WING = _Logs()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graphlink.wings import Columns, Field, Made, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+    from argparse import ArgumentParser, _ArgumentGroup
     from pathlib import Path
 
     from graphlink.depend.build import Built
@@ -141,9 +141,6 @@ class _Nccl(Wing):
         what = "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"
         text = f"{what}: files or quoted globs, repeatable"
         parser.add_argument("--nccl", action="extend", default=[], nargs="+", metavar="FILE", help=text)
-
-    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        return {"nccl": tuple(arguments.nccl)}
 
     def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
         files = rank.parts.get("nccl")

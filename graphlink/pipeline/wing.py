@@ -153,6 +153,7 @@ class _Pipeline(Wing):
     def graph_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
         parser.add_argument(
             "--range-rule",
+            dest="range_rules",
             action="append",
             default=[],
             metavar="REGEX",
@@ -163,15 +164,9 @@ class _Pipeline(Wing):
     def refuse(self, arguments: Namespace) -> None:
         logs = arguments.paddle_logs
         refuse_urls([logs] if logs else [])
-        for name in ("linked", "range_rule"):
-            if logs is not None and getattr(arguments, name):
-                raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
-
-    def recordings_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        return {"paddle_logs": arguments.paddle_logs}
-
-    def options_of(self, arguments: Namespace) -> Mapping[str, Any]:
-        return {"range_rules": tuple(arguments.range_rule)}
+        for option, given in (("linked", arguments.linked), ("range-rule", arguments.range_rules)):
+            if logs is not None and given:
+                raise UsageError(f"--{option} is not for --paddle-logs: they hold jobs, not traces")
 
     def tables(self) -> Mapping[str, RowTable]:
         from graphlink.pipeline.file import IdleEntry, RangeEntry, of_run
