@@ -31,6 +31,7 @@ class NodeKind(IntEnum):
 
 # what follows each other on a thread
 CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
+OF_HOST_ROWS = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 # by kind: what is a host node (is_cpu_op); HOST_COMM stands for a device-side op and is none
 ON_HOST = ~np.isin(np.arange(len(NodeKind)), (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.HOST_COMM))
 

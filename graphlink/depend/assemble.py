@@ -13,6 +13,7 @@ from graphlink.depend.host import HostSide
 from graphlink.depend.reject import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
 from graphlink.graph_model import (
+    OF_HOST_ROWS,
     ON_HOST,
     PART,
     SCHEMA_VERSION,
@@ -42,7 +43,6 @@ from graphlink.tables import marked, spread, take
 from graphlink.version import __version__
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
-_HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -414,7 +414,7 @@ def names(trace: Trace, kind: U8, row: I32) -> tuple[I32, tuple[str, ...]]:
     """
     raw: I64 = np.zeros(len(kind), np.int64)
     for kinds, column in (
-        (_HOST, trace.host.name),
+        (OF_HOST_ROWS, trace.host.name),
         ((NodeKind.HOST_CALL,), trace.calls.name),
         ((NodeKind.DEVICE_OP,), trace.device.name),
     ):

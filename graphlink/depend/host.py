@@ -18,12 +18,11 @@ from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
-from graphlink.linking.call_roles import Role
+from graphlink.linking.call_roles import SYNCS
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, distinct, least, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
-_SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 class HostSide(msgspec.Struct, frozen=True):
@@ -214,7 +213,7 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> I64:
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns
-    sync = np.isin(cuda.role, _SYNCS)
+    sync = np.isin(cuda.role, SYNCS)
     took_ns = calls.end_ns - calls.start_ns
     free = sync & ~blocked & (took_ns <= LATENCY_NS)
     out = np.zeros(len(took_ns), np.int64)

@@ -33,7 +33,7 @@ from graphlink.depend.devicetime import EVENT_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.modes import Mode, mode_of
 from graphlink.depend.timeline import Neighbours
-from graphlink.linking.call_roles import Role
+from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 from graphlink.patterns import containing
@@ -44,7 +44,6 @@ USUAL = Mode(3_000, 12_000)
 TIE_NS = 3_000
 UNSURE_NS = 5_000  # the clock of a device is known to so much
 LATE = 2.5  # times the longest usual lag: seldom a call returns as late
-SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for,
 LATEST_OPS = 64  # nor when so many have ended since
 

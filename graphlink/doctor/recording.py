@@ -13,7 +13,7 @@ from graphlink.depend.build import Built, FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.records import Finding, if_any
 from graphlink.graph_model import Graph, NodeKind
-from graphlink.linking.call_roles import Role
+from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.launch import (
     BEFORE_WINDOW,
     NO_CALL,
@@ -50,7 +50,6 @@ AGAIN: Final = (
     "(graphlink.capture) or "
     "with_stack=True, which shows when Python ran; and what is said of each piece"
 )
-_BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
@@ -253,7 +252,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         )
     if not len(trace.device.start_ns):
         return
-    blocking = np.isin(role, _BLOCKING)
+    blocking = np.isin(role, SYNCS)
     inferred_calls = found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]
     took_ns = int((calls.end_ns - calls.start_ns)[blocking].sum())
     figures = {

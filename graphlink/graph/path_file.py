@@ -14,7 +14,8 @@ from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.slack import slack
-from graphlink.graph_model import EdgeKind, Graph
+from graphlink.graph.write_et import KINDS
+from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, Communication, Linked
 from graphlink.read import document
 from graphlink.records import Short
@@ -22,7 +23,6 @@ from graphlink.tables import numbered_values
 
 _WHAT: Final = "critical path of this version of graphlink"
 _TODO: Final = "run graphlink again with --force"
-EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 
 
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
         share_ns=ShareNs(**path.share_ns),
         gains=found.gains,
         shares=list(SHARES),
-        edge_kinds=list(EDGE_KINDS),
+        edge_kinds=list(KINDS),
         names=[graph.strings[k] for k in used.tolist()],
         nodes=PathNodes(
             id=at.tolist(),

@@ -26,8 +26,8 @@ class Role(IntEnum):
     COPY_ASYNC = 8  # returns early, unless host memory is pageable
 
 
-# in which the host blocks until device work is done
-WAITS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY)
+SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
+WAITS: Final = (*SYNCS, Role.COPY)  # in which the host blocks until device work is done
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
 _EXACT = {
     "EventRecord": Role.RECORD,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.choices import LATENCY_NS
-from graphlink.linking.call_roles import Role, roles
+from graphlink.linking.call_roles import SYNCS, Role, roles
 from graphlink.model import F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
 from graphlink.tables import codes, concat, last_before, lookup, marked, spread, successive, take
@@ -28,7 +28,6 @@ STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
 _NEVER: Final = np.iinfo(np.int64).min // 2
-_SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
 WAITS_NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to launches no further off
@@ -194,7 +193,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     event = np.flatnonzero(usable & (syncs.kind == SyncKind.EVENT) & syncs.record_known & syncs.record_stream_known)
     recorded = lookup(calls.correlation, syncs.record[event])
     event, recorded = event[recorded != NOWHERE], recorded[recorded != NOWHERE]
-    bare = np.isin(role, _SYNCS)
+    bare = np.isin(role, SYNCS)
     bare[row_call[row_call != NOWHERE]] = False
     one_device = len(np.unique(device.device)) == 1
     certain = one_device & (

@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 
 from graphlink.model import F64, I32, I64, NOWHERE, Comm, CommKind, Linked
-
-RECORD_OP = "record_param_comms"
+from graphlink.read.comms import RECORD_OP
 
 
 class CollectiveType(IntEnum):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from graphlink.graph_model import Graph, NodeKind
+from graphlink.graph_model import OF_HOST_ROWS, Graph, NodeKind
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, DeviceRows, Gpu, Linked
 from graphlink.operations.parts import parts_of, places
@@ -40,7 +40,6 @@ from graphlink.tables import (
     turns,
 )
 
-_HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
 _USES: Final[dict[Use, UseName]] = {
     Use.USED: "used",
     Use.NOT_USED: "not_used",
@@ -73,7 +72,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     of_device[bare] = table.below(under[: len(bare)], _short_names(linked, host)[device.name[bare]])
     of_node = np.zeros(len(graph.kind), np.int64)
     for mine, paths in (
-        (np.flatnonzero(np.isin(graph.kind, _HOST)), host.operation),
+        (np.flatnonzero(np.isin(graph.kind, OF_HOST_ROWS)), host.operation),
         (np.flatnonzero(graph.kind == NodeKind.DEVICE_OP), of_device),
     ):
         of_node[mine] = paths[graph.row[mine]]
@@ -145,7 +144,7 @@ def measured(
 def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I64]:
     """Return calls, device ops and times of each operation, by the names of the fields of ``Operation``."""
     count = len(found.path)
-    host_nodes = np.flatnonzero(np.isin(graph.kind, (*_HOST, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
+    host_nodes = np.flatnonzero(np.isin(graph.kind, (*OF_HOST_ROWS, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
     of_host, host_ns = found.of_node[host_nodes], graph.self_ns[host_nodes]
     with_row = graph.kind[host_nodes] != NodeKind.HOST_CALL
     back = spread(len(host_nodes), with_row, found.host.backward[graph.row[host_nodes[with_row]]], 0)

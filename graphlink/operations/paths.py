@@ -19,12 +19,12 @@ from graphlink.graph.families import PYTHON
 from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
+from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.records import Short
 from graphlink.steps import step_marks
 from graphlink.tables import marked, numbered_values, spread, take
 
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
-_ENGINE: Final = "autograd::engine::evaluate_function"
 
 
 class PathTable:
@@ -143,7 +143,7 @@ def _forward_of(linked: Linked) -> tuple[I64, Bool]:
     """
     rows = linked.trace.host
     forward, backward = forward_backward(linked)
-    engine = np.array([text.startswith(_ENGINE) for text in linked.trace.strings], np.bool_)
+    engine = fits(AUTOGRAD_ENGINE, linked.trace.strings)
     above = linked.parent[backward]
     by_engine = (above != NOWHERE) & engine[rows.name[above]]
     forward_of: I64 = spread(len(rows.start_ns), np.where(by_engine, above, backward), forward.astype(np.int64))

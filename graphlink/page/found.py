@@ -16,6 +16,7 @@ from graphlink.errors import InputError
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
 from graphlink.graph_model import Graph, Metadata
+from graphlink.output_names import PATH_ACROSS
 from graphlink.page.parts import Cell
 from graphlink.ranks.records import Line
 from graphlink.records import time
@@ -31,7 +32,6 @@ MOST_NODES: Final = (
     300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
 )
 _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
-_ACROSS: Final = "critical_path.ranks.json"
 _File = TypeVar("_File")
 
 
@@ -127,7 +127,7 @@ def find(folder: Path, summary: Summary) -> Found:
         part = hooks.page_part(reading)
         if part is not None:
             reading.parts[name] = part
-    across = load_across(folder / _ACROSS) if (folder / _ACROSS).is_file() and len(ranks) > 1 else None
+    across = load_across(folder / PATH_ACROSS) if (folder / PATH_ACROSS).is_file() and len(ranks) > 1 else None
     if across is not None and not across.stuck and len(graphs) == len(ranks):
         across = replace(across, gain_ns=share_gains(graphs, groups))
     return Found(

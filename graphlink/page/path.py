@@ -14,6 +14,7 @@ from graphlink.figures import column, columns
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
 from graphlink.model import I64
+from graphlink.output_names import PATH_ACROSS
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Folded, Part, Section, Segment, Sentence, Strip, StripCell, Table
 from graphlink.page.words import table
@@ -24,7 +25,6 @@ from graphlink.replay.path_words import Stretch, gap_ns, sentences, stretches
 CELLS: Final = 640
 MOST_LANES: Final = 12
 MOST_ROWS: Final = 50
-ACROSS: Final = "critical_path.ranks.json"
 _IDLE: Final = "idle"
 _ALL: Final = "all ranks"
 
@@ -82,7 +82,7 @@ def _across(found: CriticalAcross) -> list[Part]:
     of_path = column("of the path", "part", [(family.ns, found.length_ns) for family in families], means="on_path")
     shown = columns(AcrossFamily, families, "ns", of_path, "share", "nodes", "name")
     caption = "What the path over all ranks is made of, by name"
-    by_name = table("path-families", caption, shown, f"{ACROSS}#/families")
+    by_name = table("path-families", caption, shown, f"{PATH_ACROSS}#/families")
     notes = [Sentence([f"{line}."], note=True) for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
     return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), by_name, *notes]
 
@@ -97,7 +97,7 @@ def _walk_across(found: CriticalAcross) -> _Walk:
     return _Walk(
         name="path",
         whose=_ALL,
-        at=f"{ACROSS}#/share_ns",
+        at=f"{PATH_ACROSS}#/share_ns",
         lanes=(*(f"rank {rank}" for rank in lanes), *others),
         shares=found.shares,
         begin_ns=start - start[0],
@@ -127,8 +127,8 @@ def _hops(found: CriticalAcross) -> list[Part]:
         "most",
     )
     left = len(found.hops) - len(hops)
-    more = f"{left:,} more in {ACROSS}." if left else ""
-    return [table("path-hops", "Where the path changes ranks", shown, f"{ACROSS}#/hops", more)] if hops else []
+    more = f"{left:,} more in {PATH_ACROSS}." if left else ""
+    return [table("path-hops", "Where the path changes ranks", shown, f"{PATH_ACROSS}#/hops", more)] if hops else []
 
 
 def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:

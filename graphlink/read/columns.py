@@ -22,6 +22,7 @@ from graphlink.model import I32, I64, Comm
 from graphlink.tables import comm_table, take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
+NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
 DTYPES = {

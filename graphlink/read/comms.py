@@ -34,6 +34,8 @@ _DTYPES = {
 }
 
 # c10d P2P operators -> (name, whether a peer is recorded)
+RECORD_OP = "record_param_comms"  # PyTorch's op around each collective
+GROUP_INIT = "## process_group:init ##"  # the op of an execution trace that lists process groups
 P2P_OPS = {"c10d::send": ("send", True), "c10d::recv_": ("recv", True), "c10d::recv_any_source_": ("recv", False)}
 
 

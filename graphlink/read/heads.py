@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from graphlink.errors import InputError
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
-from graphlink.read.comms import collective, count_or_none, job_of, process_groups, rank_or_none
+from graphlink.read.comms import GROUP_INIT, RECORD_OP, collective, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -34,8 +34,6 @@ _LIST: Final = re.compile(rb'"(?:traceEvents|nodes)"')
 _LONGEST_MARK: Final = len(b'"traceEvents"')
 _KINETO: Final = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"schemaVersion"')
 _ET: Final = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"')
-_GROUP_INIT: Final = "## process_group:init ##"
-_COLLECTIVE: Final = "record_param_comms"
 # Of these record_param_comms holds the own rank in the group; a broadcast holds its root, a send its peer
 # (ProcessGroupNCCL.cpp).
 _OF_OWN_RANK: Final = frozenset({
@@ -108,10 +106,10 @@ def deep_rank(path: Path) -> int | None:
     try:
         with open_source(path) as source:
             text = source.read(DEEP_BYTES)
-        if _COLLECTIVE.encode() not in text:
+        if RECORD_OP.encode() not in text:
             return None
         array = ArrayReader(Source(path, io.BytesIO(text), ""), ("nodes",), _CHUNK)
-        nodes = (node for block in array.blocks(dict) for node in block.rows if node.get("name") == _COLLECTIVE)
+        nodes = (node for block in array.blocks(dict) for node in block.rows if node.get("name") == RECORD_OP)
         return next((rank for node in nodes if (rank := _own_rank(_inputs(node))) is not None), None)
     except InputError:  # cut off inside a node, as a rule
         return None
@@ -151,7 +149,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
 
 
 def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]) -> Head:
-    init = next((node for node in _first_rows(array) if node.get("name") == _GROUP_INIT), None)
+    init = next((node for node in _first_rows(array) if node.get("name") == GROUP_INIT), None)
     inputs = _inputs(init) if init else []
     groups = process_groups(inputs[0]) if inputs else ()
     # listed are the groups that this rank is in: where only one rank is in all of them, it is this one

@@ -24,14 +24,12 @@ from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
-from graphlink.read.comms import P2P_OPS, backend_ids, collective, peer, process_groups
+from graphlink.read.comms import GROUP_INIT, P2P_OPS, RECORD_OP, backend_ids, collective, peer, process_groups
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import marked
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})
-_COLLECTIVE = "record_param_comms"
-_GROUP_INIT = "## process_group:init ##"
 _NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
 _get_numbers = itemgetter(*_NUMBERS)
 _NO_TEXT = msgspec.Raw()
@@ -202,13 +200,13 @@ class _EtNodes:
             [attr.get("op_schema") for attr in attrs],
         )
         for at, name in enumerate(names):
-            if name == _COLLECTIVE or name in P2P_OPS:
+            if name == RECORD_OP or name in P2P_OPS:
                 types = bytes(inputs[at].types).decode("utf-8", "replace")
                 given, made = _values(inputs[at]), _values(outputs[at])
-                comm = collective(given, made, types, attrs[at]) if name == _COLLECTIVE else peer(name, given, types)
+                comm = collective(given, made, types, attrs[at]) if name == RECORD_OP else peer(name, given, types)
                 if comm is not None:
                     self.parts.comms[self.parts.count + at] = comm
-            elif name == _GROUP_INIT:
+            elif name == GROUP_INIT:
                 self._add_groups(inputs[at])
         self.parts.add(
             id=ids,

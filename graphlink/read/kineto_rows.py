@@ -40,7 +40,7 @@ from graphlink.model import (
     SyncRows,
 )
 from graphlink.patterns import OPERATOR, fits
-from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings, ints, loose, to_int_or_none
+from graphlink.read.columns import MAX_NS, MISSING, NO_ID, Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import (
     count_or_none,
     int_list,
@@ -54,8 +54,6 @@ from graphlink.read.cuspy import EVENT_NODE, copy_name, give_launches, memset_na
 from graphlink.read.devices import place
 from graphlink.spans import around_others
 from graphlink.tables import largest, lookup
-
-_NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 
 # gc=False: millions live for the time of a block only and hold no cycles. ``Any`` where recorders disagree about number
 # or text.
@@ -235,7 +233,7 @@ def name_on_gpu(row: Event) -> str:
 def known(values: list[object]) -> tuple[I64, Bool]:
     """Return ids, and whether each is one: absent, -1 and its unsigned forms are none (and 0 in the first column)."""
     numbers = ints(values)
-    there = np.logical_and.reduce([numbers != none for none in _NO_ID])
+    there = np.logical_and.reduce([numbers != none for none in NO_ID])
     return np.where(there, numbers, 0), there
 
 

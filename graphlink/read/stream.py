@@ -10,6 +10,7 @@ before and after it are found alike.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +36,6 @@ _UNFINISHED = 16  # bytes at the end of a buffer that look malformed as the rest
 _MAX_HEADS = 100  # places that look like the array's start and are none
 _OF_TRACES = frozenset({"traceEvents", "nodes"})  # keys that whoever wants a trace looks for
 
-_BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _AT_BYTE = re.compile(r" \(byte (\d+)\)")
 _BETWEEN = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
@@ -195,10 +195,10 @@ class ArrayReader:
         while True:
             more = self._source.read(max(self._block_bytes, len(text)))
             text += more
-            if not skipped and text.startswith(_BOM):
-                text, skipped = text[len(_BOM) :], len(_BOM)
+            if not skipped and text.startswith(BOM_UTF8):
+                text, skipped = text[len(BOM_UTF8) :], len(BOM_UTF8)
             begin = text.lstrip(_SPACE)[:1]
-            self._refuse_foreign(text, begin, keys, surely=len(text) >= len(_BOM) or not more)
+            self._refuse_foreign(text, begin, keys, surely=len(text) >= len(BOM_UTF8) or not more)
             at = text.index(b"[") if begin == b"[" else self._find_key(text, start)
             if at is not None:
                 self._buffer, self._at = text[at:], at + skipped

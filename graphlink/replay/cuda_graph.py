@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
+from graphlink.graph.waits import ON_DEVICE
 from graphlink.graph_model import PART, EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import END, GRAPH_LAUNCH, LOADER, OPERATOR
@@ -32,7 +33,6 @@ from graphlink.tables import begins, largest, last_before, least, marked, spread
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
 GAP_US: Final = 1.0
-_ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _PAGEABLE: Final = re.compile(r"Pageable")
 _BACKWARD: Final = re.compile(r"^(?:autograd::engine::|\w+Backward\d*$)")
 _WAITS: Final = "waits for the device in"
@@ -256,7 +256,7 @@ def _launched_once(work: Workload, launched: I64) -> Workload:
     of it.
     """
     source, target, part = work.source, work.target, launched[work.target]
-    same = (part != NOWHERE) & (launched[source] == part) & np.isin(work.kind, _ON_DEVICE)
+    same = (part != NOWHERE) & (launched[source] == part) & np.isin(work.kind, ON_DEVICE)
     follows = marked(len(work), target[same])
     launches = (work.kind == EdgeKind.LAUNCH) & (part != NOWHERE)
     source = np.where(launches, part, source).astype(np.int32)

@@ -10,6 +10,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph.latency import lag_ns
+from graphlink.graph.waits import ON_DEVICE
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.replay.selection import Selection
@@ -17,8 +18,7 @@ from graphlink.replay.syncs import SyncWait, edges_of
 from graphlink.replay.workload import MOST_NS, Work, Workload, delays
 from graphlink.tables import begins, codes, concat, take
 
-_BETWEEN_DEVICE_OPS: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-_FROM_DEVICE_OPS: Final = (*_BETWEEN_DEVICE_OPS, EdgeKind.SYNC)
+_FROM_DEVICE_OPS: Final = (*ON_DEVICE, EdgeKind.SYNC)
 Row = tuple[int, int, int, int]  # target, source, kind, lag (ns)
 
 
@@ -131,7 +131,7 @@ def _past(work: Workload, edges: Edges, gone: Bool) -> Edges:
     """Return the edges where what waited for device ops that are ``gone`` waits for what those had waited for on the
     device.
     """
-    between = np.isin(edges.kind, _BETWEEN_DEVICE_OPS)
+    between = np.isin(edges.kind, ON_DEVICE)
     into = np.flatnonzero(gone[edges.target] & between)
     before: dict[int, dict[int, int]] = {}  # node -> the last op of each stream that it waits for
     stream = codes(work.member, work.column("device"), work.column("stream")).tolist()

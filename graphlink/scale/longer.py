@@ -24,7 +24,7 @@ from graphlink.graph_model import Graph, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import Pass, Ranges
-from graphlink.pipeline.schedules import ActionTimes, Order, Timed, orders, simulate
+from graphlink.pipeline.schedules import ONE_CHUNK, ActionTimes, Order, Timed, orders, simulate
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
@@ -33,7 +33,6 @@ from graphlink.tables import numbered_values, spread, turns
 MOST_ACTIONS: Final = 10_000_000
 RULE: Final = "messages between stages"
 _TODO: Final = "record with ranges around forward and backward of each microbatch (docs/bubbles.md), and link again"
-_PLAIN: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")  # one chunk a rank, stages in the order of ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,10 @@ def _sources(seen: Recognised, recorded: int, count: int, many: int) -> tuple[in
         InputError: the schedule is unknown or of chunks, or no stage between the first and the last was recorded.
         UsageError: fewer stages than were recorded, or too many actions.
     """
-    if seen.schedule not in _PLAIN:
+    if seen.schedule not in ONE_CHUNK:
         raise InputError(
             f"the pipeline's schedule is {seen.schedule}: "
-            f"{seen.difference or 'only ' + ', '.join(_PLAIN) + ' are made longer'}",
+            f"{seen.difference or 'only ' + ', '.join(ONE_CHUNK) + ' are made longer'}",
             todo="graphlink bubbles DIR --schedule NAME simulates another schedule on the measured times",
         )
     if count < recorded:

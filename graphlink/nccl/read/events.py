@@ -9,6 +9,7 @@ another program has laid out anew (several events on a line, or one on several l
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -38,7 +39,6 @@ CUT: Final = "a last line that is cut off"
 _UNREADABLE: Final = "lines that are no event"
 
 _HEAD_BYTES: Final = 1 << 16
-_MARK: Final = b"\xef\xbb\xbf"  # of UTF-8, at the begin of a file
 _UNQUOTED: Final = re.compile(rb":[ \t]*(nccl[A-Za-z0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}|\(nil\))(?=[ \t]*[,}])")
 _SEVERAL: Final = re.compile(rb"\}[ \t]*,[ \t]*\{")
 _NO_EVENT: Final = frozenset({b"", b"[", b"{}"})
@@ -98,7 +98,7 @@ def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]
 
     Memory is bounded: lines of more than ``MOST_BYTES`` are passed over and counted as left out.
     """
-    rest, skips = source.read(len(_MARK)).removeprefix(_MARK), False
+    rest, skips = source.read(len(BOM_UTF8)).removeprefix(BOM_UTF8), False
     while text := source.read(BLOCK_BYTES):
         if skips:
             _, found, text = text.partition(b"\n")
@@ -149,7 +149,7 @@ def _events(text: bytes) -> tuple[list[PluginEvent], int]:
 
 
 def _is_anew(head: bytes) -> bool:
-    line = head.removeprefix(_MARK).strip().removeprefix(b"[").lstrip().split(b"\n", 1)[0].strip()
+    line = head.removeprefix(BOM_UTF8).strip().removeprefix(b"[").lstrip().split(b"\n", 1)[0].strip()
     return _event(line) is None and (line == b"{" or _SEVERAL.search(line) is not None)
 
 

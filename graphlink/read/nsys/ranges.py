@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, Bool, CallRows, FlowRows, HostRows, OverheadRows
+from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.columns import MAX_NS, MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, NO_COMMS, RUNTIME
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
@@ -37,7 +38,6 @@ _OTHER_TYPES: Final = {
 _QUERIES: Final = (b"cudaEventQuery", b"cuEventQuery")
 _NOT_READY: Final = 600  # cudaErrorNotReady, CUDA_ERROR_NOT_READY
 _BACKWARD: Final = "Backward"
-_ENGINE: Final = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -169,7 +169,7 @@ def forward_backward(ranges: ExportRanges, strings: Sequence[str]) -> FlowRows:
     As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two
     backward rows.
     """
-    is_engine = np.array([text.startswith(_ENGINE) for text in strings], np.bool_)
+    is_engine = fits(AUTOGRAD_ENGINE, strings)
     is_backward = np.array([_BACKWARD in text for text in strings], np.bool_)
     rows = np.flatnonzero((ranges.seq_id >= 0) & ~ranges.annotation & ~is_engine[ranges.name])
     back = is_backward[ranges.name[rows]]

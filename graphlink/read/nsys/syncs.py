@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool, EventRows, SyncKind, SyncRows
-from graphlink.read.columns import MISSING, ByteTexts
+from graphlink.read.columns import MISSING, NO_ID, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.ranges import ExportCalls
@@ -24,8 +24,7 @@ from graphlink.tables import codes, concat, last_before, lookup, numbered_rows
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
-_NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of events, and the last of streams
-_NO_PAIR: Final = (*_NONE, 0)
+_NO_PAIR: Final = (*NO_ID, 0)
 _TYPES: Final = (SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE)  # numbered from 1
 _BY_TYPE: Final = np.array([0, *(1 + kind for kind in _TYPES)], np.uint8)
 _CALL: Final = re.compile(rb"cu(?:da)?(\w+?)(?:_ptds)?(?:_ptsz)?")
@@ -114,7 +113,7 @@ def read_syncs(
     process, context = columns["globalPid"], context_of(columns["contextId"])
     on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
     of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
-    known_event = of_event & ~np.isin(columns["eventId"], _NONE)
+    known_event = of_event & ~np.isin(columns["eventId"], NO_ID)
     nothing, no = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.bool_)
     return ExportSyncs(
         kind=kind,
@@ -123,7 +122,7 @@ def read_syncs(
         correlation=columns["correlationId"],
         device=_devices(process, context, columns["deviceId"], devices),
         stream=columns["streamId"],
-        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
+        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != NO_ID[-1]),  # unsigned -1
         record=nothing,
         record_known=no,
         record_stream=nothing,
