@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphlink.graph_model import Column, Graph
     from graphlink.model import I32, Linked, ProcessGroup
     from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Part, Section, Words
+    from graphlink.page.parts import Part, Words
     from graphlink.perfetto.packets import Rows
     from graphlink.records import Table
     from graphlink.run.discover.pairing import Discovered
@@ -96,16 +96,12 @@ class Verb(NamedTuple):
 
     def options(self, parser: ArgumentParser) -> None:
         """Add the options of the verb but ``--json``."""
-        self._loaded("_options")(parser)
+        imported(f"{self.function}_options")(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Run the verb and return the exit status."""
-        status: int = self._loaded("")(arguments)
+        status: int = imported(self.function)(arguments)
         return status
-
-    def _loaded(self, suffix: str) -> Any:
-        module, _, name = self.function.partition(":")
-        return getattr(import_module(f"graphlink.{module}"), name + suffix)
 
 
 class RankPart(NamedTuple):
@@ -139,12 +135,17 @@ class Columns(NamedTuple):
 
 
 class Wing:
-    """What a feature adds to the core: each hook adds nothing unless it is overridden. ``verbs``: of the command line;
-    ``stored``: the types of parts that are kept between jobs.
+    """What a feature adds to the core: each hook adds nothing unless it is overridden.
+
+    What is declared by ``module:name``, below the folder of the wing, is imported when it is asked for.
     """
 
-    verbs: Sequence[Verb] = ()
-    stored: tuple[str, ...] = ()  # module:name of each, below the folder of the wing
+    verbs: Sequence[Verb] = ()  # of the command line
+    stored: Sequence[str] = ()  # the types of parts that are kept between jobs
+    tables: Mapping[str, str] = {}  # by name, each a ``RowTable``, as the library and ``graphlink export`` have them
+    answers: Mapping[str, str] = {}  # what answers methods of the library's ``Run``, by their names
+    schemas: Mapping[str, str] = {}  # the types of what this wing writes, by the names of their schemas
+    sections: Mapping[int, str] = {}  # what makes ``Section | None`` of ``Found``, by its place on the page
 
     # what is asked for
     def check(self, options: Options) -> None:
@@ -277,18 +278,6 @@ class Wing:
         """Return of each rank which operation each node is part of, by which what-ifs choose."""
         return None
 
-    def tables(self) -> Mapping[str, RowTable]:
-        """Return tables of a run by name, as the library and ``graphlink export`` have them."""
-        return {}
-
-    def answers(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what answers the methods of these names of the library's ``Run``, which is the first argument."""
-        return {}
-
-    def schemas(self) -> Mapping[str, Any]:
-        """Return the types of what this wing writes, by the names of their schemas."""
-        return {}
-
     def shown(self, folder: Path, name: str) -> Shown | None:
         """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
         return None
@@ -301,10 +290,6 @@ class Wing:
     def worth_telling(self, ranks: Sequence[Any]) -> Telling:
         """Choose ranks of many that are told in detail, and say why."""
         return Telling()
-
-    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
-        """Return what makes the sections of this wing, each with its place on the page."""
-        return {}
 
     def lead(self, found: Found) -> Mapping[str, Words]:
         """Return words for the sentences at the top of the page, by what they are about."""
@@ -449,16 +434,26 @@ def node_operations(folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | N
     return next((made for _, hooks in each() if (made := hooks.node_operations(folder, ranks)) is not None), None)
 
 
+def imported(text: str) -> Any:
+    """Return what ``text``, ``module:name``, names below ``graphlink``."""
+    module, _, name = text.partition(":")
+    return getattr(import_module(f"graphlink.{module}"), name)
+
+
+def declared(hook: str) -> dict[Any, str]:
+    """Return what wings declare as their ``tables``, ``answers``, ``schemas`` or ``sections``, to be imported."""
+    return {key: f"{folder}.{text}" for folder, hooks in each() for key, text in getattr(hooks, hook).items()}
+
+
 def provided(hook: str, name: str) -> Any:
     """Return what a wing provides under ``name``: one of its ``tables`` or ``answers``.
 
     Raises:
         UsageError: none does.
     """
-    for _, hooks in each():
-        made = getattr(hooks, hook)()
-        if name in made:
-            return made[name]
+    by_name = declared(hook)
+    if name in by_name:
+        return imported(by_name[name])
     from graphlink.errors import UsageError
 
     raise UsageError(f"{name}: no part of this installation makes it")
@@ -485,7 +480,6 @@ def stored_type(folder: str, name: str) -> Any:
         ValueError: it keeps none, or there is no such wing.
     """
     for text in wing(folder).stored if folder in WINGS else ():
-        module, _, kind = text.partition(":")
-        if kind == name:
-            return getattr(import_module(f"graphlink.{folder}.{module}"), name)
+        if text.partition(":")[2] == name:
+            return imported(f"{folder}.{text}")
     raise ValueError(f"no {name} of {folder} is kept")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
-from graphlink.wings import WINGS, Wing, wing
+from graphlink.wings import WINGS, Wing, declared, imported, stored_type, wing
 from tests.test_layers import BASE, CORE
 
 ROOT = Path(__file__).parents[1]
@@ -31,11 +30,20 @@ def test_wings_and_their_verbs_are_listed_in_their_order() -> None:
 
 
 def test_each_place_where_a_wing_may_add_something_is_listed_once() -> None:
-    asked = section("The wings").split("| asked by | methods of `Wing` |\n")[1]
+    asked = section("The wings").split("| asked by | in `Wing` |\n")[1]
     rows = [line.split("|")[2] for line in asked.splitlines() if line.startswith("| ")]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    hooks = [name for name, _ in inspect.getmembers(Wing, inspect.isfunction)]
-    assert sorted(listed) == sorted(hooks)
+    assert sorted(listed) == sorted(name for name in vars(Wing) if not name.startswith("_"))
+
+
+def test_what_wings_declare_is_there() -> None:
+    for kind in ("tables", "answers", "schemas", "sections"):
+        assert all(imported(text) is not None for text in declared(kind).values())
+    for name in WINGS:
+        for verb in wing(name).verbs:
+            assert callable(imported(verb.function))
+        for text in wing(name).stored:
+            assert stored_type(name, text.partition(":")[2]) is not None
 
 
 def test_each_file_that_it_names_is_there() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphlink.wings import Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Section, Words
+    from graphlink.page.parts import Words
 
 
 class _Advice(Wing):
@@ -22,29 +22,17 @@ class _Advice(Wing):
             "advice.verb_advice:advice",
         ),
     )
+    answers = {"advice": "advise:advice_of"}
+    schemas = {"advice.report": "records:AdviceReport"}
+    sections = {20: "page:gains"}
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(40, "advice {}")]
-
-    def answers(self) -> Mapping[str, Callable[..., Any]]:
-        from graphlink.advice.advise import advice_of
-
-        return {"advice": advice_of}
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.advice.records import AdviceReport
-
-        return {"advice.report": AdviceReport}
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.advice.advise import of_page
 
         return of_page(reading) if reading.work is not None else None
-
-    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
-        from graphlink.advice.page import gains
-
-        return {20: gains}
 
     def lead(self, found: Found) -> Mapping[str, Words]:
         from graphlink.advice.page import gain_words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from graphlink.wings import Made, Verb, Wing
 
@@ -33,6 +32,7 @@ class _Astra(Wing):
             "astra.verb_simulate:simulate",
         ),
     )
+    schemas = {"check": "check_rules:Judged", "astra": "files:Prepared", "simulate": "simulate:Simulated"}
 
     def of_graphs(self, found: Sequence[Path], own: Mapping[int, Path]) -> Made:
         if not found:
@@ -41,13 +41,6 @@ class _Astra(Wing):
 
         compared, warnings = compare(found, own)
         return Made({"compared": compared}, tuple(warnings))
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.astra.check_rules import Judged
-        from graphlink.astra.files import Prepared
-        from graphlink.astra.simulate import Simulated
-
-        return {"check": Judged, "astra": Prepared, "simulate": Simulated}
 
 
 WING = _Astra()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from graphlink.wings import Verb, Wing
 
 
@@ -18,11 +15,7 @@ class _Doctor(Wing):
             "doctor.verb_doctor:doctor",
         ),
     )
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.doctor.records import Diagnosis
-
-        return {"doctor": Diagnosis}
+    schemas = {"doctor": "records:Diagnosis"}
 
 
 WING = _Doctor()

@@ -9,12 +9,14 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink import output_names
 from graphlink.causes import CauseName, Reasons
 from graphlink.figures import figure
 from graphlink.model import I64
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.version import __version__
+from graphlink.wings import RowTable
 
 FORMAT: Final = 1
 
@@ -215,3 +217,10 @@ def load(path: Path) -> IdleFile:
         InputError: it is none.
     """
     return document.load(path, IdleFile, "idle time of this version of graphlink")
+
+
+TABLE: Final = RowTable(
+    IdleEntry,
+    ("device", "start_ns", "end_ns", "duration_ns", "cause", "evidence", "stream", "op"),
+    lambda folder, rank: load(folder / output_names.idle(rank)).idle,
+)

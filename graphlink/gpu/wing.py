@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Field, RankPart, RowTable, Telling, Verb, Wing
+from graphlink.wings import Field, RankPart, Telling, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Part, Section, Words
+    from graphlink.page.parts import Part, Words
     from graphlink.run.records import RankWork
 
 log: Final = logging.getLogger("graphlink")
@@ -21,6 +21,9 @@ _FEW: Final = 8  # outliers that are named
 
 class _GpuTime(Wing):
     verbs = (Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),)
+    tables = {"idle": "records:TABLE"}
+    schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}
+    sections = {10: "page:gpu_time"}
 
     def finish(self, work: RankWork) -> RankPart:
         from msgspec import UNSET
@@ -92,18 +95,6 @@ class _GpuTime(Wing):
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []
 
-    def tables(self) -> Mapping[str, RowTable]:
-        from graphlink.gpu.records import IdleEntry, load
-
-        figures = ("device", "start_ns", "end_ns", "duration_ns", "cause", "evidence", "stream", "op")
-        return {"idle": RowTable(IdleEntry, figures, lambda folder, rank: load(folder / output_names.idle(rank)).idle)}
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.gpu.records import IdleFile
-        from graphlink.gpu.table import IdleReport
-
-        return {"idle": IdleFile, "idle.report": IdleReport}
-
     def page_part(self, reading: Reading) -> Any:
         from graphlink.gpu.records import load
 
@@ -113,11 +104,6 @@ class _GpuTime(Wing):
         from graphlink.gpu.table import telling
 
         return telling(ranks)
-
-    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
-        from graphlink.gpu.page import gpu_time
-
-        return {10: gpu_time}
 
     def parts_of(self, section: str, found: Found) -> Sequence[Part]:
         from graphlink.gpu.page import hidden_communication

@@ -15,6 +15,7 @@ from graphlink.read import document
 from graphlink.records import Short, percent
 from graphlink.replay.selection import NodeOperations
 from graphlink.version import __version__
+from graphlink.wings import RowTable
 
 FORMAT: Final = 1
 OTHER_THREADS: Final = "other threads"  # the name of the part of an operation that is theirs
@@ -245,3 +246,12 @@ def of_nodes(folder: Path, ranks: Iterable[int]) -> dict[int, NodeOperations]:
         for rank, file in files.items()
         if file.of_node  # those of earlier versions have none
     }
+
+
+_TIMES: Final = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns", "gain_ns")
+_CORES: Final = tuple(f"tensor_cores.{use}_ns" for use in ("eligible", "used", "not_used", "unknown", "other_type"))
+TABLE: Final = RowTable(
+    Operation,
+    ("path", "kind", "calls", "backward_calls", "device_ops", *_TIMES, *_CORES, "dtypes", "longest_kernel"),
+    lambda folder, rank: load(folder / output_names.operations(rank)).operations,
+)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphlink import output_names
-from graphlink.wings import Grouped, RankPart, RowTable, Verb, Wing
+from graphlink.wings import Grouped, RankPart, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.graph_model import Graph
     from graphlink.model import Linked
-    from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Section
+    from graphlink.page.found import Reading
     from graphlink.run.records import RankWork
 
 
@@ -27,6 +26,9 @@ class _Operations(Wing):
             "operations.verb_ops:ops",
         ),
     )
+    tables = {"operations": "records:TABLE"}
+    schemas = {"ops": "records:Operations", "ops.report": "table:OperationsReport"}
+    sections = {40: "page:operations"}
 
     def gaining(self, graph: Graph, linked: Linked) -> Grouped:
         from graphlink.operations.find import find_operations
@@ -50,34 +52,11 @@ class _Operations(Wing):
 
         return of_nodes(folder, ranks)
 
-    def tables(self) -> Mapping[str, RowTable]:
-        from graphlink.operations.records import Operation, load
-
-        times = ("device_ns", "backward_device_ns", "host_ns", "backward_host_ns", "delay_ns", "gain_ns")
-        cores = [f"tensor_cores.{use}_ns" for use in ("eligible", "used", "not_used", "unknown", "other_type")]
-        figures = ("path", "kind", "calls", "backward_calls", "device_ops", *times, *cores, "dtypes", "longest_kernel")
-        return {
-            "operations": RowTable(
-                Operation, figures, lambda folder, rank: load(folder / output_names.operations(rank)).operations
-            )
-        }
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.operations.records import Operations
-        from graphlink.operations.table import OperationsReport
-
-        return {"ops": Operations, "ops.report": OperationsReport}
-
     def page_part(self, reading: Reading) -> Any:
         from graphlink.operations.records import load
 
         ranks = sorted({*reading.told, *reading.graphs})
         return {rank: reading.of_rank(rank, reading.folder / output_names.operations(rank), load) for rank in ranks}
-
-    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
-        from graphlink.operations.page import operations
-
-        return {40: operations}
 
 
 WING = _Operations()

@@ -17,7 +17,7 @@ from graphlink.page.sections import communication, recording, syncs
 from graphlink.page.words import meanings, time_figure
 from graphlink.records import counted, shortened
 from graphlink.report.summary import Rank, Summary
-from graphlink.wings import each
+from graphlink.wings import declared, each, imported
 
 
 def verdict(found: Found) -> list[Sentence]:
@@ -116,7 +116,7 @@ def run_page(folder: Path, summary: Summary) -> Page:
         InputError: a file cannot be read, or is none of this version.
     """
     found = find(folder, summary)
-    makers = dict(_OF_CORE) | {place: make for _, hooks in each() for place, make in hooks.sections().items()}
+    makers = dict(_OF_CORE) | {place: imported(text) for place, text in declared("sections").items()}
     sections = [section for place in sorted(makers) if (section := makers[place](found)) is not None]
     if not found.ranks:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]

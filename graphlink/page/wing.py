@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from graphlink.wings import Verb, Wing
 
 
@@ -18,17 +15,8 @@ class _Page(Wing):
             "page.verb_report:report",
         ),
     )
-
-    def answers(self) -> Mapping[str, Callable[..., Any]]:
-        from graphlink.page.render import html
-        from graphlink.page.run_page import run_page
-
-        return {"page": lambda run: run_page(run.folder, run.summary), "report": lambda run: html(run.page())}
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.page.parts import Page
-
-        return {"report": Page}
+    answers = {"page": "run_page:run_page", "report": "render:html"}
+    schemas = {"report": "parts:Page"}
 
 
 WING = _Page()

@@ -37,6 +37,7 @@ from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import Short
 from graphlink.tables import numbered_texts, sums, take
 from graphlink.version import __version__
+from graphlink.wings import RowTable
 
 NAME: Final = output_names.BUBBLES
 FORMAT: Final = 1
@@ -247,13 +248,29 @@ def load(path: Path) -> Bubbles:
     return file
 
 
-def of_run(folder: Path, name: str) -> Sequence[Any]:
+def _of_run(folder: Path, name: str) -> Sequence[Any]:
     """Return the list of that name in the file of a run; nothing where no pipeline was found.
 
     Raises:
         InputError: it is none.
     """
     return getattr(load(folder / NAME), name) if (folder / NAME).is_file() else ()
+
+
+_PLACE: Final = ("rank", "stage")
+_TIMES: Final = ("start_ns", "end_ns", "duration_ns")
+RANGES: Final = RowTable(
+    RangeEntry,
+    (*_PLACE, "chunk", "phase", "microbatch", "step", *_TIMES, "busy_ns", "device_ops", "rule"),
+    lambda folder, _: _of_run(folder, "ranges"),
+    of_run=True,
+)
+BUBBLES: Final = RowTable(
+    IdleEntry,
+    (*_PLACE, "step", *_TIMES, "cause", "evidence"),
+    lambda folder, _: _of_run(folder, "idle"),
+    of_run=True,
+)
 
 
 def _strange(file: Bubbles) -> str:

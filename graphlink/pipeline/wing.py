@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
 from graphlink.records import counted
-from graphlink.wings import Blocks, Columns, Field, Made, RowTable, Verb, Wing
+from graphlink.wings import Blocks, Columns, Field, Made, Verb, Wing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Graph
     from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Section, Words
+    from graphlink.page.parts import Words
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
 
@@ -38,6 +38,9 @@ class _Pipeline(Wing):
             "pipeline.verb_bubbles:bubbles",
         ),
     )
+    tables = {"ranges": "file:RANGES", "bubbles": "file:BUBBLES"}
+    schemas = {"bubbles": "file:Bubbles", "bubbles.compared": "file:Compared"}
+    sections = {70: "page:pipeline"}
 
     def check(self, options: Options) -> None:
         if options.range_rules:
@@ -168,22 +171,6 @@ class _Pipeline(Wing):
             if logs is not None and given:
                 raise UsageError(f"--{option} is not for --paddle-logs: they hold jobs, not traces")
 
-    def tables(self) -> Mapping[str, RowTable]:
-        from graphlink.pipeline.file import IdleEntry, RangeEntry, of_run
-
-        place, times = ("rank", "stage"), ("start_ns", "end_ns", "duration_ns")
-        named = (*place, "chunk", "phase", "microbatch", "step", *times, "busy_ns", "device_ops", "rule")
-        idle = (*place, "step", *times, "cause", "evidence")
-        return {
-            "ranges": RowTable(RangeEntry, named, lambda folder, _: of_run(folder, "ranges"), of_run=True),
-            "bubbles": RowTable(IdleEntry, idle, lambda folder, _: of_run(folder, "idle"), of_run=True),
-        }
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.pipeline.file import Bubbles, Compared
-
-        return {"bubbles": Bubbles, "bubbles.compared": Compared}
-
     def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
         from graphlink.doctor.records import Finding
 
@@ -206,11 +193,6 @@ class _Pipeline(Wing):
         from graphlink.pipeline.file import NAME, load
 
         return load(reading.folder / NAME) if reading.summary.pipeline else None
-
-    def sections(self) -> Mapping[int, Callable[[Found], Section | None]]:
-        from graphlink.pipeline.page import pipeline
-
-        return {70: pipeline}
 
     def lead(self, found: Found) -> Mapping[str, Words]:
         from graphlink.pipeline.page import bubble_words

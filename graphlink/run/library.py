@@ -326,7 +326,7 @@ class Run:
         Raises:
             InputError: the runs do not compare and ``anyway`` is not set, or a file of one cannot be read.
         """
-        report: DiffReport = provided("answers", "diff")(self, after, anyway)
+        report: DiffReport = provided("answers", "diff")(self.folder, after.folder, anyway=anyway)
         return report
 
     def page(self) -> Page:
@@ -336,7 +336,7 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        page: Page = provided("answers", "page")(self)
+        page: Page = provided("answers", "page")(self.folder, self.summary)
         return page
 
     def report(self) -> str:
@@ -346,7 +346,7 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        text: str = provided("answers", "report")(self)
+        text: str = provided("answers", "report")(self.page())
         return text
 
     def _table(self, name: str, rank: int | None = None) -> pd.DataFrame:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from graphlink.wings import Shown, Verb, Wing
 
@@ -19,6 +17,7 @@ class _Scale(Wing):
             "scale.verb_scale:scale",
         ),
     )
+    schemas = {"scale": "records:Scaled"}
 
     def shown(self, folder: Path, name: str) -> Shown | None:
         from graphlink.output_names import SUMMARY
@@ -30,11 +29,6 @@ class _Scale(Wing):
 
         scaled = load(folder / SUMMARY)
         return Shown(scaled, table(scaled, name))
-
-    def schemas(self) -> Mapping[str, Any]:
-        from graphlink.scale.records import Scaled
-
-        return {"scale": Scaled}
 
 
 WING = _Scale()
