@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Column, Graph
     from graphlink.model import I32, Linked, ProcessGroup
-    from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Part, Words
+    from graphlink.page.found import Reading
     from graphlink.perfetto.packets import Rows
     from graphlink.records import Table
     from graphlink.run.discover.pairing import Discovered
@@ -145,7 +144,10 @@ class Wing:
     tables: Mapping[str, str] = {}  # by name, each a ``RowTable``, as the library and ``graphlink export`` have them
     answers: Mapping[str, str] = {}  # what answers methods of the library's ``Run``, by their names
     schemas: Mapping[str, str] = {}  # the types of what this wing writes, by the names of their schemas
+    fields: Mapping[str, str] = {}  # each ``Field``s that are added to a record of ``summary.json``, by its name
     sections: Mapping[int, str] = {}  # what makes ``Section | None`` of ``Found``, by its place on the page
+    parts_of: Mapping[str, str] = {}  # what makes ``Part``s of ``Found``, by the section of the core that has them
+    lead: Mapping[str, str] = {}  # what makes ``Words`` for the top of the page of ``Found``, by what they are about
 
     # what is asked for
     def check(self, options: Options) -> None:
@@ -291,17 +293,9 @@ class Wing:
         """Choose ranks of many that are told in detail, and say why."""
         return Telling()
 
-    def lead(self, found: Found) -> Mapping[str, Words]:
-        """Return words for the sentences at the top of the page, by what they are about."""
-        return {}
-
     def about(self, summary: Any) -> str:
         """Return what a run without graphs was made of, in words."""
         return ""
-
-    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
-        """Return what this wing adds to a section of another one, by its name."""
-        return ()
 
     def meanings(self) -> Mapping[str, tuple[str, str]]:
         """Return what figures of a page mean, by their keys: title and text."""
@@ -329,10 +323,6 @@ class Wing:
         return ()
 
     # what summary.json holds, and what is printed of it
-    def fields(self, record: str) -> Sequence[Field]:
-        """Return the fields that this wing adds to ``Rank``, ``Run`` or ``Summary`` of ``summary.json``."""
-        return ()
-
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
         """Return lines of the block of a rank, name and text, each with the name of the line that it stands before."""
         return ()
@@ -402,7 +392,7 @@ def with_fields(core: type[_Record]) -> type[_Record]:
     """Return a record of ``summary.json`` with the fields that wings add to it, each in its place."""
     import msgspec  # not above: the help of the command needs none
 
-    added = [field for _, hooks in each() for field in hooks.fields(core.__name__)]
+    added = [field for record, text in declarations("fields") if record == core.__name__ for field in imported(text)]
     fields: list[Any] = []
     for own in msgspec.structs.fields(core):  # type: ignore[arg-type]
         rest = msgspec.field(default=own.default, default_factory=own.default_factory)  # type: ignore[call-overload]
@@ -440,9 +430,10 @@ def imported(text: str) -> Any:
     return getattr(import_module(f"graphlink.{module}"), name)
 
 
-def declared(hook: str) -> dict[Any, str]:
-    """Return what wings declare as their ``tables``, ``answers``, ``schemas`` or ``sections``, to be imported."""
-    return {key: f"{folder}.{text}" for folder, hooks in each() for key, text in getattr(hooks, hook).items()}
+def declarations(hook: str) -> Iterator[tuple[Any, str]]:
+    """Yield what wings declare under ``hook``, such as ``tables``: the key, and what ``imported`` imports."""
+    for folder, hooks in each():
+        yield from ((key, f"{folder}.{text}") for key, text in getattr(hooks, hook).items())
 
 
 def provided(hook: str, name: str) -> Any:
@@ -451,7 +442,7 @@ def provided(hook: str, name: str) -> Any:
     Raises:
         UsageError: none does.
     """
-    by_name = declared(hook)
+    by_name = dict(declarations(hook))
     if name in by_name:
         return imported(by_name[name])
     from graphlink.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from graphlink.wings import WINGS, Wing, declared, imported, stored_type, wing
+from graphlink.wings import WINGS, Wing, declarations, imported, stored_type, wing
 from tests.test_layers import BASE, CORE
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +37,8 @@ def test_each_place_where_a_wing_may_add_something_is_listed_once() -> None:
 
 
 def test_what_wings_declare_is_there() -> None:
-    for kind in ("tables", "answers", "schemas", "sections"):
-        assert all(imported(text) is not None for text in declared(kind).values())
+    for kind in ("tables", "answers", "schemas", "fields", "sections", "parts_of", "lead"):
+        assert all(imported(text) is not None for _, text in declarations(kind))
     for name in WINGS:
         for verb in wing(name).verbs:
             assert callable(imported(verb.function))

@@ -84,12 +84,12 @@ def _proposal(k: int, one: Advice) -> Proposal:
     return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)
 
 
-def gain_words(found: Found) -> Words | None:
-    """Tell what would gain most; None where nothing does."""
+def gain_words(found: Found) -> Words:
+    """Tell what would gain most; nothing where nothing does."""
     report = found.parts.get("advice")
     best = next((one for one in report.advice if one.gain_ns), None) if report else None
     if report is None or best is None or best.gain_ns is None or best.gain_pct is None:
-        return None
+        return []
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")

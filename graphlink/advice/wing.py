@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from graphlink.wings import Verb, Wing
 
 if TYPE_CHECKING:
-    from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Words
+    from graphlink.page.found import Reading
 
 
 class _Advice(Wing):
@@ -25,6 +24,7 @@ class _Advice(Wing):
     answers = {"advice": "advise:advice_of"}
     schemas = {"advice.report": "records:AdviceReport"}
     sections = {20: "page:gains"}
+    lead = {"gain": "page:gain_words"}
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
         return [(40, "advice {}")]
@@ -33,12 +33,6 @@ class _Advice(Wing):
         from graphlink.advice.advise import of_page
 
         return of_page(reading) if reading.work is not None else None
-
-    def lead(self, found: Found) -> Mapping[str, Words]:
-        from graphlink.advice.page import gain_words
-
-        words = gain_words(found)
-        return {} if words is None else {"gain": words}
 
 
 WING = _Advice()

@@ -8,16 +8,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
-from graphlink.gpu.records import StepTime
+from graphlink.gpu.records import DeviceTime, Iterations, StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
 from graphlink.spans import Spans, overlap_ns
 from graphlink.steps import commonest, outermost
 from graphlink.tables import MOST, distinct, grouped, values_at
+from graphlink.wings import Field
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 
@@ -169,3 +171,11 @@ def _line(one: Phase) -> str:
     parts += [f"{one.mean_batch:g} requests a step"] if one.mean_batch is not None else []
     parts += [counted(one.tokens, "token")] if one.tokens is not None else []
     return ", ".join(parts)
+
+
+FIELDS: Final = (
+    Field("top_gain", "gpu", list[DeviceTime]),
+    Field("top_gain", "steps", list[StepTime]),
+    Field("top_gain", "iterations", Iterations | UnsetType, UNSET),  # absent where no steps were found
+    Field("top_gain", "phases", list[Phase] | UnsetType, UNSET),  # absent where no name tells them
+)

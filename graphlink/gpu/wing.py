@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Field, RankPart, Telling, Verb, Wing
+from graphlink.wings import RankPart, Telling, Verb, Wing
 
 if TYPE_CHECKING:
-    from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Part, Words
+    from graphlink.page.found import Reading
     from graphlink.run.records import RankWork
 
 log: Final = logging.getLogger("graphlink")
@@ -24,6 +23,9 @@ class _GpuTime(Wing):
     tables = {"idle": "records:TABLE"}
     schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}
     sections = {10: "page:gpu_time"}
+    fields = {"Rank": "phases:FIELDS"}
+    lead = {"idle": "page:idle_words"}
+    parts_of = {"communication": "page:hidden_communication"}
 
     def finish(self, work: RankWork) -> RankPart:
         from msgspec import UNSET
@@ -45,21 +47,6 @@ class _GpuTime(Wing):
         }
         rows = (idle_rows(gpu),) if work.options.timeline != "none" else ()
         return RankPart(fields, (name,), rows, gpu.warnings)
-
-    def fields(self, record: str) -> Sequence[Field]:
-        from msgspec import UNSET, UnsetType
-
-        if record != "Rank":
-            return ()
-        from graphlink.gpu.phases import Phase
-        from graphlink.gpu.records import DeviceTime, Iterations, StepTime
-
-        return (
-            Field("top_gain", "gpu", list[DeviceTime]),
-            Field("top_gain", "steps", list[StepTime]),
-            Field("top_gain", "iterations", Iterations | UnsetType, UNSET),  # absent where no steps were found
-            Field("top_gain", "phases", list[Phase] | UnsetType, UNSET),  # absent where no name tells them
-        )
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
         from msgspec import UNSET
@@ -104,16 +91,6 @@ class _GpuTime(Wing):
         from graphlink.gpu.table import telling
 
         return telling(ranks)
-
-    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
-        from graphlink.gpu.page import hidden_communication
-
-        return hidden_communication(found) if section == "communication" else ()
-
-    def lead(self, found: Found) -> Mapping[str, Words]:
-        from graphlink.gpu.page import idle_words
-
-        return {"idle": idle_words(found)}
 
     def meanings(self) -> Mapping[str, tuple[str, str]]:
         from graphlink.causes import MEANING

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.logs.lines import zone_name
 from graphlink.records import Short, Table, counted, ms
+from graphlink.wings import Field
 
 MOST_GPUS: Final = 64
 MOST_TIMERS: Final = 12
@@ -267,3 +268,6 @@ def _ms(value: float | None) -> str:
 
 def _unread(unread: dict[str, int]) -> Sequence[str]:
     return [f"  not read: {', '.join(f'{reason} {count:,}' for reason, count in unread.items())}"] if unread else []
+
+
+FIELDS: Final = (Field("run", "logs", Logs | UnsetType, UNSET),)  # absent where no log was given beside the recordings

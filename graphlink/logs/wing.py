@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
-from graphlink.wings import Blocks, Field, Wing
+from graphlink.wings import Blocks, Wing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class _Logs(Wing):
+    fields = {"Summary": "records:FIELDS"}
+
     def recorded(self, recordings: Recordings) -> Any:
         if not recordings.nvidia_smi and not recordings.megatron_log:
             return None
@@ -35,15 +37,6 @@ class _Logs(Wing):
         from graphlink.logs.run import against_recorded
 
         return {"logs": against_recorded(recorded, result)}
-
-    def fields(self, record: str) -> Sequence[Field]:
-        from msgspec import UNSET, UnsetType
-
-        if record != "Summary":
-            return ()
-        from graphlink.logs.records import Logs
-
-        return (Field("run", "logs", Logs | UnsetType, UNSET),)  # absent where no log was given beside the recordings
 
     def blocks(self, summary: Any) -> Blocks:
         from msgspec import UNSET

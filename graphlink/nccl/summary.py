@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.model import I32, I64, CommOps
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kinds import DumpKind
 from graphlink.records import Short
 from graphlink.tables import grouped
+from graphlink.wings import Field
 
 SHOWN: Final = 12  # lines of a sort that are printed
 TIMES: Final = {
@@ -274,3 +276,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sum(map(Counter, counts), Counter()))
+
+
+RANK_FIELDS: Final = (Field("replaced", "nccl", Nccl | UnsetType, UNSET),)  # absent without side files of NCCL
+RUN_FIELDS: Final = (Field("compared", "nccl", NcclRun | UnsetType, UNSET),)  # absent where no rank has side files

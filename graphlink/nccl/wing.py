@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from graphlink.wings import Columns, Field, Made, RankPart, SideFile, Wing
+from graphlink.wings import Columns, Made, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _ArgumentGroup
@@ -27,6 +27,7 @@ _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst
 
 class _Nccl(Wing):
     stored = ("summary:SideFiles",)
+    fields = {"Rank": "summary:RANK_FIELDS", "Run": "summary:RUN_FIELDS"}
 
     def may_be_side_file(self, name: str) -> bool:
         return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
@@ -107,17 +108,6 @@ class _Nccl(Wing):
         from graphlink.nccl.summary import over_ranks
 
         return {"nccl": over_ranks(side_files)}
-
-    def fields(self, record: str) -> Sequence[Field]:
-        from msgspec import UNSET, UnsetType
-
-        if record not in ("Rank", "Run"):
-            return ()
-        from graphlink.nccl.summary import Nccl, NcclRun
-
-        if record == "Rank":
-            return (Field("replaced", "nccl", Nccl | UnsetType, UNSET),)  # absent without side files of NCCL
-        return (Field("compared", "nccl", NcclRun | UnsetType, UNSET),)  # absent where no rank has side files
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
         from msgspec import UNSET

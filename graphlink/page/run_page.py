@@ -17,14 +17,12 @@ from graphlink.page.sections import communication, recording, syncs
 from graphlink.page.words import meanings, time_figure
 from graphlink.records import counted, shortened
 from graphlink.report.summary import Rank, Summary
-from graphlink.wings import declared, each, imported
+from graphlink.wings import declarations, each, imported
 
 
 def verdict(found: Found) -> list[Sentence]:
     """Return the sentences; of a folder without graphs (Paddle's logs) what its pipeline says."""
-    lead: dict[str, Words] = {}
-    for _, hooks in each():
-        lead |= hooks.lead(found)
+    lead = {about: words for about, text in declarations("lead") if (words := imported(text)(found))}
     bubbles = lead.get("bubbles")
     if not found.ranks:
         return _without_graphs(bubbles)
@@ -116,7 +114,7 @@ def run_page(folder: Path, summary: Summary) -> Page:
         InputError: a file cannot be read, or is none of this version.
     """
     found = find(folder, summary)
-    makers = dict(_OF_CORE) | {place: imported(text) for place, text in declared("sections").items()}
+    makers = dict(_OF_CORE) | {place: imported(text) for place, text in declarations("sections")}
     sections = [section for place in sorted(makers) if (section := makers[place](found)) is not None]
     if not found.ranks:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]

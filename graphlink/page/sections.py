@@ -34,16 +34,21 @@ from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_line
 from graphlink.replay.workload import Workload
 from graphlink.report.summary import Rank, alike, lost, machine_line
 from graphlink.tables import grouped
-from graphlink.wings import each
+from graphlink.wings import declarations, each, imported
 
 MOST_BARS: Final = 16
 MOST_GROUPS: Final = 200
 
 
+def _of_wings(section: str, found: Found) -> list[Part]:
+    """Return what wings add to a section."""
+    return [part for name, text in declarations("parts_of") if name == section for part in imported(text)(found)]
+
+
 def communication(found: Found) -> Section:
     """Return the section; of a rank alone only how much of its communication is hidden."""
     title, run = "Communication", found.summary.run
-    hidden = [part for _, hooks in each() for part in hooks.parts_of("communication", found)]
+    hidden = _of_wings("communication", found)
     if run is None:
         return Section("communication", title, [*_alone(found), *hidden])
     parts: list[Part] = []
@@ -265,7 +270,7 @@ def recording(found: Found) -> Section:
     parts: list[Part] = []
     if found.ranks:
         parts += [_system(found), *_memory(found)]
-        parts += [part for _, hooks in each() for part in hooks.parts_of("recording", found)]
+        parts += _of_wings("recording", found)
     parts += _warnings(found)
     for wing, hooks in each():
         parts += _of_text(hooks.blocks(found.summary).ahead, wing)

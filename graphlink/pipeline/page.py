@@ -15,7 +15,7 @@ from graphlink.page.words import entries, share_figure, table, time_figure
 from graphlink.page.words import name as named
 from graphlink.pipeline import svg
 from graphlink.pipeline.file import CAUSES, FORMULAS, Bubbles, IdleEntry, StageEntry
-from graphlink.pipeline.records import PartsNs, Pipeline, shape
+from graphlink.pipeline.records import PartsNs, shape
 from graphlink.records import counted, shortened, time
 
 MOST_BARS: Final = 16
@@ -141,8 +141,11 @@ def _longest(file: Bubbles) -> list[Part]:
     return [table("bubbles", "Longest bubbles", shown, "bubbles.json#/idle", more, order)]
 
 
-def bubble_words(pipeline: Pipeline) -> Words:
-    """Tell how long stages stood idle, and mostly why."""
+def bubble_words(found: Found) -> Words:
+    """Tell how long stages stood idle, and mostly why; nothing without a pipeline."""
+    pipeline = found.summary.pipeline
+    if pipeline is None:
+        return []
     lost = sum(pipeline.causes_ns.values())
     most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="unknown")
     share = share_figure(pipeline.causes_ns.get(most, 0), lost, "bubble")

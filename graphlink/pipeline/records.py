@@ -25,6 +25,7 @@ from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps
 from graphlink.records import Short, Table, ms
 from graphlink.spans import KeyedSpans, Spans
+from graphlink.wings import Field
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
@@ -327,3 +328,6 @@ def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
         rows.append(("after it", f"optimizer_sync {ms(pipeline.optimizer_sync_ns)} ms"))
     rows += [("warning", text) for text in pipeline.warnings]
     return [f"pipeline, {shape(pipeline)}", Table(rows)]
+
+
+FIELDS: Final = (Field("run", "pipeline", Pipeline | None, None),)  # None: no pipeline was found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
 from graphlink.records import counted
-from graphlink.wings import Blocks, Columns, Field, Made, Verb, Wing
+from graphlink.wings import Blocks, Columns, Made, Verb, Wing
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _ArgumentGroup
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Graph
-    from graphlink.page.found import Found, Reading
-    from graphlink.page.parts import Words
+    from graphlink.page.found import Reading
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
 
@@ -41,6 +40,8 @@ class _Pipeline(Wing):
     tables = {"ranges": "file:RANGES", "bubbles": "file:BUBBLES"}
     schemas = {"bubbles": "file:Bubbles", "bubbles.compared": "file:Compared"}
     sections = {70: "page:pipeline"}
+    fields = {"Summary": "records:FIELDS"}
+    lead = {"bubbles": "page:bubble_words"}
 
     def check(self, options: Options) -> None:
         if options.range_rules:
@@ -133,13 +134,6 @@ class _Pipeline(Wing):
 
         return {"pipeline": summarised(pipeline)}
 
-    def fields(self, record: str) -> Sequence[Field]:
-        if record != "Summary":
-            return ()
-        from graphlink.pipeline.records import Pipeline
-
-        return (Field("run", "pipeline", Pipeline | None, None),)  # None: no pipeline was found
-
     def blocks(self, summary: Any) -> Blocks:
         if summary.pipeline is None:
             return Blocks()
@@ -193,12 +187,6 @@ class _Pipeline(Wing):
         from graphlink.pipeline.file import NAME, load
 
         return load(reading.folder / NAME) if reading.summary.pipeline else None
-
-    def lead(self, found: Found) -> Mapping[str, Words]:
-        from graphlink.pipeline.page import bubble_words
-
-        pipeline = found.summary.pipeline
-        return {} if pipeline is None else {"bubbles": bubble_words(pipeline)}
 
     def about(self, summary: Any) -> str:
         return f"{counted(summary.pipeline.stages, 'stage')} of a pipeline, from logs" if summary.pipeline else ""

@@ -23,7 +23,7 @@ from graphlink.publish import HIDDEN, Publication, naming, write_json, writing
 from graphlink.records import Short
 from graphlink.run.library import Run
 from graphlink.version import __version__
-from graphlink.wings import declared
+from graphlink.wings import declarations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ _OF_RANK: Final[dict[str, Callable[[Run, int], pd.DataFrame]]] = {
 }
 _OF_RUN: Final[dict[str, Callable[[Run], pd.DataFrame]]] = {"ranges": Run.ranges, "bubbles": Run.bubbles}
 _MADE_BY_WINGS: Final = ("operations", "idle", *_OF_RUN)
-_ABSENT: Final = {*_MADE_BY_WINGS} - {*declared("tables")}
+_ABSENT: Final = {*_MADE_BY_WINGS} - {*dict(declarations("tables"))}
 TABLES: Final = tuple(name for name in (*_OF_RANK, *_OF_RUN) if name not in _ABSENT)
 _LISTS: Final = frozenset({("collectives", "ranks")})  # columns whose cells are lists of integers
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠'")

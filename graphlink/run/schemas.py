@@ -18,7 +18,7 @@ from graphlink.replay.across import CriticalAcross
 from graphlink.replay.records import Listed, Report
 from graphlink.report.summary import Summary
 from graphlink.run.export import Exported
-from graphlink.wings import declared, imported
+from graphlink.wings import declarations, imported
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,7 +35,7 @@ _OF_CORE: Final[dict[str, Any]] = {
     "node": NodeView,
     "export": Exported,
 }
-_OF_WINGS: Final = {name: imported(text) for name, text in declared("schemas").items()}
+_OF_WINGS: Final = {name: imported(text) for name, text in declarations("schemas")}
 FILES: Final = {f"{name}.schema.json": kind for name, kind in {**_OF_CORE, **_OF_WINGS}.items()}
 
 

@@ -16,8 +16,10 @@ MOST_ROWS: Final = 100
 
 
 def trust(found: Found) -> Words:
-    """Tell how much of the standstill is explained on the rank where least is."""
+    """Tell how much of the standstill is explained on the rank where least is; nothing without ranks."""
     ranks = found.ranks
+    if not ranks:
+        return []
     least = min(ranks, key=lambda one: float(one.standstill.whole.explained))
     share = least.standstill.whole.explained
     stood = Figure(f"{share} %", float(share) / 100, "explained")
@@ -30,7 +32,12 @@ def trust(found: Found) -> Words:
     return [stood, "".join(known)]
 
 
-def standstill(found: Found) -> Table:
+def recording_parts(found: Found) -> list[Part]:
+    """Return how much of what stood still the graph explains, and the largest pieces that it does not."""
+    return [_standstill(found), *_largest(found)]
+
+
+def _standstill(found: Found) -> Table:
     """Return how much of what stood still the graph explains, the least explained rank first."""
     ranks = sorted(found.ranks, key=lambda rank: float(rank.standstill.whole.explained))[:MOST_ROWS]
     errors = [Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct) for rank in ranks]
@@ -55,7 +62,7 @@ def _explained(stood: Stood) -> Cell:
     return Cell(f"{stood.explained} %" if stood.ns else "", float(stood.explained) / 100)
 
 
-def largest(found: Found) -> list[Part]:
+def _largest(found: Found) -> list[Part]:
     pieces = [(rank, k, one) for rank in found.told for k, one in enumerate(found.rank(rank).standstill.largest)]
     pieces.sort(key=lambda piece: -piece[2].ns)
     if not pieces:

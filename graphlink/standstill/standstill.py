@@ -27,6 +27,7 @@ from graphlink.records import Short, ms
 from graphlink.spans import NEVER
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
 from graphlink.tables import distinct, equal_runs, marked, numbered_values, spread, sums, take, values_at
+from graphlink.wings import Field
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -472,3 +473,6 @@ def _held(launches: I64, ahead: I64, took_ns: I64) -> tuple[I64, I64]:
     if np.count_nonzero(held) < TIMES or often < MORE_OFTEN * float(np.mean(slow[~full])):
         return none
     return launches[held], took_ns[held] - usual_ns
+
+
+FIELDS: Final = (Field("critical_path", "standstill", Standstill),)

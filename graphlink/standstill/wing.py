@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphlink.records import ms
-from graphlink.wings import Field, RankPart, Wing
+from graphlink.wings import RankPart, Wing
 
 if TYPE_CHECKING:
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
-    from graphlink.page.found import Found
-    from graphlink.page.parts import Part, Words
     from graphlink.run.records import GraphedRank, RankWork
 
 
 class _Standstill(Wing):
+    fields = {"Rank": "standstill:FIELDS"}
+    lead = {"trust": "page:trust"}
+    parts_of = {"recording": "page:recording_parts"}
+
     def finish(self, work: RankWork) -> RankPart:
         from graphlink.standstill.standstill import stood_still
 
         stood = stood_still(replace(work.prepared.built, graph=work.graph), work.linked, work.explained.path)
         return RankPart({"standstill": stood.standstill}, warnings=stood.warnings)
-
-    def fields(self, record: str) -> Sequence[Field]:
-        if record != "Rank":
-            return ()
-        from graphlink.standstill.standstill import Standstill
-
-        return (Field("critical_path", "standstill", Standstill),)
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
         return (("left out", ("stood still", rank.standstill.line)),)
@@ -45,18 +40,6 @@ class _Standstill(Wing):
         from graphlink.standstill.lacking import standing_lacking
 
         return standing_lacking(built, rank.linked, rank.comm)
-
-    def lead(self, found: Found) -> Mapping[str, Words]:
-        from graphlink.standstill.page import trust
-
-        return {"trust": trust(found)} if found.ranks else {}
-
-    def parts_of(self, section: str, found: Found) -> Sequence[Part]:
-        if section != "recording":
-            return ()
-        from graphlink.standstill.page import largest, standstill
-
-        return [standstill(found), *largest(found)]
 
 
 WING = _Standstill()
