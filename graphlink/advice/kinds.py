@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Final
 
 import numpy as np
@@ -16,14 +17,25 @@ from msgspec.structs import replace
 
 from graphlink.advice.records import Advice, Kind
 from graphlink.graph.families import PYTHON
+from graphlink.model import NOWHERE
 from graphlink.operations.records import Operations
 from graphlink.patterns import LOADER, UserPattern
 from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.changes import SORT_OF, Changes, GraphChange, TimeChange, WaitChange
+from graphlink.replay.changes import (
+    MOST_WORKERS,
+    SORT_OF,
+    Changes,
+    GraphChange,
+    LoaderChange,
+    TimeChange,
+    WaitChange,
+)
+from graphlink.replay.loader import BY_WORKERS, loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary, once_words
+from graphlink.tables import codes
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
@@ -80,20 +92,48 @@ def _data_loading(run: Outputs) -> Iterator[Candidate]:
     loaders = sorted({_escaped(name.split("#")[0]) for name in names if LOADER.fullmatch(name)})
     if not loaders:
         return
-    pattern = f"^(?:{'|'.join(loaders)})"
-    host_ns, idle_ns = _ns_of(run.work, pattern, Work.HOST), _idle_ns(run, "data_loading")
+    idle_ns = _idle_ns(run, "data_loading")
     idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile" if idle_ns else ""
+    what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
+    workers, making_ns = _workers(run.work)
+    if workers:
+        yield (
+            Advice(
+                kind="data_loading",
+                what=what,
+                evidence=f"the main thread made its batches itself, in {ms(making_ns)} ms of host time{idle}",
+                todo=f"num_workers={workers} of the DataLoader, {more}",
+                supposed=f"if {counted(workers, 'worker')} made the batches, on cores of their own",
+            ),
+            Changes(dataloader=(LoaderChange(workers=workers),)),
+        )
+        return
+    pattern = f"^(?:{'|'.join(loaders)})"
     yield (
         Advice(
             kind="data_loading",
-            what="the run waits for its data",
-            evidence=f"the loader took {ms(host_ns)} ms of host time{idle}",
-            todo="more workers of the DataLoader (num_workers), prefetch_factor, pin_memory=True; decode and augment "
-            "before the run",
+            what=what,
+            evidence=f"the loader took {ms(_ns_of(run.work, pattern, Work.HOST))} ms of host time{idle}",
+            todo=f"more workers of the DataLoader (num_workers), {more}",
             supposed="if the loader itself took no time; the ops that it calls keep theirs",
         ),
         _scaled((Work.HOST, pattern, 0)),
     )
+
+
+def _workers(work: Workload) -> tuple[int, int]:
+    """Return how many workers make batches as fast as the rest of the main thread takes them, the next power of two,
+    and what the batches take it in ns; 0 workers where it has some already, or makes none."""
+    owner, _ = loaders_of(work)
+    made = (owner != NOWHERE) & (work.work == Work.HOST)
+    heads = np.unique(owner[made])
+    if not len(heads) or any(BY_WORKERS in work.name(head) for head in heads.tolist()):
+        return 0, 0
+    thread = codes(work.member, work.column("tid"))
+    host = (work.work == Work.HOST) & np.isin(thread, thread[heads])
+    making_ns, all_ns = int(work.cost_ns[made].sum()), int(work.cost_ns[host].sum())
+    needed = making_ns / max(all_ns - making_ns, 1)
+    return min(1 << max(ceil(log2(needed)), 1) if needed else 2, MOST_WORKERS), making_ns
 
 
 def _launch_bound(run: Outputs) -> Iterator[Candidate]:
@@ -263,16 +303,21 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
 
 
 def _heaviest(run: Outputs) -> Iterator[Candidate]:
-    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel."""
+    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
+    what a loader does."""
     sorts = {"host": Work.HOST, "compute": Work.KERNEL}
     tops = {
         (one.top_gain.name, one.top_gain.share)
         for one in _ranks(run)
         if one.top_gain is not UNSET and one.top_gain.share in sorts
     }
+    loader, _ = loaders_of(run.work)
     for name, share in sorted(one for one in tops if not LOADER.fullmatch(one[0].removesuffix(_PART))):
         pattern = f"^{_escaped(name)}$"
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
+        loading = mine & (loader != NOWHERE)
+        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
+            continue  # of the loader, which has advice of its own
         yield (
             Advice(
                 kind="heaviest_work",

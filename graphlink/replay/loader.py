@@ -42,7 +42,7 @@ MOST_BATCH_NS: Final = 1 << 50
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
-_BY_WORKERS: Final = "_MultiProcessing"
+BY_WORKERS: Final = "_MultiProcessing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def with_workers(work: Workload, change: LoaderChange, groups: Mapping[int, Sequ
 
 def _moving(work: Workload) -> _Moving:
     """Find the loaders, and what of them goes to workers. n log n."""
-    owner, named = _owners(work)
+    owner, named = loaders_of(work)
     name = {head: work.name(head) for head in np.unique(owner[owner != NOWHERE]).tolist()}
-    by_workers = marked(len(work), np.array([head for head in name if _BY_WORKERS in name[head]], np.int64))
+    by_workers = marked(len(work), np.array([head for head in name if BY_WORKERS in name[head]], np.int64))
     nodes = np.flatnonzero((owner != NOWHERE) & ~_crossing(work))
     waits = by_workers[owner[nodes]]
     moved = marked(len(work), nodes[~waits])
@@ -129,11 +129,11 @@ def _moving(work: Workload) -> _Moving:
         first = np.array([batch[0] for batch in batches])
         of_thread = (work.member == member) & (tid == thread) & (work.work <= Work.GAP) & ~ends
         last = int(np.flatnonzero(of_thread)[-1])
-        loaders.append(_Batches(member, text, _BY_WORKERS in text, tuple(batches), before[first], after[first], last))
+        loaders.append(_Batches(member, text, BY_WORKERS in text, tuple(batches), before[first], after[first], last))
     return _Moving(tuple(loaders), moved, before, after)
 
 
-def _owners(work: Workload) -> tuple[I64, Bool]:
+def loaders_of(work: Workload) -> tuple[I64, Bool]:
     """Return of every node the outermost loader's row that it is inside of, itself included, ``NOWHERE`` without one;
     and whether it has the row's name. A thread with rows of PyTorch's own loaders has no others."""
     named = names_found(work, LOADER) & (work.work == Work.HOST)

@@ -249,7 +249,8 @@ def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None
         pytest.skip(f"{path} is not here")
     told = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(sync="cuda", timeline="none")).advice()
     (data,) = (one for one in told.advice[:2] if one.kind == "data_loading")
-    assert data.gain_pct is not None and 20 < data.gain_pct < 30
+    assert data.gain_pct is not None and 30 < data.gain_pct < 36
+    assert data.command.endswith("--dataloader-workers 2")
 
 
 @pytest.mark.parametrize(
