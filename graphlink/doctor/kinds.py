@@ -288,22 +288,26 @@ _ALL: Final = (
          "steps with collectives that all ranks take part in, recorded on all of them"),
     Kind("clocks-doubtful", "inferred", "clocks and collectives of the ranks contradict each other",
          "clocks are shifted as said, or times of two ranks compare only within that",
-         "hosts with synchronised clocks (chrony, PTP), and device rows: kernels of a collective end together, rows of gloo do not"),  # noqa: E501
+         "hosts with synchronised clocks (chrony, PTP), and device rows: kernels of a collective end together, rows "
+         "of gloo do not"),
     Kind("left-aside", "note", "files were passed over or taken otherwise than named", "as said",
          "one folder a run, with a Kineto trace and an execution trace a rank, numbered alike"),
     Kind("no-pipeline-ranges", "inferred", "no names of pipeline ranges",
          "phase, microbatch and stage of {ranges} ranges are inferred from communication and autograd",
-         "with torch.profiler.record_function(f'PP:{stage}F{microbatch}') around each forward, B around each backward, or --range-rule"),  # noqa: E501
+         "with torch.profiler.record_function(f'PP:{stage}F{microbatch}') around each forward, B around each "
+         "backward, or --range-rule"),
     Kind("pipeline-doubts", "inferred", "the recording does not tell all of the pipeline",
          "as said; bubbles and schedule are of the rest",
          "the same steps on all ranks, and record_function ranges as in docs/pipelines.md"),
     # Side files of NCCL and c10d
     Kind("nccl-alone", "lost", "side files of NCCL without a trace",
          "there is no graph of them: their {calls} calls belong to no kernel",
-         "a Kineto trace of the same steps beside them: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",  # noqa: E501
+         "a Kineto trace of the same steps beside them: profile(activities=[ProfilerActivity.CPU, "
+         "ProfilerActivity.CUDA])",
          by_capture=True),
     Kind("nccl-calls-missing", "lost", "{missing} calls or more are not in the dump, by the numbers of those that are",
-         "their kernels have no algorithm, channels or steps; {between} of them lie between calls that are there, so order alone tells "  # noqa: E501
+         "their kernels have no algorithm, channels or steps; {between} of them lie between calls that are there, so "
+         "order alone tells "
          "nothing", "larger rings, and the recorder on before the steps"),
     Kind("nccl-no-kernel-events", "lost", "no kernel channel events beside {calls} calls",
          "nothing ties the dump's clock to the GPU's, and a call ends where it was enqueued",
@@ -312,7 +316,8 @@ _ALL: Final = (
          "how long a channel ran is unknown; only its start ties the clocks",
          "a newer NCCL and its example plugin: early ones write StopGpuClk 0"),
     Kind("nccl-no-proxy-steps", "note", "no steps of the proxy beside {calls} calls",
-         "the time of collectives is not split into GPU, peer and wire; right for calls inside a host (NVLink), which need no proxy",  # noqa: E501
+         "the time of collectives is not split into GPU, peer and wire; right for calls inside a host (NVLink), "
+         "which need no proxy",
          f"{_MASK} (8 and 16 are proxy ops and steps)"),
     Kind("nccl-no-seq", "inferred", "{without} of {calls} calls have no sequence number",
          "they are matched with kernels by order and size",
@@ -326,7 +331,8 @@ _ALL: Final = (
          f"none of {{calls}} messages is below {INSPECTOR_BYTES} bytes, which the inspector leaves out by default",
          "small collectives, if there were some, are matched with nothing", "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0"),
     Kind("nccl-broken-rows", "lost", "parts of the dump could not be used", "{events} events are left out",
-         "a dump that was written to its end: destroy the communicators, or stop the profiler, before the process ends"),  # noqa: E501
+         "a dump that was written to its end: destroy the communicators, or stop the profiler, before the process "
+         "ends"),
     Kind("nccl-unmatched", "note", "{left} of {ops} communication ops have no call in the side files",
          "they have no algorithm, channels or steps from there",
          "the recorder on before the steps and off after them, with rings that hold all of them"),

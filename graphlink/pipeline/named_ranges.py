@@ -91,7 +91,10 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 10 else NOWHERE
 
 
-_P2P = r"(?:send|recv)_(?:forward|backward)(?:_(?:send_|recv_)?(?:forward|backward)(?:_(?:send|recv)_(?:forward|backward)_?(?:backward)?)?)?"  # noqa: E501
+_P2P = (
+    r"(?:send|recv)_(?:forward|backward)"
+    r"(?:_(?:send_|recv_)?(?:forward|backward)(?:_(?:send|recv)_(?:forward|backward)_?(?:backward)?)?)?"
+)
 
 RULES: Final = (
     NameRule(
@@ -102,12 +105,15 @@ RULES: Final = (
         ),
         other=(r"PP:\d+(?:UNSHARD|RESHARD|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d*",),
     ),
-    NameRule("zero-bubble", (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",  # noqa: E501
-        r"(?P<phase>Optimizer)"), {"Optimizer": Pass.OPT},
-        (r"R\d+\.\d+\.\d+", r"(?:SEND|RECV)_(?:FORWARD|BACKWARD|POST_VALIDATION).*", r"iter_\d+_\d+", r"pre_(?:send|recv)",  # noqa: E501
-         r"post_validation_phase", r"(?:forward|backward)_step_func", r"(?:Offload|Prepare|Resume).*", r"(?:recv_|send_)?pre_step"),  # noqa: E501
+    NameRule("zero-bubble",
+        (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",
+         r"(?P<phase>Optimizer)"), {"Optimizer": Pass.OPT},
+        (r"R\d+\.\d+\.\d+", r"(?:SEND|RECV)_(?:FORWARD|BACKWARD|POST_VALIDATION).*", r"iter_\d+_\d+",
+         r"pre_(?:send|recv)", r"post_validation_phase", r"(?:forward|backward)_step_func",
+         r"(?:Offload|Prepare|Resume).*", r"(?:recv_|send_)?pre_step"),
         split_b=True),
-    NameRule("torch-gpipe", (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),  # noqa: E501
+    NameRule("torch-gpipe",
+        (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),
         other=(r"1F1B \d+", r"Cooldown \d+")),
     NameRule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B")),
     NameRule("megatron", (r"layer_(?P<layer>\d+)(?P<phase>[fb])", r"(?:layer_(?P<layer>\d+) |\w+ )(?P<phase>wgrad)"),

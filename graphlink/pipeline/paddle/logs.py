@@ -32,7 +32,8 @@ MARKER: Final = b"Profiler Info: Job ("
 
 _TIME: Final = rb"(\d{1,13})(?:\.(\d{1,30}))?(?![\d.]|[eE][+-]\d)"  # ms since the epoch: whole, fraction
 _ENTRY: Final = re.compile(
-    rb"Profiler (?:Info: Job \((?:\d+\), *type *= *([^, \r\n][^,\r\n]{0,199}?) *,(?: *micro_batch_id *= *(-?\d{1,18}) *,)?"  # noqa: E501
+    rb"Profiler (?:Info: Job \((?:\d+\), *type *= *([^, \r\n][^,\r\n]{0,199}?) *,"
+    rb"(?: *micro_batch_id *= *(-?\d{1,18}) *,)?"
     rb" *job_start_time *= *" + _TIME + rb" *, *job_end_time *= *" + _TIME + rb")?"
     rb"|start at step (\d{1,18}) and end at step (\d{1,18}))"
 )
