@@ -297,10 +297,6 @@ class Wing:
         """Return what a run without graphs was made of, in words."""
         return ""
 
-    def meanings(self) -> Mapping[str, tuple[str, str]]:
-        """Return what figures of a page mean, by their keys: title and text."""
-        return {}
-
     # the command line
     def input_options(self, parser: _Options) -> None:
         """Add options of the main job that name inputs, each with the name of its field of ``Recordings``."""

@@ -92,10 +92,5 @@ class _GpuTime(Wing):
 
         return telling(ranks)
 
-    def meanings(self) -> Mapping[str, tuple[str, str]]:
-        from graphlink.causes import MEANING
-
-        return {cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in MEANING.items()}
-
 
 WING = _GpuTime()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from graphlink import figures
+from graphlink.causes import MEANING
 from graphlink.figures import REWORDED, UNITS, WORDS
 from graphlink.page.parts import (
     Bar,
@@ -28,7 +29,6 @@ from graphlink.page.parts import (
     flat,
 )
 from graphlink.records import percent, time
-from graphlink.wings import each
 
 _FEW: Final = 6  # numbers that are shown
 _TITLES: Final = {"device": "GPU", "share": "kind"}  # which are others on a terminal
@@ -57,7 +57,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "exposed_communication": ("exposed communication", "Communication ran, and no computation beside it."),
     "exposed_copy": ("exposed copies", "A copy ran, and neither computation nor communication beside it."),
     "idle": ("idle", "Nothing ran on the GPU. Each moment has one cause; the causes add up to the idle time."),
-    **{key: meaning for _, hooks in each() for key, meaning in hooks.meanings().items()},
+    **{cause: (cause, f"Idle, and the cause is: {text}.") for cause, text in MEANING.items()},
     "warmup": ("warmup", "Idle stage of a pipeline: before its first forward of the step."),
     "cooldown": ("cooldown", "Idle stage of a pipeline: after its last backward, until the step ends."),
     "launch_starved": (
