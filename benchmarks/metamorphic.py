@@ -278,6 +278,8 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
         lost, new = len(before.edges - after.edges), len(after.edges - before.edges)
     elif change == "no-sync-rows":
         fine = True
+    elif change == "cuspy":
+        fine = apart <= 1 and lost <= max(1, 0.1 * len(before.waits)) and new <= max(1, 0.05 * len(before.waits))
     else:
         share_off = 0.05 if change == "rounded" else 0.02
         fine = apart <= 1 and max(lost, new) <= max(1, share_off * len(before.waits))
@@ -307,6 +309,8 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
     if changes.is_of_2022_or_later(document):
         yield "dialect-2021", changes.as_2021
         yield "dialect-2023", changes.as_2023
+    if changes.is_of_cuda(document):
+        yield "cuspy", changes.as_cuspy
     if changes.step_numbers(document):
         yield "step", partial(changes.only_step, step=_some_step(document))
     if any(row.get("cat") == "cuda_sync" for row in document["traceEvents"]):

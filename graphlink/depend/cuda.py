@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.depend.commevents import StreamWait
+from graphlink.depend.recorded_on import Shown, keeps_to_streams, likeliest
 from graphlink.depend.replays import Replays, replays
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order, roles
@@ -22,8 +25,10 @@ from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.patterns import containing
-from graphlink.tables import concat, grouped, lookup, marked, numbered_rows
+from graphlink.tables import begins, concat, equal_runs, grouped, lookup, marked, numbered_rows, spread, successive
 
+EVENT_NS: Final = 30_000  # at most so long after what it waits for an op begins, or a call returns
+BLOCKED_NS: Final = 3_000  # a call that takes longer has waited
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not
 # part of what is recorded, the one that waits is the first that is blocked.
 _RECORD, _WAIT, _READ, _LAUNCH, _SYNC, _BARE = range(6)
@@ -37,7 +42,7 @@ class CudaWaits:
     """The waits that were found, and which of them are certain.
 
     ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k
-    waited for.
+    waited for. ``unplaced``: correlations of waits for a record whose stream nothing tells.
     """
 
     waits: Waits
@@ -48,6 +53,7 @@ class CudaWaits:
     told_op: Bool
     rows_without_call: int
     replays: Replays
+    unplaced: I64
 
 
 def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
@@ -108,6 +114,7 @@ class _Walk:
         self.from_host = containing(trace.strings, "HtoD")
         self.tail: dict[int, int] = {}
         self.pending: dict[int, Sources] = {}
+        self.unplaced: list[int] = []  # correlations of waits for a record whose stream cannot be told
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
         self.snapshot: dict[int, list[Sources]] = {}  # one for each stream that the record may have been made on
         self.found: list[tuple[int, int, int, int]] = []
@@ -121,6 +128,8 @@ class _Walk:
         self.entered: dict[int, tuple[int, Sources, bool]] = {}
         self.enqueued = [0] * len(trace.device.start_ns)
         self.clock = 0
+        self.tid = trace.calls.tid.tolist()
+        self.launched_on: dict[int, int] = {}  # thread: the stream that it launched on last
         self.doubtful: dict[tuple[int, int], int] = {}  # (event, device): how often it cannot have been that device
         self.record_streams = self._record_streams(device_of)
 
@@ -141,14 +150,16 @@ class _Walk:
             keys = by_stream.get(stream, [])
             if named and (kind == SyncKind.EVENT or len(keys) == 1) and keys:
                 device_of[event] = device if kind == SyncKind.EVENT else self.device_of_key[keys[0]]
-        out: dict[int, tuple[tuple[int, ...], int]] = {}
+        unplaced = s.record[s.record_known & ~s.record_stream_known].tolist()
+        out: dict[int, tuple[tuple[int, ...], int]] = dict.fromkeys(unplaced, ((), 0))
         for record, stream, device, event, named, _ in rows:
             own = index.get((device_of.get(event, device) if named else device, stream))
             others = [] if named and event in device_of else [k for k in by_stream.get(stream, []) if k != own]
-            out.setdefault(record, (tuple(others if own is None else [own, *others]), FoundBy.CUDA_SYNC))
+            if not out.get(record, ((), 0))[0]:
+                out[record] = (tuple(others if own is None else [own, *others]), FoundBy.CUDA_SYNC)
         e = self.trace.events
         for c, d, stream in zip(e.correlation.tolist(), e.device.tolist(), e.stream.tolist(), strict=True):
-            bits = FoundBy.EVENT_ID | (FoundBy.CUDA_SYNC if c in out else 0)
+            bits = FoundBy.EVENT_ID | (FoundBy.CUDA_SYNC if c in out and out[c][0] else 0)
             out[c] = ((index[d, stream],), bits)
         return out
 
@@ -188,6 +199,7 @@ class _Walk:
         for code, row in zip(*self._agenda(), strict=True):
             if code == _LAUNCH:
                 for op in ops[first[row] : first[row + 1]]:
+                    self.launched_on[self.tid[row]] = self.home[op]
                     awaited = self._copied(op, row) if row in copies else {}
                     self._enqueue(op)
                     self.found += [(source, row, NOWHERE, bits) for source, bits in awaited.values()]
@@ -238,7 +250,66 @@ class _Walk:
     def _record(self, call: int) -> None:
         correlation = int(self.trace.calls.correlation[call])
         keys, bits = self.record_streams[correlation]
-        self.snapshot[correlation] = [self._all_of(key, bits) for key in keys]
+        if keys:
+            self.snapshot[correlation] = [self._all_of(key, bits) for key in keys]
+        else:
+            self.snapshot[correlation] = self._likeliest(call, self.waits_for[correlation])
+
+    def _likeliest(self, call: int, waits: Sequence[int]) -> list[Sources]:
+        """Return what a record stands for whose stream no row names: nothing where nothing was enqueued, or nothing of
+        it had ended when the waits (sync rows) were over. Exact where only one stream had work."""
+        syncs, end_ns = self.trace.syncs, self.trace.device.end_ns
+        devices = {
+            int(syncs.device[row]) for row in waits if syncs.kind[row] == SyncKind.EVENT
+        }  # a stream may wait for any
+        found = {
+            key: self._all_of(key, FoundBy.INFERRED)
+            for key in self.tail.keys() | self.pending.keys()
+            if not devices or self.device_of_key[key] in devices
+        }
+        waiting = {self._waiting(row) for row in waits}
+        found = {key: sources for key, sources in found.items() if sources and {key} != waiting}
+        ended_ns = {key: max(int(end_ns[op]) for op, _ in sources.values()) for key, sources in found.items()}
+        shown = self._shown(waits)
+        if not any(all(end <= wait.until_ns + self.slack_ns for wait in shown) for end in ended_ns.values()):
+            return [{}]
+        tid = self.tid[call]
+        last = self.launched_on.get(tid, NOWHERE)
+        key = likeliest(ended_ns, shown, last, self.slack_ns, keeping=tid in self.keeping)
+        if key is None:
+            return []
+        return [self._all_of(key, FoundBy.CUDA_SYNC if len(found) == 1 else FoundBy.INFERRED)]
+
+    def _waiting(self, row: int) -> int:
+        """Return the stream that waits, by a row of a stream's wait; NOWHERE else."""
+        syncs = self.trace.syncs
+        if syncs.kind[row] != SyncKind.STREAM_WAIT or not syncs.stream_known[row]:
+            return NOWHERE
+        return self.index[int(syncs.device[row]), int(syncs.stream[row])]
+
+    def _shown(self, waits: Sequence[int]) -> list[Shown]:
+        """Return what the waits for a record show of when that had ended."""
+        syncs, calls, device, out = self.trace.syncs, self.trace.calls, self.trace.device, []
+        polls = []
+        for row in waits:
+            call, key = int(self.call_of_row[row]), self._waiting(row)
+            if call == NOWHERE:
+                continue
+            start, end = int(calls.start_ns[call]), int(calls.end_ns[call])
+            if key != NOWHERE:
+                op = self._next(key, start)
+                if op != NOWHERE:
+                    begun = int(device.start_ns[op])
+                    awaited = [int(device.end_ns[source]) for source, _ in self.pending.get(key, {}).values()]
+                    ready = max(int(self.ready_ns[op]), *awaited, 0)
+                    held = max(ready, begun - EVENT_NS) if begun - ready > LATENCY_NS else None
+                    out.append(Shown(begun, held))
+            elif self.role[call] == Role.EVENT_QUERY:
+                polls.append((start, end))
+            elif syncs.kind[row] == SyncKind.EVENT:
+                out.append(Shown(end, max(start, end - EVENT_NS) if end - start > BLOCKED_NS else None))
+        polls.sort()
+        return [*out, *(Shown(polls[-1][1], start) for start, _ in polls[-2:-1])]
 
     def _awaited(self, row: int, limit: Callable[[], int]) -> Sources | None:
         """Return sources of the record that a row names; None where it names none that was made in this recording.
@@ -280,6 +351,7 @@ class _Walk:
         sources = self._awaited(row, lambda: self._next_start_ns(key, waits_ns))
         if sources is None:
             self.unresolved.add(key)
+            self.unplaced += [int(syncs.correlation[row])] if syncs.record_known[row] else []
             return
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
@@ -289,11 +361,47 @@ class _Walk:
         sources = self._all_of(of, bits) if wait.whole else {of: (wait.source, bits)}
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
-    def _next_start_ns(self, key: int, after_ns: int) -> int:
-        """Return the start of the first op that is launched onto a stream after a time."""
+    def _next(self, key: int, after_ns: int) -> int:
+        """Return the first op that is launched onto a stream after a time."""
         launched, launches = self.launches
         op = launches.since(np.array([key]), np.array([after_ns]))[0]
-        return np.iinfo(np.int64).max // 2 if op == NOWHERE else int(self.trace.device.start_ns[launched[op]])
+        return NOWHERE if op == NOWHERE else int(launched[op])
+
+    def _next_start_ns(self, key: int, after_ns: int) -> int:
+        """Return when that op begins."""
+        op = self._next(key, after_ns)
+        return np.iinfo(np.int64).max // 2 if op == NOWHERE else int(self.trace.device.start_ns[op])
+
+    @cached_property
+    def ready_ns(self) -> I64:
+        """Return when each op could have begun by its launch and its stream alone."""
+        device, call = self.trace.device, self.linked.device_call
+        earlier, later = successive(
+            np.lexsort((np.arange(len(call)), device.stream, device.device)), device.device, device.stream
+        )
+        launched = np.append(self.trace.calls.end_ns, 0)[call]
+        return np.asarray(np.maximum(launched, spread(len(call), later, device.end_ns[earlier], 0)))
+
+    @cached_property
+    def keeping(self) -> set[int]:
+        """Return the threads that have a current stream."""
+        row = np.flatnonzero(self.linked.device_call != NOWHERE)
+        call = self.linked.device_call[row]
+        order = np.lexsort((self.trace.calls.start_ns[call], self.trace.calls.tid[call]))
+        launches = order[begins(call[order])]
+        tid = self.trace.calls.tid[call[launches]]
+        runs = equal_runs(launches, tid)
+        return {
+            int(self.trace.calls.tid[call[run[0]]])
+            for run in runs
+            if keeps_to_streams(self.stream_of[row[run]].tolist())
+        }
+
+    @cached_property
+    def waits_for(self) -> dict[int, list[int]]:
+        """Return the sync rows that name each record."""
+        known = np.flatnonzero(self.trace.syncs.record_known)
+        return grouped(zip(self.trace.syncs.record[known].tolist(), known.tolist(), strict=True))
 
     @cached_property
     def launches(self) -> tuple[I64, Neighbours]:
@@ -349,4 +457,5 @@ class _Walk:
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
         waits = concat(waits_of(self.found), self.replays.waits())
         told = self.told_call, self.told_op
-        return CudaWaits(waits, self.role, call_rank, launch_rank, *told, without, self.replays)
+        unplaced = np.array(self.unplaced, np.int64)
+        return CudaWaits(waits, self.role, call_rank, launch_rank, *told, without, self.replays, unplaced)

@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.cuda import waits_of
+from graphlink.depend.cuda import EVENT_NS, waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
 from graphlink.tables import spread, successive
 
-EVENT_NS = 30_000
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
 

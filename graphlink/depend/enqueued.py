@@ -46,7 +46,8 @@ class Enqueued(msgspec.Struct, frozen=True):
             next_rank = np.where(replay.leaving, later_rank[launch], next_rank)
         told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
         waits = cuda.role == Role.STREAM_WAIT
-        hidden = waits & ~np.isin(trace.calls.correlation, told)
+        unplaced = np.isin(trace.calls.correlation, cuda.unplaced)
+        hidden = waits & (unplaced | ~np.isin(trace.calls.correlation, told))
         ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
         return Enqueued(
             launch_rank=cuda.launch_rank,

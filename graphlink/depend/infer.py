@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.cuda import CudaWaits, waits_of
-from graphlink.depend.devicetime import EVENT_NS, stream_order
+from graphlink.depend.cuda import BLOCKED_NS, EVENT_NS, CudaWaits, waits_of
+from graphlink.depend.devicetime import stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.modes import Mode, mode_of
 from graphlink.depend.timeline import Neighbours
@@ -39,7 +39,6 @@ from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 from graphlink.patterns import containing
 from graphlink.tables import largest
 
-BLOCKED_NS = 3_000
 USUAL = Mode(3_000, 12_000)
 TIE_NS = 3_000
 UNSURE_NS = 5_000  # the clock of a device is known to so much

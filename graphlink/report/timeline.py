@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import output_names, publish
-from graphlink.depend.devicetime import EVENT_NS
+from graphlink.depend.cuda import EVENT_NS
 from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes

@@ -84,7 +84,8 @@ def judge(folder: Path, run: graphlink.Run) -> Judged:
     """Compare the graph of a recording with what its program knows.
 
     A call has to depend on the last work of each stream that it waits for, itself or through other work; and it may
-    depend on no other work that was still running when it began.
+    depend on no other work that was still running when it began. The next operator has its edges where it did not
+    block: that is the range of the next call.
     """
     recorded = _Recorded(folder, run)
     wrong = []
@@ -97,7 +98,7 @@ def judge(folder: Path, run: graphlink.Run) -> Judged:
         waited = [
             source
             for thread, start_us, node in recorded.host
-            if thread == truth["tid"] and begun_us - 0.01 <= start_us < until_us
+            if thread == truth["tid"] and begun_us - 0.01 <= start_us <= until_us + 0.01
             for source in recorded.waited.get(node, [])
             if source in recorded.stream
         ]

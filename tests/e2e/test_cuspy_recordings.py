@@ -4,13 +4,14 @@ what its programs know, and against each other."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import graphlink
-from tests.capture.gpu_truths import unpack
+from tests.capture.gpu_truths import judge, unpack
 from tests.e2e.conftest import ROOT
 
 CUSPY = ROOT / "fixtures" / "real" / "gpu" / "cuspy"
@@ -28,7 +29,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Any:
             unpack(CUSPY / f"{program}.tar.xz", root / program)
         if (program, recorder) not in runs:
             [kineto] = (root / program).rglob(f"{recorder}-1/kineto_0.json")
-            out = root / "graphs" / f"{program}-{recorder}"
+            out = root / "linked" / f"{program}-{recorder}"
             runs[program, recorder] = kineto.parent, graphlink.link(kineto.parent, options=OPTIONS, out=out)
         return runs[program, recorder]
 
@@ -68,6 +69,43 @@ def test_a_host_call_in_a_graph_is_the_hosts_time(linked: Any) -> None:
 def test_a_lane_is_a_label(linked: Any, recorder: str) -> None:
     streams = [{*linked("lanes", kind)[1].nodes()["stream"].dropna()} for kind in (recorder, f"{recorder}-lanes")]
     assert streams[0] == streams[1]
+
+
+IMPLIED = Counter({"stream": 4})  # nothing tells that a stream waits for the default stream
+POLLING = Counter({"query": 4})  # no row names what is polled
+
+
+@pytest.mark.parametrize(
+    ("program", "recorder", "calls", "wrong"),
+    [
+        ("eager", "cuspy", 44, Counter()),
+        ("eager", "cuspy-counters", 44, Counter()),
+        ("eager", "cuspy-plain", 44, POLLING),
+        ("graphs", "cuspy", 8, Counter()),
+        ("graphs", "cuspy-plain", 8, Counter()),
+        ("graphs", "cuspy-counters", 8, Counter()),
+        ("streams", "cuspy", 4, Counter()),  # with Kineto 3 are wrong
+        ("default-stream", "cuspy", 8, IMPLIED),
+        ("matmul", "cuspy", 4, Counter()),
+        ("full-queue", "cuspy", 2, Counter()),
+    ],
+)
+def test_each_call_waits_for_what_it_waited_for(
+    linked: Any, program: str, recorder: str, calls: int, wrong: Counter[str]
+) -> None:
+    judged = judge(*linked(program, recorder))
+    assert judged.calls == calls
+    assert Counter(one.call for one in judged.wrong) == wrong
+    assert not any(one.false for one in judged.wrong)
+
+
+@pytest.mark.parametrize("program", ["graphs", "eager", "streams", "train-graph", "decide-graph"])
+def test_no_more_of_the_path_is_unexplained_than_with_kineto(linked: Any, program: str) -> None:
+    pinned = []
+    for recorder in ("cuspy", "stock"):
+        path = summary(linked(program, recorder)[1])["standstill"]["path"]
+        pinned.append(path["pinned_ns"] / path["ns"])
+    assert pinned[0] <= pinned[1] + 0.02
 
 
 def _reached(pairs: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:

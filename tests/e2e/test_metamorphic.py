@@ -12,7 +12,7 @@ from benchmarks.metamorphic import TRACES, Measured, Recording, as_it_is, export
 from tests.e2e.conftest import ROOT
 from tests.simulator import Training, changes, kineto_document, run, training_program, write_json
 
-CHANGES = ("clock", "forward", "renumbered", "shuffled", "rounded", "dialect", "step")
+CHANGES = ("clock", "forward", "renumbered", "shuffled", "rounded", "dialect", "cuspy", "step")
 SMALL = ("cuda-sync/alexnet", "inference/mi300_vit", "megatron-tp2-v100/kineto_0")
 
 # Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known
@@ -114,11 +114,12 @@ def test_what_is_known_of_a_recording_comes_out(name: str, what: str, least: flo
     assert least <= (100 * found.gap_share if what == "gaps" else found.gains[what]) <= most
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "cuspy"])
 @pytest.mark.parametrize(
     "fixture", ["demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz"]
 )
 def test_what_changes_nothing_in_meaning_changes_no_graph_of_a_fixture(fixture: str, change: str) -> None:
+    """What Cuspy does not say can be told only in part where threads launch on any stream (``test_recorded_on``)."""
     path = ROOT / "fixtures" / fixture
     hold(Recording(fixture, kineto=path, et=path.with_name(path.name.replace("kineto", "et"))), change)
     assert len(as_it_is(path).calls) >= 3

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.simulator.dialects import COPY, cuspy_kinds
+
 Document = dict[str, Any]
 Row = dict[str, Any]
 
@@ -258,6 +260,33 @@ def as_2023(document: Document) -> Changed:
     if isinstance(info, dict):
         around["distributedInfo"] = _some(info, ("backend", "rank", "world_size"))
     return Changed(around | {"traceEvents": rows})
+
+
+def is_of_cuda(document: Document) -> bool:
+    """Tell whether device rows are those that CUPTI gives, by the names of copies."""
+    rows = [row for row in document["traceEvents"] if row.get("cat") in ("kernel", "gpu_memcpy")]
+    return bool(rows) and all(COPY.fullmatch(row["name"]) for row in rows if row["cat"] == "gpu_memcpy")
+
+
+def as_cuspy(document: Document) -> Changed:
+    """Write the recording as PyTorch's own recorder of CUDA does: kinds of copies in the place of their names, rows of
+    devices and calls without External id, waits without the stream of their record, no rows of events.
+    """
+    since = re.compile(r"External id|.* per SM|.*occupancy.*|memory bandwidth.*")
+
+    def theirs(row: Row) -> Row:
+        out = dict(row)
+        if row.get("cat") in DEVICE_CLOCK | _CALLS | {"cuda_sync"}:
+            out["args"] = {key: value for key, value in row["args"].items() if not since.fullmatch(key)}
+        if row.get("cat") in ("gpu_memcpy", "gpu_memset"):
+            out["name"], kinds = cuspy_kinds(row["name"])
+            out["args"] |= kinds
+        if row.get("cat") == "cuda_sync" and "wait_on_stream" in out["args"]:
+            out["args"]["wait_on_stream"] = -1
+        return out
+
+    rows = (theirs(row) for row in document["traceEvents"] if row.get("cat") != "cuda_event")
+    return Changed(_with_rows(document, rows))
 
 
 def on_device_of(document: Document, maker: str) -> Changed:

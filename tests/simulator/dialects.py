@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from tests.simulator.execution import Execution
 from tests.simulator.program import thread_tids
@@ -48,6 +50,7 @@ class ExternalId(Enum):
     CORRELATION = "its own correlation"
     OP = "the op, else the correlation"
     OP_OR_MISSING = "the op, else no key"
+    NONE = "no key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Dialect:
     sync_row_tids: bool = False  # Stream Sync rows on tid = stream + 1000000
     event_rows: bool = False
     hip: bool = False
+    cuspy: bool = False  # as PyTorch's own recorder of CUDA writes device rows and waits
 
     def time_ns(self, ns: int) -> int:
         """Ns since the epoch that a careful reader gets for the start of a row at ``ns`` of an execution."""
@@ -107,10 +111,26 @@ DIALECTS: dict[str, Dialect] = {
             sync_row_tids=True, event_rows=True,
         ),
         Dialect(
+            "cuspy", Clock.RELATIVE_US, ExternalId.NONE, record_function_id=True, comm_args=True, cuspy=True,
+        ),
+        Dialect(
             "rocm", Clock.RELATIVE_US, ExternalId.OP, record_function_id=True, comm_args=True, sync_rows=False, hip=True,
         ),
     )
 }  # fmt: skip
+
+
+COPY = re.compile(r"Memcpy (\w+) \((.+) -> (.+)\)")  # as Kineto writes the name of one
+
+
+def cuspy_kinds(name: str) -> tuple[str, dict[str, Any]]:
+    """The name and kinds that Cuspy writes of a copy or memset, from the name that Kineto writes."""
+    copied = COPY.fullmatch(name)
+    if copied is None:
+        return name.split(" ")[0], {"memory kind": 3}
+    kind, source, target = copied.groups()
+    memory = [text.lower().replace(" ", "_") for text in (source, target)]
+    return "Memcpy", {"copy kind": kind, "src kind": memory[0], "dst kind": memory[1]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tests.simulator.dialects import (
     Dialect,
     ExternalId,
     RowIds,
+    cuspy_kinds,
     row_ids,
 )
 from tests.simulator.execution import CallRow, DeviceOp, Execution, HostOp
@@ -211,6 +212,8 @@ class _Writer:
                 return {"External id": linked or correlation}
             case ExternalId.OP_OR_MISSING:
                 return {} if linked is None else {"External id": linked}
+            case ExternalId.NONE:
+                return {}
 
     def call_rows(self) -> None:
         launched = {op.call for op in self.execution.device}
@@ -251,6 +254,9 @@ class _Writer:
                 name = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
             if op.work.comm is not None and self.told:
                 args |= self.comm_args(op.work.comm, on_op=False)
+            if self.dialect.cuspy and name.startswith("Mem"):
+                name, kinds = cuspy_kinds(name)
+                args |= kinds
             start_ns, end_ns = self.on_device(op.start_ns, op.end_ns)
             self.span(op.work.kind, name, start_ns, end_ns, device, stream, args)
             if self.vary.launch_flows:
@@ -287,7 +293,7 @@ class _Writer:
         on_stream = call.api in (Api.STREAM_SYNC, Api.WAIT_EVENT)
         device, stream = self.sync_device(row), call.stream if on_stream else dialect.no_stream
         args = self.external(i)
-        if dialect.external_id is not ExternalId.OP_OR_MISSING:
+        if dialect.external_id not in (ExternalId.OP_OR_MISSING, ExternalId.NONE):
             args = {"External id": correlation}
         args["cuda_sync_kind"] = kind
         if call.event is not None:
@@ -325,6 +331,8 @@ class _Writer:
         else:
             named = {"wait_on_stream": self.execution.calls[record].call.stream}
             named["wait_on_cuda_event_record_corr_id"] = self.ids.call_correlation[record]
+        if self.dialect.cuspy:
+            named["wait_on_stream"] = -1
         if self.vary.record_ids == "absent":
             del named["wait_on_cuda_event_record_corr_id"]
         return named | {"wait_on_cuda_event_id": event + 1}

@@ -1,0 +1,53 @@
+"""The stream of a cudaEventRecord that rows name without its stream (Cuspy): by what had been enqueued when it was
+made, what waited for it, and when that went on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a wait for a record shows. What it stood for had ended by ``until_ns``; and if ``since_ns`` is there, the
+    wait held something up, so that it ended after that."""
+
+    until_ns: int
+    since_ns: int | None
+
+
+def likeliest(
+    ended_ns: Mapping[int, int], shown: Sequence[Shown], last: int, slack_ns: int, *, keeping: bool
+) -> int | None:
+    """Return the stream that a record was made on, of those that had work then and when that had ended (``ended_ns``);
+    None where nothing tells.
+
+    The one whose work ended as most waits went on. Where none or several did, of a thread that is ``keeping`` to
+    streams the one that it launched on ``last``, if that had ended by the time that each wait was over, else the only
+    one that had.
+    """
+    possible = [key for key, end in ended_ns.items() if all(end <= wait.until_ns + slack_ns for wait in shown)]
+    ends = Counter(
+        key
+        for wait in shown
+        for key in possible
+        if wait.since_ns is not None and wait.since_ns < ended_ns[key] <= wait.until_ns + slack_ns
+    )
+    best = [key for key in possible if ends[key] == max(ends.values(), default=0)]
+    if len(best) == 1 and ends:
+        return best[0]
+    likely = [last] if last in best else possible
+    return likely[0] if keeping and len(likely) == 1 else None
+
+
+def keeps_to_streams(stream: Sequence[int]) -> bool:
+    """Tell whether a thread, which launched on these streams in turn, has a current stream: it launches where it
+    launched before, at least a third of the way from chance to always (Cohen's kappa)."""
+    pairs = len(stream) - 1
+    if pairs < 1:
+        return True
+    same = sum(a == b for a, b in pairwise(stream)) / pairs
+    chance = sum((count / len(stream)) ** 2 for count in Counter(stream).values())
+    return 3 * (same - chance) >= 1 - chance
