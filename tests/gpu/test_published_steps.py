@@ -75,8 +75,8 @@ def plugin_parts(rank: Linked, from_ns: I64, to_ns: I64) -> dict[str, float]:
     loads, marks = (np.array(found, np.bool_)[host.name] for found in zip(*map(kinds_of, trace.strings), strict=True))
     roles = {
         **{
-            name: (start_ns[kind == k], end_ns[kind == k])
-            for name, k in zip(("kernel", "memcpy", "memset"), DeviceKind, strict=True)
+            k.name.lower(): (start_ns[kind == k], end_ns[kind == k])
+            for k in (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET)
         },
         "runtime": (trace.calls.start_ns, trace.calls.end_ns),
         **{
