@@ -12,6 +12,7 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
+from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, sleeps
@@ -20,7 +21,7 @@ from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import SYNCS
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.tables import concat, distinct, least, spread
+from graphlink.tables import concat, distinct, least, spread, sums
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
 
@@ -29,7 +30,8 @@ class HostSide(msgspec.Struct, frozen=True):
     """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all
     done, and behind which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
-    ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
+    ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait, or because the
+    queue to the device was full as it launched.
     ``autograd``: (forward, backward) host rows.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``launched_ns``: of each call, up to when it had launched.
@@ -82,7 +84,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
     part[finished] = nodes.opening(finished_at)
     behind = part[blocking]
-    waking_ns = np.minimum(wake_ns(linked, cuda, wait_ns)[blocking], nodes.duration_ns[behind])
+    waking_ns = spread(len(nodes.kind), behind, wake_ns(linked, cuda, wait_ns)[blocking], 0)
     return HostSide(
         elements=el,
         nodes=nodes,
@@ -91,7 +93,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         begun=begun,
         comm_waits=comm_waits,
         part=part,
-        wake_ns=spread(len(nodes.kind), behind, waking_ns, 0),
+        wake_ns=np.minimum(waking_ns + _held_ns(linked, el, nodes, waking_ns), nodes.duration_ns),
         launcher=_launchers(linked, el, nodes, launched_ns),
         launched_ns=launched_ns,
         spins=spun,
@@ -132,6 +134,15 @@ def _launchers(linked: Linked, el: Elements, nodes: HostNodes, launched_ns: I64)
     call = linked.device_call[device]
     launcher = nodes.carrying(nodes.axis.of(linked.trace.calls.tid[call], launched_ns[call]), el.of_call[call])
     return spread(len(linked.device_call), device, launcher)
+
+
+def _held_ns(linked: Linked, el: Elements, nodes: HostNodes, waking_ns: I64) -> I64:
+    """Return for how long each node was held up as it launched, by a full queue; of those that do not wake up then, as
+    what they take to wake up is a lag of what they waited for."""
+    calls, (call, held_ns) = linked.trace.calls, held_launches(linked)
+    call, held_ns = call[el.of_call[call] != NOWHERE], held_ns[el.of_call[call] != NOWHERE]
+    node = nodes.carrying(nodes.axis.of(calls.tid[call], calls.end_ns[call]), el.of_call[call])
+    return np.where(waking_ns == 0, sums(len(waking_ns), node, held_ns), 0)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

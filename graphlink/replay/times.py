@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Final
@@ -19,10 +20,12 @@ from graphlink.replay.counterparts import as_others, in_other_run
 from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
-from graphlink.replay.workload import Work, Workload
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.tables import spread
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
+_PAGEABLE: Final = re.compile("Pageable")
 _PIECE: Final = 3  # characters by which names are compared
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
 
@@ -42,6 +45,8 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
     if not (nodes.any() or delayed.any()):
         raise UsageError(f"{change.title}: no such node", todo=_meant(draft.work, change, named))
     before, note = int(draft.cost.sum()), ""
+    copies = np.flatnonzero(nodes & (draft.work.work == Work.COPY))
+    was_ns = draft.cost[copies] - draft.fixed[copies]
     factor = 0.0 if change.remove and of_delays else change.scale
     if factor is not None:
         draft.scale(nodes, factor)
@@ -53,8 +58,42 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
         nodes, note = _remove(draft, selection, nodes)
     else:
         nodes, note = _taken_over(draft, selection, change, nodes)
+    if staged_ns := _stage(draft, copies, was_ns):
+        note += f", {staged_ns / 1e6:+,.3f} ms of it in calls that stage them"
     count, ns = int(np.count_nonzero(nodes | delayed)), int(draft.cost.sum()) - before
     return made(change.kind, f"{change.done}: {count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
+
+
+def _stage(draft: Draft, copies: I64, was_ns: I64) -> int:
+    """Let what the host takes to stage copies from or to pageable memory change as they did; return by how much, in ns.
+
+    It is the time in which a part of the op that launched a copy ran beside most of it: the host fills a buffer of the
+    driver's as the device empties it, or the other way round, so neither is quicker than the other (CUDA, "API
+    synchronization behavior"). ``was_ns``: what the copies took.
+    """
+    work = draft.work
+    pageable = names_found(work, _PAGEABLE)
+    launch = np.flatnonzero((work.kind == EdgeKind.LAUNCH) & pageable[work.target])
+    by = spread(len(work), work.target[launch], work.source[launch].astype(np.int64))[copies]
+    copies, was_ns, by = (column[(by != NOWHERE) & (was_ns > 0)] for column in (copies, was_ns, by))
+    if not len(copies):
+        return 0
+    chain = np.flatnonzero((work.kind == EdgeKind.HOST) & work.is_part[work.target])
+    then = spread(len(work), work.source[chain].astype(np.int64), work.target[chain].astype(np.int64))
+    start_ns = work.column("start_ns")
+    end_ns = start_ns + work.column("duration_ns")
+    factor = (draft.cost[copies] - draft.fixed[copies]) / was_ns
+    before = int(draft.cost.sum())
+    while len(by):
+        beside_ns = np.minimum(end_ns[by], end_ns[copies]) - np.maximum(start_ns[by], start_ns[copies])
+        beside_ns = np.where(
+            2 * beside_ns > end_ns[copies] - start_ns[copies], np.minimum(beside_ns, draft.cost[by]), 0
+        )
+        np.add.at(draft.cost, by, np.rint(beside_ns * (factor - 1)).astype(np.int64))
+        on = then[by] != NOWHERE
+        copies, factor, by = copies[on], factor[on], then[by[on]]
+    np.maximum(draft.cost, 0, out=draft.cost)
+    return int(draft.cost.sum()) - before
 
 
 def _meant(work: Workload, change: TimeChange, named: Bool) -> str:
