@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,7 +20,7 @@ from graphlink.errors import InputError
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import GROUP_INIT, RECORD_OP, collective, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
+from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, is_pftrace, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader, open_array
@@ -51,6 +51,7 @@ class Head:
     """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank.
     ``start_ns``: of the first host row of a Kineto trace, since the epoch or since Kineto's base date where that is
     only said at the end; of an ET its local time, which has no zone. ``job``: its id, "" where none is recorded.
+    ``binary``: a ``.pftrace``.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class Head:
     pid: int | None = None
     start_ns: int | None = None
     job: str = ""
+    binary: bool = False
 
 
 _Row = dict[str, Any]
@@ -81,6 +83,10 @@ def read_head(path: Path) -> Head:
     with open_source(path) as source:
         text = _beginning(source)
         packed = source.packed
+    if binary := is_pftrace(text):
+        from graphlink.read.pftrace import head_as_json
+
+        text = head_as_json(path, text)
     kind = (
         ET.name
         if _ET.match(text)
@@ -93,7 +99,8 @@ def read_head(path: Path) -> Head:
     except InputError:  # no trace, or a header longer than HEAD_BYTES: whoever reads the file says so
         return Head(path, kind)
     around = {key: loose(raw) for key, raw in array.around.items()}
-    return _et(path, kind, array, around) if array.key == "nodes" else _kineto(path, kind, array, around)
+    head = _et(path, kind, array, around) if array.key == "nodes" else _kineto(path, kind, array, around)
+    return replace(head, binary=binary)
 
 
 def deep_rank(path: Path) -> int | None:
@@ -221,6 +228,8 @@ def looks_like(path: str | Path) -> str | None:
     """
     with open_source(path) as source:
         head = source.read(kinds.HEAD_BYTES)
+    if is_pftrace(head):
+        return KINETO.name
     if kinds.dump_kind(head) is not None:
         return NCCL.name
     kind = binary_kind(head[:512]) or kind_by_name(Path(path).name)

@@ -97,6 +97,18 @@ _MAGIC = (
 )
 
 
+PACKET: Final = 0x0A  # begins each packet of a binary Perfetto trace
+# a category of PyTorch as it is interned there: length, iid, and the text after its length
+_CATEGORY: Final = re.compile(
+    rb"\x0a.\x08[\x01-\x7f]\x12.(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver)", re.DOTALL
+)
+
+
+def is_pftrace(head: bytes) -> bool:
+    """Tell whether a file that begins like this, unpacked, is a binary trace of PyTorch, not of another program."""
+    return head[:1] == bytes([PACKET]) and _CATEGORY.search(head) is not None
+
+
 def binary_kind(head: bytes) -> FileKind | None:
     """Return the kind of a file that is no JSON, from its first few hundred unpacked bytes; None if unknown."""
     for magic, kind in _MAGIC:

@@ -479,6 +479,12 @@ class _KinetoRows:
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         deps = graph_deps(self.parts[LAUNCHED], self.parts[DEVICE], written_ns)
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
+        copies = np.count_nonzero(self.parts[DEVICE].seen("name") == self.strings.get("Memcpy", -1))
+        if copies:
+            warnings.append(
+                f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited "
+                "for one of pageable memory has no wait; PyTorch's JSON of the same recording says it"
+            )
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction

@@ -44,7 +44,18 @@ class Source:
     def __init__(self, path: Path, stream: BinaryIO, packed: str, packed_file: BinaryIO | None = None):
         self.path, self.packed, self._packed_file = path, packed, packed_file
         self.position = 0
-        self._stream = stream
+        self._stream, self._ahead = stream, b""
+
+    @property
+    def file(self) -> BinaryIO:
+        """Return the file itself, which may be packed."""
+        return self._packed_file or self._stream
+
+    def ahead(self, size: int) -> bytes:
+        """Return the next ``size`` bytes, which ``read`` gives once more."""
+        self._ahead = self.read(size)
+        self.position -= len(self._ahead)
+        return self._ahead
 
     def read(self, size: int) -> bytes:
         """Read up to ``size`` bytes; fewer only near the end, none at the end.
@@ -52,7 +63,9 @@ class Source:
         InputError when the packing is cut or damaged, or unpacks to far more than recordings do (a "zip bomb").
         """
         try:
-            data = self._stream.read(size)
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+            if len(data) < size:
+                data += self._stream.read(size - len(data))
         except _DAMAGED as error:
             cut = isinstance(error, EOFError)
             raise InputError(

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import HEAD_BYTES, NCCL, binary_kind, dump_kind, kind_by_name
+from graphlink.read.kinds import HEAD_BYTES, NCCL, binary_kind, dump_kind, is_pftrace, kind_by_name
 from graphlink.read.source import Source, open_source
 
 BLOCK_BYTES = 1 << 20  # 4 MB and more cost a third more time in fresh memory pages, and gain nothing
@@ -66,12 +66,18 @@ class Block(msgspec.Struct, Generic[T], frozen=True):
 @contextmanager
 def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[ArrayReader]:
     """Open the array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a
-    list.
+    list; of a binary trace, of the same in JSON.
 
     InputError: the file cannot be read, is no JSON, or has no such list.
     """
     with open_source(path) as source:
-        yield ArrayReader(source, keys, block_bytes)
+        if not is_pftrace(source.ahead(HEAD_BYTES)):
+            yield ArrayReader(source, keys, block_bytes)
+            return
+        from graphlink.read.pftrace import as_json
+
+        with as_json(source) as text:
+            yield ArrayReader(text, keys, block_bytes)
 
 
 class ArrayReader:

@@ -202,3 +202,11 @@ def test_cut_headers_and_what_is_no_file(tmp_path: Path) -> None:
 def test_the_estimate_is_near_the_measured_peaks() -> None:
     for unpacked_bytes, peak_bytes in ((994_519, 123_617_280), (106_704_418, 224_141_312), (356_888_525, 472_317_952)):
         assert 0.95 < memory.estimate_bytes(unpacked_bytes) / peak_bytes < 1.15
+
+
+def test_a_binary_trace_counts_as_its_text(tmp_path: Path) -> None:
+    assert (
+        unpacked(tmp_path / "kineto_0.pftrace", TEXT)
+        == unpacked(tmp_path / "b.pftrace.gz", gzip.compress(TEXT))
+        > len(TEXT)
+    )

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 from graphlink.cli import main
+from tests.capture.gpu_truths import unpack
 from tests.paddle_runs import one_f_one_b, simulate
 from tests.simulator import Training, run, training_program
 from tests.simulator.cluster import cluster_run
@@ -19,6 +20,7 @@ from tests.simulator.nccl_records import NcclProfile
 from tests.simulator.nsys import NsysVariation, write_nsys
 from tests.simulator.paddle import write_paddle
 
+CUSPY = Path(__file__).parents[2] / "fixtures" / "real" / "gpu" / "cuspy" / "host-node.tar.xz"
 KINETO = ("2024", "2021", "rocm")
 ETS = {"et": Layout.V1_1_0, "et_flat": Layout.V1_0_1}
 
@@ -32,6 +34,7 @@ def make(folder: Path) -> None:
             write_et(execution, folder / f"rank{rank}" / f"{name}.json", layout=layout.value)
         for dialect in KINETO:
             write_kineto(execution, folder / f"rank{rank}" / f"kineto_{dialect}.json", dialect=dialect)
+    unpack(CUSPY, folder / "cuspy")
     write_nsys(executions[:1], folder / "run.sqlite", vary=NsysVariation(nccl=True))
     _small(folder / "run.sqlite")
     write_paddle(simulate(one_f_one_b(2, 3), lambda _rank, op: 1_000_000 * (1 + (op.phase == "B"))), folder / "paddle")

@@ -213,6 +213,18 @@ def _kineto(place: Place, rng: random.Random) -> Outcome:
     return _job(place, rng, "--kineto", path, *(("--et", place.base / "rank0" / "et.json") if kind < 0.7 else ()))
 
 
+def _pftrace(place: Place, rng: random.Random) -> Outcome:
+    """A binary trace."""
+    [base] = (place.base / "cuspy").rglob("cuspy-1/kineto_0.pftrace")
+    path = place.given("kineto_0.pftrace", mutate.of_packets(base.read_bytes(), rng))
+    kind = rng.random()
+    if kind < 0.8:
+        return _read(path, "kineto")
+    if kind < 0.85:
+        return call("doctor", path)
+    return _job(place, rng, *(("--kineto",) if kind < 0.95 else ()), path)
+
+
 def _et(place: Place, rng: random.Random) -> Outcome:
     name = rng.choice(
         (*(f"rank0/{n}.json" for n in bases.ETS), *(f"rank0/{n}.json" for n in bases.ETS), "out/linked.0.json")
@@ -404,6 +416,7 @@ def _journal(place: Place, rng: random.Random) -> Outcome:
 
 CASES = (
     Case("kineto", 18, _kineto),
+    Case("pftrace", 10, _pftrace),
     Case("et", 14, _et),
     Case("folder", 4, _both),
     Case("nsys", 14, _nsys),

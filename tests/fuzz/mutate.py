@@ -280,6 +280,69 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
+def of_packets(data: bytes, rng: random.Random) -> bytes:
+    """A protobuf file of whatever messages: fields at any depth set to extremes, taken out, doubled, exchanged, their
+    lengths right; else bytes."""
+    if rng.random() < 0.2:
+        return of_bytes(data, rng)
+    for _ in range(rng.choice((1, 1, 2, 5, 20))):
+        data = _deeper(data, rng) or data
+    return packed(data, rng)
+
+
+def _deeper(message: bytes, rng: random.Random) -> bytes | None:
+    """Change a field of a message, or of one in it; None where it is no message."""
+    fields = _fields(message)
+    if not fields:
+        return None
+    at = rng.randrange(len(fields)) if rng.random() < 0.9 else min(rng.randrange(12), len(fields) - 1)
+    start, value, end = fields[at]
+    kind, old = rng.random(), message[value:end]
+    if kind < 0.04:
+        return message[:start] + message[end:]
+    if kind < 0.08:
+        return message[:end] + message[start:end] * rng.choice((1, 1, 9)) + message[end:]
+    if kind < 0.12:
+        other, _, after = rng.choice(fields)
+        return message[:start] + message[other:after] + message[end:]
+    tag, here = _number(message, start)
+    if tag & 7 == 0:
+        return message[:here] + _varint(rng.choice((*INTEGERS, *HUGE[:2])) & (1 << 64) - 1) + message[end:]
+    if tag & 7 != 2:
+        return message[:value] + rng.randbytes(end - value) + message[end:]
+    new = _deeper(old, rng) if kind < 0.85 else None
+    if new is None:
+        new = rng.choice((*TEXTS, old[: rng.randrange(len(old) + 1)], rng.randbytes(len(old)), old * 3))
+    return message[:here] + _varint(len(new)) + new + message[end:]
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    size = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at, size, shift = at + 1, size | (byte & 127) << shift, shift + 7
+        if byte < 128:
+            return size, at
+    return -1, at
+
+
+@lru_cache(maxsize=64)
+def _fields(message: bytes) -> tuple[tuple[int, int, int], ...]:
+    """Where each field starts, its value starts, and it ends; () of what is no message."""
+    out, at = [], 0
+    while at < len(message):
+        tag, value = _number(message, at)
+        size, body = {0: (0, _number(message, value)[1]), 1: (8, value), 5: (4, value)}.get(tag & 7, (-1, value))
+        if tag & 7 == 2:
+            size, value = _number(message, value)
+            body = value
+        if tag < 8 or size < 0 or body + size > len(message):
+            return ()
+        out.append((at, value, body + size))
+        at = body + size
+    return tuple(out)
+
+
 def _message(message: bytes, *, first: bool, rng: random.Random) -> bytes:
     try:
         node = pb.GlobalMetadata.FromString(message) if first else pb.Node.FromString(message)

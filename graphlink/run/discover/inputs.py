@@ -18,7 +18,7 @@ from graphlink.read import kinds
 from graphlink.read.heads import Head, looks_like, read_head, read_heads
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
-from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files
+from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files, without_twins
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import rank_of
 from graphlink.wings import SideFile, any_of, side_file
@@ -92,7 +92,7 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     paths = _named(names)
     named = [path for path in paths if path.is_file()]
     folders = [*_contents([path for path in paths if path not in set(named)]), *([_of_files(named)] if named else [])]
-    devices = [head for folder in folders for head in folder.devices]
+    devices, twins = without_twins([head for folder in folders for head in folder.devices])
     hosts = [head for folder in folders for head in folder.hosts]
     dumps = tuple(head for folder in folders for head in folder.dumps)
     empty = [str(folder.path) for folder in folders if not folder.has_traces() and not folder.dumps]
@@ -100,7 +100,7 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     strange = [str(path) for folder in folders for path in folder.strange]
     if strange:
         missing = (*missing, f"left aside, by their beginning neither traces nor side files of NCCL: {few(strange)}")
-    foreign = _foreign([path for folder in folders for path in folder.foreign])
+    foreign = (*twins, *_foreign([path for folder in folders for path in folder.foreign]))
     if not devices:
         if hosts and len(named) == len(paths) and not any(folder.databases for folder in folders):
             raise UsageError("no Kineto trace given", path=hosts[0].path, todo="add the Kineto trace of the same run")
@@ -265,7 +265,8 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
         for head in heads
         if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)
     ]
-    silent = {head.path for head in heads if head.kind is None} - {*strange, *side_files}
+    known = {head.path for head in heads if head.kind is not None}
+    silent = {head.path for head in heads} - {*known, *strange, *side_files}
     for head in heads:
         log.debug("%s: %s", head.path, head.kind or "no trace")
     return _Folder(
@@ -288,7 +289,8 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
         foreign=tuple(
             file
             for file in files
-            if file.name not in own and (file in silent or kinds.kind_by_name(file.name) is not None)
+            if file.name not in own
+            and (file in silent or (file not in known and kinds.kind_by_name(file.name) is not None))
         ),
     )
 

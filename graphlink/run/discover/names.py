@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-_SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
+_SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch|pftrace))+$", re.IGNORECASE)
 # Ranks inside a part of the run, or of its machines: "tp_rank_0"
 _OTHERS: Final = "step|iter|epoch|pid|host|node|gpu|local"  # what is counted, where numbers are no ranks
 _INNER: Final = r"(?:(?P<inner>local|node|group|tp|pp|dp|ep|cp|sp|mp|dcp|etp|edp)[_.-]?)?"

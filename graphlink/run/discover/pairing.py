@@ -69,6 +69,7 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
         InputError: two traces of one kind are of one rank; of two runs, unless ``same_run`` insists on one.
         UsageError: no execution trace has the rank of a Kineto trace.
     """
+    devices, twins = without_twins(devices)
     device_of = _ranked(devices, [head.rank for head in devices], ())
     refuse_copies([one.head for one in device_of if one.by == "order"])
     refuse_same_rank("Kineto traces", [(one.rank, one.head) for one in device_of])
@@ -88,6 +89,7 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
     )
     both = [*device_of, *host_of]
     warnings = (
+        *twins,
         *left_aside,
         *_named_otherwise(both),
         *_by_order(both),
@@ -95,6 +97,18 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
     )
     missing = (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices))
     return Discovered(ranks, warnings=warnings, missing=missing)
+
+
+def without_twins(devices: Sequence[Head]) -> tuple[list[Head], tuple[str, ...]]:
+    """Leave out binary traces of recordings that are there as JSON, which holds more; return the others, and what to
+    say. They are of one process and begin at one moment.
+    """
+    in_json = {(head.pid, head.start_ns): head.path for head in devices if not head.binary}
+    in_json.pop((None, None), None)
+    of_json = [(head.path, in_json.get((head.pid, head.start_ns))) for head in devices if head.binary]
+    twins = {path: other for path, other in of_json if other is not None}
+    said = tuple(f"{path} is left aside: {other} is the same recording and holds more" for path, other in twins.items())
+    return [head for head in devices if head.path not in twins], said
 
 
 def side_files(paths: Sequence[Path]) -> list[SideFile]:
