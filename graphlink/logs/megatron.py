@@ -35,6 +35,7 @@ _PAIR: Final = re.compile(r"\s*" + _NAME + r"[ .]*:\s*" + _NUMBER + r"\s*")
 _BLOCK: Final = re.compile(r"(\(min, max\) |max |min )?times? across ranks \(ms\):\s*(.*)")
 _RANGE: Final = re.compile(r"\s*" + _NAME + r"[ .]*:\s*\(" + _NUMBER + r",\s*" + _NUMBER + r"\)\s*")
 _DOTTED: Final = re.compile(r"\s*" + _NAME + r" \.{2,}\s*:\s*" + _NUMBER + r"\s*")
+_CUT: Final = re.compile(r"\s*" + _NAME + r" \.{8,}")  # begins the line of a timer, whose rest is missing
 _TITLE: Final = re.compile(r"\s*" + _NAME + r":\s*")
 _OF_RANK: Final = re.compile(r"\s*rank\s+\d{1,7}\s*:\s*" + _NUMBER + r"\s*")
 _MEMORY: Final = re.compile(r"\[Rank (\d{1,7})\] .{0,80}?memory \(MB\)\s*\|(.*)")
@@ -189,7 +190,7 @@ class _Reader:
             self.blocks[prefix] = _Block("all", title[1], float("inf"), float("-inf"))
         elif block.kind != "(min, max)" and (dotted := _DOTTED.fullmatch(text)) is not None and ended:
             self._add(dotted[1], **{"least" if block.kind == "min" else "largest": float(dotted[2])})
-        elif _cut_timer(text):
+        elif _CUT.match(text):
             self.unread["timer cannot be read"] += 1
         else:
             return False
@@ -229,11 +230,6 @@ class _Reader:
             value = float(part[2])
             if 0 <= value < float("inf"):
                 most[part[1]] = max(value, most.get(part[1], 0.0))
-
-
-def _cut_timer(text: str) -> bool:
-    """Tell whether a line is the beginning of a timer's: dots, and then not what follows dots."""
-    return re.match(r"\s*" + _NAME + r" \.{8,}", text) is not None
 
 
 def _timer(timer: _Timer) -> Timer:
