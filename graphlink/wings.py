@@ -142,7 +142,7 @@ class Wing:
     verbs: Sequence[Verb] = ()  # of the command line
     stored: Sequence[str] = ()  # the types of parts that are kept between jobs
     tables: Mapping[str, str] = {}  # by name, each a ``RowTable``, as the library and ``graphlink export`` have them
-    answers: Mapping[str, str] = {}  # what answers methods of the library's ``Run``, by their names
+    answers: Mapping[str, str] = {}  # what answers ``node_operations`` and methods of the library's ``Run``, by names
     schemas: Mapping[str, str] = {}  # the types of what this wing writes, by the names of their schemas
     fields: Mapping[str, str] = {}  # each ``Field``s that are added to a record of ``summary.json``, by its name
     sections: Mapping[int, str] = {}  # what makes ``Section | None`` of ``Found``, by its place on the page
@@ -276,10 +276,6 @@ class Wing:
         return ()
 
     # what a finished run is asked
-    def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
-        """Return of each rank which operation each node is part of, by which what-ifs choose."""
-        return None
-
     def shown(self, folder: Path, name: str) -> Shown | None:
         """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
         return None
@@ -416,8 +412,9 @@ def of_rank(parts: Parts, rank: int) -> Parts:
 
 
 def node_operations(folder: Path, ranks: Iterable[int]) -> Mapping[int, Any] | None:
-    """Return of each rank which operation each node is part of; None where nothing tells."""
-    return next((made for _, hooks in each() if (made := hooks.node_operations(folder, ranks)) is not None), None)
+    """Return of each rank which operation each node is part of, by which what-ifs choose; None where nothing tells."""
+    answer = dict(declarations("answers")).get("node_operations")
+    return None if answer is None else imported(answer)(folder, ranks)
 
 
 def imported(text: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphlink import output_names
@@ -27,6 +25,7 @@ class _Operations(Wing):
         ),
     )
     tables = {"operations": "records:TABLE"}
+    answers = {"node_operations": "records:of_nodes"}
     schemas = {"ops": "records:Operations", "ops.report": "table:OperationsReport"}
     sections = {40: "page:operations"}
 
@@ -46,11 +45,6 @@ class _Operations(Wing):
         name = output_names.operations(work.rank)
         publish.write(work.folder / name, encode(ops))
         return RankPart(files=(name,))
-
-    def node_operations(self, folder: Path, ranks: Iterable[int]) -> Mapping[int, Any]:
-        from graphlink.operations.records import of_nodes
-
-        return of_nodes(folder, ranks)
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.operations.records import load
