@@ -56,6 +56,7 @@ _ON_RANKS: Final = (
 )
 # what may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says why
 Candidate = tuple[Advice, Changes | None]  # commands in texts are of the folder ``DIR``
+_LAYOUT: Final = re.compile(r"(?i)nchwToNhwc|nhwcToNchw")
 _POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
 
 
@@ -312,7 +313,9 @@ def _heaviest(run: Outputs) -> Iterator[Candidate]:
         if one.top_gain is not UNSET and one.top_gain.share in sorts
     }
     loader, _ = loaders_of(run.work)
-    for name, share in sorted(one for one in tops if not LOADER.fullmatch(one[0].removesuffix(_PART))):
+    for name, share in sorted(tops):
+        if LOADER.fullmatch(name.removesuffix(_PART)) or _LAYOUT.search(name):
+            continue  # has advice of its own
         pattern = f"^{_escaped(name)}$"
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
         loading = mine & (loader != NOWHERE)
@@ -400,22 +403,35 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     )
 
 
-def _small_kernels(run: Outputs) -> Iterator[Candidate]:
-    names = {name for file in run.work.files for name in file.strings if _POINTWISE.search(name)}
-    pattern = _POINTWISE.pattern
-    ns = _ns_of(run.work, pattern, Work.KERNEL)
-    if not names or not ns:
-        return
-    yield (
-        Advice(
-            kind="small_kernels",
-            what="elementwise ops that run as kernels of their own",
-            evidence=f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, each reads and writes all of its data",
-            todo="torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
-            supposed="if these kernels took no time; fusing them saves a part of that, and their launches too",
+def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
+    """Return kernels that other layouts or fused ops would spare, by name."""
+    kinds: tuple[tuple[Kind, re.Pattern[str], str, str, str, str], ...] = (
+        (
+            "layout_conversions",
+            _LAYOUT,
+            "conversions between layouts (NCHW, NHWC) around convolutions",
+            "cuDNN multiplies in NHWC",
+            "model and inputs to(memory_format=torch.channels_last), with the convolutions in half precision or TF32",
+            "if these kernels took no time",
         ),
-        _scaled((Work.KERNEL, pattern, 0)),
+        (
+            "small_kernels",
+            _POINTWISE,
+            "elementwise ops that run as kernels of their own",
+            "each reads and writes all of its data",
+            "torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
+            "if these kernels took no time; fusing them saves a part of that, and their launches too",
+        ),
     )
+    for kind, pattern, what, why, todo, supposed in kinds:
+        names = {name for file in run.work.files for name in file.strings if pattern.search(name)}
+        ns = _ns_of(run.work, pattern.pattern, Work.KERNEL)
+        if names and ns:
+            evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
+            yield (
+                Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
+                _scaled((Work.KERNEL, pattern.pattern, 0)),
+            )
 
 
 def _late_starts(run: Outputs) -> Iterator[Candidate]:
@@ -508,7 +524,7 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     _stragglers,
     _bubbles,
     _tensor_cores,
-    _small_kernels,
+    _kernels_beside,
     _late_starts,
     _idle_for,
     _memory,

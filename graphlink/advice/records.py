@@ -19,6 +19,7 @@ Kind = Literal[
     "heaviest_work",
     "copies",
     "tensor_cores",
+    "layout_conversions",
     "small_kernels",
     "late_starts",
     "allocator",

@@ -116,3 +116,15 @@ def test_workers_are_advised_where_the_main_thread_makes_the_batches(tmp_path: P
     assert (first.kind, first.command.split(" --", 1)[1]) == ("data_loading", "dataloader-workers 8")
     predicted = predicted_ms(before, "[[dataloader]]\nworkers = 8\n", tmp_path)
     assert predicted == pytest.approx(np.mean(truth(after)["steps_ns"]) / 1e6, rel=0.15)
+
+
+def test_conversions_of_layout_around_convolutions_are_advised_first(tmp_path: Path) -> None:
+    """9.6 ms a step in NCHW, 6.8 ms in ``channels_last``, which makes normalisation quicker, too."""
+    (before,) = [f for f in unpack(GPU / "pairs" / "conv-contiguous.tar.xz", tmp_path) if f.name.startswith("no-et")]
+    after = unpack(GPU / "pairs" / "conv-channels-last.tar.xz", tmp_path / "after")[0]
+    told = graphlink.link(before, options=OPTIONS, out=tmp_path / "out").advice().advice
+    assert told[0].kind == "layout_conversions" and "channels_last" in told[0].todo
+    gained_pct = 100 - 100 * np.mean(truth(after)["steps_ns"]) / np.mean(truth(before)["steps_ns"])
+    assert told[0].gain_step_pct is not None and 0.7 * gained_pct < told[0].gain_step_pct < gained_pct
+    told = graphlink.link(after, options=OPTIONS, out=tmp_path / "then").advice().advice
+    assert not any(one.kind == "layout_conversions" for one in told)
