@@ -29,6 +29,7 @@ AUTOGRAD_ENGINE: Final = re.compile("autograd::engine::evaluate_function.*", re.
 ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
     r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
 )
+LAYOUT: Final = re.compile(r"(?i)nchwToNhwc|nhwcToNchw")  # kernels that convert between layouts of images
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch.*")  # calls that launch a CUDA graph
 # ops of the dispatcher and nodes of autograd, aten::add or ReluBackward1, whole or a part after a cut
 OPERATOR: Final = re.compile(r"\A(?:.*::.*|\w*Backward\d*|record_param_comms)(?: \(cont\.\))?\Z", re.DOTALL)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from graphlink import output_names
-from graphlink.advice.kinds import Outputs, candidates
+from graphlink.advice.kinds import candidates
+from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.errors import UsageError
 from graphlink.operations import records as operation_records

@@ -5,69 +5,27 @@ tells its gain.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from math import ceil, log2
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import replace
 
+from graphlink.advice.on_host import blocking_syncs, data_loading, heaviest, launch_bound, once
+from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.graph.families import PYTHON
-from graphlink.model import NOWHERE
-from graphlink.operations.records import Operations
-from graphlink.patterns import LOADER, UserPattern
-from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.changes import (
-    MOST_WORKERS,
-    SORT_OF,
-    Changes,
-    GraphChange,
-    LoaderChange,
-    TimeChange,
-    WaitChange,
-)
-from graphlink.replay.loader import BY_WORKERS, loaders_of
-from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
-from graphlink.replay.times import QUICKEST, launches
-from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.report.summary import Rank, Summary, once_words
-from graphlink.tables import codes
+from graphlink.patterns import LAYOUT
+from graphlink.records import counted, ms
+from graphlink.replay.workload import Work
 
-MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
-_PART: Final = " (cont.)"
 _MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
-_ON_DEVICE: Final = (
-    "the GPU",
-    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
-    "non_blocking=True",
-)
-_ON_RANKS: Final = (
-    "other ranks",
-    "send earlier, wait later (async_op=True), give all ranks equal work; graphlink critical-path DIR --across",
-)
-# what may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says why
-Candidate = tuple[Advice, Changes | None]  # commands in texts are of the folder ``DIR``
-_LAYOUT: Final = re.compile(r"(?i)nchwToNhwc|nhwcToNchw")
 _POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """What a run has written, of the ranks that advice is for."""
-
-    summary: Summary
-    ranks: tuple[int, ...]
-    work: Workload
-    operations: Mapping[int, Operations]
 
 
 def candidates(run: Outputs) -> Iterator[Candidate]:
@@ -76,138 +34,8 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
         yield from kind(run)
 
 
-def _scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:
-    """Return a what-if: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
-    return Changes(
-        tuple(
-            TimeChange(
-                sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank
-            )
-            for work, pattern, factor in scales
-        )
-    )
-
-
-def _data_loading(run: Outputs) -> Iterator[Candidate]:
-    names = {name.removesuffix(_PART) for file in run.work.files for name in file.strings}
-    loaders = sorted({_escaped(name.split("#")[0]) for name in names if LOADER.fullmatch(name)})
-    if not loaders:
-        return
-    idle_ns = _idle_ns(run, "data_loading")
-    idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile" if idle_ns else ""
-    what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
-    workers, making_ns = _workers(run.work)
-    if workers:
-        yield (
-            Advice(
-                kind="data_loading",
-                what=what,
-                evidence=f"the main thread made its batches itself, in {ms(making_ns)} ms of host time{idle}",
-                todo=f"num_workers={workers} of the DataLoader, {more}",
-                supposed=f"if {counted(workers, 'worker')} made the batches, on cores of their own",
-            ),
-            Changes(dataloader=(LoaderChange(workers=workers),)),
-        )
-        return
-    pattern = f"^(?:{'|'.join(loaders)})"
-    yield (
-        Advice(
-            kind="data_loading",
-            what=what,
-            evidence=f"the loader took {ms(_ns_of(run.work, pattern, Work.HOST))} ms of host time{idle}",
-            todo=f"more workers of the DataLoader (num_workers), {more}",
-            supposed="if the loader itself took no time; the ops that it calls keep theirs",
-        ),
-        _scaled((Work.HOST, pattern, 0)),
-    )
-
-
-def _workers(work: Workload) -> tuple[int, int]:
-    """Return how many workers make batches as fast as the rest of the main thread takes them, the next power of two,
-    and what the batches take it in ns; 0 workers where it has some already, or makes none."""
-    owner, _ = loaders_of(work)
-    made = (owner != NOWHERE) & (work.work == Work.HOST)
-    heads = np.unique(owner[made])
-    if not len(heads) or any(BY_WORKERS in work.name(head) for head in heads.tolist()):
-        return 0, 0
-    thread = codes(work.member, work.column("tid"))
-    host = (work.work == Work.HOST) & np.isin(thread, thread[heads])
-    making_ns, all_ns = int(work.cost_ns[made].sum()), int(work.cost_ns[host].sum())
-    needed = making_ns / max(all_ns - making_ns, 1)
-    return min(1 << max(ceil(log2(needed)), 1) if needed else 2, MOST_WORKERS), making_ns
-
-
-def _launch_bound(run: Outputs) -> Iterator[Candidate]:
-    """Return how much launches cost: the quickest ops with one do little else, and what they take is what each launch
-    costs the host.
-    """
-    work = run.work
-    idle_ns = sum(_idle_ns(run, cause) for cause in ("host_work", "python"))
-    of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
-    alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
-    if not len(alone) or not len(kernels):
-        return
-    launch_ns = int(np.quantile(alone, QUICKEST))
-    short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
-    idle = Advice(
-        kind="launch_bound",
-        what="GPUs wait for the host to launch work",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
-        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
-        f"quickest ops); {short} of the kernels take less time than one launch call",
-        todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
-        "between waits: shapes have to be the same each time, and a graph keeps its memory",
-        supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
-    )
-    yield idle, Changes(cuda_graph=(GraphChange(auto=True),))
-    yield (
-        replace(
-            idle,
-            todo="fused optimizers, torch.compile, fewer and larger ops, fewer Python layers",
-            supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less",
-        ),
-        Changes((TimeChange(launch_us=-launch_ns / 1000),)),
-    )
-
-
-def _blocking_syncs(run: Outputs) -> Iterator[Candidate]:
-    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
-    ranks.
-    """
-    waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
-    calls: dict[str, set[str]] = defaultdict(set)
-    causes: dict[str, Counter[str]] = defaultdict(Counter)
-    blocked, device = blocked_ns(run.work), run.work.column("device")
-    for wait in sync_waits(run.work):
-        ops = waiting_ops(wait)
-        for op in ops[:1]:
-            waited[op] += int(blocked[wait.targets[0]])
-            count[op] += 1
-            on_device[op] += bool((device[list(wait.sources)] >= 0).any())
-            calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            causes[op][run.work.name(awaited(run.work, wait))] += 1
-    for op, ns in waited.most_common(MOST_SYNCS):
-        by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
-        line = "".join(
-            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
-        )
-        whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
-        waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
-        cause = shortened(causes[op].most_common(1)[0][0])
-        yield (
-            Advice(
-                kind="blocking_sync",
-                what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{waits}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
-                todo=todo,
-                supposed="if the host did not wait there",
-            ),
-            Changes(wait=(WaitChange(which=op, remove=True),)),
-        )
-
-
 def _exposed(run: Outputs) -> Iterator[Candidate]:
-    devices = [one for rank in _ranks(run) for one in rank.gpu]
+    devices = [one for rank in ranks_of(run) for one in rank.gpu]
     sorts: tuple[tuple[Kind, Work, str, int, int, str], ...] = (
         (
             "exposed_communication",
@@ -240,7 +68,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                     todo=todo,
                     supposed="if all of it took no time; a real change saves less",
                 ),
-                _scaled((sort, "", 0)),
+                scaled((sort, "", 0)),
             )
 
 
@@ -249,7 +77,7 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
     if whole is None or whole.straggler is None:
         return
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
-    look = "idle" if any(one.gpu for one in _ranks(run)) else "critical-path"
+    look = "idle" if any(one.gpu for one in ranks_of(run)) else "critical-path"
     scales = _slower(run, whole.straggler.rank)
     yield (
         Advice(
@@ -262,7 +90,7 @@ def _stragglers(run: Outputs) -> Iterator[Candidate]:
             "ranks",
             why_not="" if scales else "its own work takes no longer than that of the others",
         ),
-        _scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else None,
+        scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else None,
     )
 
 
@@ -298,63 +126,6 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
             todo="more microbatches, another schedule, equal stages",
             why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
             "simulates one",
-        ),
-        None,
-    )
-
-
-def _heaviest(run: Outputs) -> Iterator[Candidate]:
-    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
-    what a loader does."""
-    sorts = {"host": Work.HOST, "compute": Work.KERNEL}
-    tops = {
-        (one.top_gain.name, one.top_gain.share)
-        for one in _ranks(run)
-        if one.top_gain is not UNSET and one.top_gain.share in sorts
-    }
-    loader, _ = loaders_of(run.work)
-    for name, share in sorted(tops):
-        if LOADER.fullmatch(name.removesuffix(_PART)) or _LAYOUT.search(name):
-            continue  # has advice of its own
-        pattern = f"^{_escaped(name)}$"
-        mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
-        loading = mine & (loader != NOWHERE)
-        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
-            continue  # of the loader, which has advice of its own
-        yield (
-            Advice(
-                kind="heaviest_work",
-                what=f"{shortened(name)} is the work that holds up most",
-                evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
-                "name",
-                todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
-                supposed="if it took half of its time",
-            ),
-            _scaled((sorts[share], pattern, 0.5)),
-        )
-
-
-def _once(run: Outputs) -> Iterator[Candidate]:
-    """Return what took time once, and not each time, on the rank where it took longest: no change of the work in each
-    step saves it.
-    """
-    some = [rank for rank in _ranks(run) if rank.once]
-    if not some:
-        return
-    most = max(some, key=lambda rank: sum(gain.once_ns for gain in rank.once))
-    in_steps = len(getattr(most, "steps", ())) > 1
-    others = f"; ops of {counted(len(some) - 1, 'other rank')} did so too" if len(some) > 1 else ""
-    yield (
-        Advice(
-            kind="once",
-            what=f"{shortened(most.once[0].name)} took long once" + f" on rank {most.rank}" * (len(run.ranks) > 1),
-            evidence=once_words(most) + others,
-            todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
-            "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "
-            "that is chosen (torch.backends.cudnn.benchmark), a thread that waits for a core",
-            why_not="it does not come in each step"
-            if in_steps
-            else "whether it comes in each step is not known: fewer than two are recorded",
         ),
         None,
     )
@@ -399,7 +170,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
         ),
-        _scaled((Work.KERNEL, pattern, 0.5)) if named else None,
+        scaled((Work.KERNEL, pattern, 0.5)) if named else None,
     )
 
 
@@ -408,7 +179,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
     kinds: tuple[tuple[Kind, re.Pattern[str], str, str, str, str], ...] = (
         (
             "layout_conversions",
-            _LAYOUT,
+            LAYOUT,
             "conversions between layouts (NCHW, NHWC) around convolutions",
             "cuDNN multiplies in NHWC",
             "model and inputs to(memory_format=torch.channels_last), with the convolutions in half precision or TF32",
@@ -425,21 +196,21 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
     )
     for kind, pattern, what, why, todo, supposed in kinds:
         names = {name for file in run.work.files for name in file.strings if pattern.search(name)}
-        ns = _ns_of(run.work, pattern.pattern, Work.KERNEL)
+        ns = ns_of(run.work, pattern.pattern, Work.KERNEL)
         if names and ns:
             evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
             yield (
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
-                _scaled((Work.KERNEL, pattern.pattern, 0)),
+                scaled((Work.KERNEL, pattern.pattern, 0)),
             )
 
 
 def _late_starts(run: Outputs) -> Iterator[Candidate]:
-    if not any(one.gpu for one in _ranks(run)) or not (
+    if not any(one.gpu for one in ranks_of(run)) or not (
         (run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()
     ):
         return
-    idle_ns, unknown_ns = (_idle_ns(run, cause) for cause in ("start_delay", "unknown"))
+    idle_ns, unknown_ns = (idle_ns_of(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns
     yield (
         Advice(
@@ -454,7 +225,7 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             if known
             else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
         ),
-        _scaled((Work.DELAY, "", 0)) if known else None,
+        scaled((Work.DELAY, "", 0)) if known else None,
     )
 
 
@@ -476,7 +247,7 @@ def _idle_for(run: Outputs) -> Iterator[Candidate]:
         ),
     )
     for kind, cause, what, todo, why_not in causes:
-        ns = _idle_ns(run, cause)
+        ns = idle_ns_of(run, cause)
         if ns:
             evidence = f"GPUs were idle for {ms(ns)} ms for it"
             yield Advice(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not), None
@@ -495,7 +266,7 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
     ]
     held = [
         (one.reserved_bytes, one.total_bytes)
-        for rank in _ranks(run)
+        for rank in ranks_of(run)
         for one in (rank.memory if rank.memory is not UNSET else ())
         if one.total_bytes
     ]
@@ -517,9 +288,9 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
 
 
 _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
-    _data_loading,
-    _launch_bound,
-    _blocking_syncs,
+    data_loading,
+    launch_bound,
+    blocking_syncs,
     _exposed,
     _stragglers,
     _bubbles,
@@ -528,23 +299,9 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     _late_starts,
     _idle_for,
     _memory,
-    _once,
-    _heaviest,  # the last: of equal gains the first stands first, and others say more
+    once,
+    heaviest,  # the last: of equal gains the first stands first, and others say more
 )
-
-
-def _ranks(run: Outputs) -> list[Rank]:
-    return [one for one in run.summary.ranks if one.rank in run.ranks]
-
-
-def _idle_ns(run: Outputs, cause: str) -> int:
-    """Return how long the devices of all ranks were idle for a cause."""
-    return sum(one.idle_by_cause_ns.get(cause, 0) for rank in _ranks(run) for one in rank.gpu)
-
-
-def _ns_of(work: Workload, pattern: str, sort: Work) -> int:
-    """Return what nodes of a sort cost whose name a pattern finds."""
-    return int(work.cost_ns[names_found(work, re.compile(pattern)) & (work.work == sort)].sum())
 
 
 def _telling(names: list[str], other: set[str]) -> str:
@@ -557,10 +314,5 @@ def _telling(names: list[str], other: set[str]) -> str:
             (n for n in range(min(24, len(name)), len(name)) if not any(one.startswith(name[:n]) for one in other)),
             len(name),
         )
-        parts.append(_escaped(name[:size]) + ("$" if size == len(name) else ""))
+        parts.append(escaped(name[:size]) + ("$" if size == len(name) else ""))
     return f"^(?:{'|'.join(dict.fromkeys(parts))})"
-
-
-def _escaped(name: str) -> str:
-    """Return a name as a pattern that finds it; spaces need no escape outside of verbose patterns."""
-    return re.escape(name).replace("\\ ", " ")

@@ -13,7 +13,7 @@ import pytest
 
 import graphlink
 from graphlink.advice.advise import advise
-from graphlink.advice.kinds import Outputs
+from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.advice.table import advice_table
 from graphlink.cli import main

@@ -1,0 +1,214 @@
+"""What may be worth a change on the host: loading data, launching, waiting, and what takes it longest."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from math import ceil, log2
+from typing import Final
+
+import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
+from graphlink.advice.records import Advice
+from graphlink.graph.families import PYTHON
+from graphlink.model import NOWHERE
+from graphlink.patterns import LAYOUT, LOADER
+from graphlink.records import counted, ms, percent, shortened
+from graphlink.replay.changes import MOST_WORKERS, Changes, GraphChange, LoaderChange, TimeChange, WaitChange
+from graphlink.replay.loader import BY_WORKERS, loaders_of
+from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
+from graphlink.replay.times import QUICKEST, launches
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.report.summary import once_words
+from graphlink.tables import codes
+
+MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
+_PART: Final = " (cont.)"
+_ON_DEVICE: Final = (
+    "the GPU",
+    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
+    "non_blocking=True",
+)
+_ON_RANKS: Final = (
+    "other ranks",
+    "send earlier, wait later (async_op=True), give all ranks equal work; graphlink critical-path DIR --across",
+)
+
+
+def data_loading(run: Outputs) -> Iterator[Candidate]:
+    names = {name.removesuffix(_PART) for file in run.work.files for name in file.strings}
+    loaders = sorted({escaped(name.split("#")[0]) for name in names if LOADER.fullmatch(name)})
+    if not loaders:
+        return
+    idle_ns = idle_ns_of(run, "data_loading")
+    idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile" if idle_ns else ""
+    what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
+    workers, making_ns = _workers(run.work)
+    if workers:
+        yield (
+            Advice(
+                kind="data_loading",
+                what=what,
+                evidence=f"the main thread made its batches itself, in {ms(making_ns)} ms of host time{idle}",
+                todo=f"num_workers={workers} of the DataLoader, {more}",
+                supposed=f"if {counted(workers, 'worker')} made the batches, on cores of their own",
+            ),
+            Changes(dataloader=(LoaderChange(workers=workers),)),
+        )
+        return
+    pattern = f"^(?:{'|'.join(loaders)})"
+    yield (
+        Advice(
+            kind="data_loading",
+            what=what,
+            evidence=f"the loader took {ms(ns_of(run.work, pattern, Work.HOST))} ms of host time{idle}",
+            todo=f"more workers of the DataLoader (num_workers), {more}",
+            supposed="if the loader itself took no time; the ops that it calls keep theirs",
+        ),
+        scaled((Work.HOST, pattern, 0)),
+    )
+
+
+def _workers(work: Workload) -> tuple[int, int]:
+    """Return how many workers make batches as fast as the rest of the main thread takes them, the next power of two,
+    and what the batches take it in ns; 0 workers where it has some already, or makes none."""
+    owner, _ = loaders_of(work)
+    made = (owner != NOWHERE) & (work.work == Work.HOST)
+    heads = np.unique(owner[made])
+    if not len(heads) or any(BY_WORKERS in work.name(head) for head in heads.tolist()):
+        return 0, 0
+    thread = codes(work.member, work.column("tid"))
+    host = (work.work == Work.HOST) & np.isin(thread, thread[heads])
+    making_ns, all_ns = int(work.cost_ns[made].sum()), int(work.cost_ns[host].sum())
+    needed = making_ns / max(all_ns - making_ns, 1)
+    return min(1 << max(ceil(log2(needed)), 1) if needed else 2, MOST_WORKERS), making_ns
+
+
+def launch_bound(run: Outputs) -> Iterator[Candidate]:
+    """Return how much launches cost: the quickest ops with one do little else, and what they take is what each launch
+    costs the host.
+    """
+    work = run.work
+    idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
+    of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
+    alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
+    if not len(alone) or not len(kernels):
+        return
+    launch_ns = int(np.quantile(alone, QUICKEST))
+    short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
+    idle = Advice(
+        kind="launch_bound",
+        what="GPUs wait for the host to launch work",
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
+        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
+        f"quickest ops); {short} of the kernels take less time than one launch call",
+        todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
+        "between waits: shapes have to be the same each time, and a graph keeps its memory",
+        supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
+    )
+    yield idle, Changes(cuda_graph=(GraphChange(auto=True),))
+    yield (
+        replace(
+            idle,
+            todo="fused optimizers, torch.compile, fewer and larger ops, fewer Python layers",
+            supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less",
+        ),
+        Changes((TimeChange(launch_us=-launch_ns / 1000),)),
+    )
+
+
+def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
+    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
+    ranks.
+    """
+    waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
+    calls: dict[str, set[str]] = defaultdict(set)
+    causes: dict[str, Counter[str]] = defaultdict(Counter)
+    blocked, device = blocked_ns(run.work), run.work.column("device")
+    for wait in sync_waits(run.work):
+        ops = waiting_ops(wait)
+        for op in ops[:1]:
+            waited[op] += int(blocked[wait.targets[0]])
+            count[op] += 1
+            on_device[op] += bool((device[list(wait.sources)] >= 0).any())
+            calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
+            causes[op][run.work.name(awaited(run.work, wait))] += 1
+    for op, ns in waited.most_common(MOST_SYNCS):
+        by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
+        line = "".join(
+            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
+        )
+        whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
+        waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
+        cause = shortened(causes[op].most_common(1)[0][0])
+        yield (
+            Advice(
+                kind="blocking_sync",
+                what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
+                evidence=f"{waits}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
+                todo=todo,
+                supposed="if the host did not wait there",
+            ),
+            Changes(wait=(WaitChange(which=op, remove=True),)),
+        )
+
+
+def once(run: Outputs) -> Iterator[Candidate]:
+    """Return what took time once, and not each time, on the rank where it took longest: no change of the work in each
+    step saves it.
+    """
+    some = [rank for rank in ranks_of(run) if rank.once]
+    if not some:
+        return
+    most = max(some, key=lambda rank: sum(gain.once_ns for gain in rank.once))
+    in_steps = len(getattr(most, "steps", ())) > 1
+    others = f"; ops of {counted(len(some) - 1, 'other rank')} did so too" if len(some) > 1 else ""
+    yield (
+        Advice(
+            kind="once",
+            what=f"{shortened(most.once[0].name)} took long once" + f" on rank {most.rank}" * (len(run.ranks) > 1),
+            evidence=once_words(most) + others,
+            todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
+            "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "
+            "that is chosen (torch.backends.cudnn.benchmark), a thread that waits for a core",
+            why_not="it does not come in each step"
+            if in_steps
+            else "whether it comes in each step is not known: fewer than two are recorded",
+        ),
+        None,
+    )
+
+
+def heaviest(run: Outputs) -> Iterator[Candidate]:
+    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
+    what a loader does."""
+    sorts = {"host": Work.HOST, "compute": Work.KERNEL}
+    tops = {
+        (one.top_gain.name, one.top_gain.share)
+        for one in ranks_of(run)
+        if one.top_gain is not UNSET and one.top_gain.share in sorts
+    }
+    loader, _ = loaders_of(run.work)
+    for name, share in sorted(tops):
+        if LOADER.fullmatch(name.removesuffix(_PART)) or LAYOUT.search(name):
+            continue  # has advice of its own
+        pattern = f"^{escaped(name)}$"
+        mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
+        loading = mine & (loader != NOWHERE)
+        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
+            continue  # of the loader, which has advice of its own
+        yield (
+            Advice(
+                kind="heaviest_work",
+                what=f"{shortened(name)} is the work that holds up most",
+                evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
+                "name",
+                todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
+                supposed="if it took half of its time",
+            ),
+            scaled((sorts[share], pattern, 0.5)),
+        )

@@ -1,0 +1,58 @@
+"""What a run has written, as advice asks it, and the what-if of a candidate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphlink.advice.records import Advice
+from graphlink.operations.records import Operations
+from graphlink.patterns import UserPattern
+from graphlink.replay.changes import SORT_OF, Changes, TimeChange
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.report.summary import Rank, Summary
+
+# what may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says why
+Candidate = tuple[Advice, Changes | None]  # commands in texts are of the folder ``DIR``
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a run has written, of the ranks that advice is for."""
+
+    summary: Summary
+    ranks: tuple[int, ...]
+    work: Workload
+    operations: Mapping[int, Operations]
+
+
+def scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:
+    """Return a what-if: sorts of work, patterns of names ("" = all) and factors; of one rank, if it is set."""
+    return Changes(
+        tuple(
+            TimeChange(
+                sort=SORT_OF[work], name=UserPattern(pattern, "advice") if pattern else None, scale=factor, rank=rank
+            )
+            for work, pattern, factor in scales
+        )
+    )
+
+
+def ranks_of(run: Outputs) -> list[Rank]:
+    return [one for one in run.summary.ranks if one.rank in run.ranks]
+
+
+def idle_ns_of(run: Outputs, cause: str) -> int:
+    """Return how long the devices of all ranks were idle for a cause."""
+    return sum(one.idle_by_cause_ns.get(cause, 0) for rank in ranks_of(run) for one in rank.gpu)
+
+
+def ns_of(work: Workload, pattern: str, sort: Work) -> int:
+    """Return what nodes of a sort cost whose name a pattern finds."""
+    return int(work.cost_ns[names_found(work, re.compile(pattern)) & (work.work == sort)].sum())
+
+
+def escaped(name: str) -> str:
+    """Return a name as a pattern that finds it; spaces need no escape outside of verbose patterns."""
+    return re.escape(name).replace("\\ ", " ")
