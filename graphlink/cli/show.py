@@ -46,7 +46,9 @@ def show(arguments: argparse.Namespace) -> int:
         tell(arguments.json, whole, lambda: summary.table(whole, verbose=arguments.verbose))
         return 0
     if not path.exists():
-        raise InputError("there is no such file or folder", path=path)
+        raise InputError(
+            "there is no such file or folder", path=path, todo="name the folder that an earlier run wrote with --out"
+        )
     if arguments.node is None:
         raise UsageError(
             "a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary"

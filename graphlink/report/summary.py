@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -212,11 +213,12 @@ def load(path: Path) -> Summary:
         InputError: it is missing or no summary of ours.
     """
     if not path.is_file():
-        raise InputError(
-            "cannot read the summary: there is no such file",
-            path=path,
-            todo="name the folder that an earlier run wrote with --out",
-        )
+        todo = "name the folder that an earlier run wrote with --out"
+        if path.parent.is_dir() and any(file.is_file() for file in path.parent.iterdir()):
+            todo += (
+                f"; if this one has recordings, link them first: graphlink {shlex.quote(str(path.parent))} --out OUT"
+            )
+        raise InputError("cannot read the summary: there is no such file", path=path, todo=todo)
     document.refuse_made(path)
     return document.load(path, Summary, "summary of this version of graphlink", "run graphlink again with --force")
 

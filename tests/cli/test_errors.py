@@ -194,6 +194,15 @@ def test_a_long_path_hides_nothing(graphlink: Run, tmp_path: Path) -> None:
     is_said(graphlink("--kineto", path, "--out", tmp_path / "out"), 1, str(path), "there is no such file")
 
 
+def test_a_folder_of_the_other_kind_is_told_from_a_wrong_one(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+    """Recordings where outputs are wanted, and the other way round."""
+    is_said(graphlink("advice", traces), 1, f"link them first: graphlink {traces} --out OUT")
+    out = tmp_path / "out"
+    assert graphlink("--kineto", traces / "kineto_0.json", "--out", out).status == 0
+    is_said(graphlink("link", out), 1, f"graphlink has written this folder: graphlink show {out} reads it")
+    is_said(graphlink("show", tmp_path / "gone"), 1, "there is no such file or folder", "do: name the folder")
+
+
 def test_several_ranks_of_which_some_fail(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         data = (traces / f"kineto_{rank}.json").read_bytes()

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from graphlink.errors import InputError, UsageError
+from graphlink.output_names import SUMMARY
 from graphlink.read import kinds
 from graphlink.read.heads import Head, looks_like, read_head, read_heads
 from graphlink.read.source import unreadable
@@ -384,6 +386,8 @@ def _refuse_exports(folders: Sequence[_Folder], exports: Sequence[Path], hosts: 
         todo = (
             f"give the worker logs with --paddle-logs {logs[0]}" if logs else "give the files with --kineto or --nsys"
         )
+        if (folders[0].path / SUMMARY).is_file():
+            todo = f"graphlink has written this folder: graphlink show {shlex.quote(str(folders[0].path))} reads it"
         raise InputError(f"no Kineto trace and no nsys export was found in it{others}", path=folders[0].path, todo=todo)
     if hosts:
         raise UsageError(
