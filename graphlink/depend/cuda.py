@@ -8,7 +8,7 @@ made. The rules are those of the CUDA programming guide, "Streams" and "Events";
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -17,15 +17,15 @@ import numpy as np
 
 from graphlink.choices import LATENCY_NS
 from graphlink.depend.commevents import StreamWait
-from graphlink.depend.recorded_on import Shown, keeps_to_streams, likeliest
-from graphlink.depend.replays import Replays, replays
+from graphlink.depend.recorded_on import Shown, keeping, likeliest
+from graphlink.depend.replays import Replays, between, replays
 from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.patterns import containing
-from graphlink.tables import begins, concat, equal_runs, grouped, lookup, marked, numbered_rows, spread, successive
+from graphlink.tables import begins, concat, grouped, lookup, marked, numbered_rows, spread, successive
 
 EVENT_NS: Final = 30_000  # at most so long after what it waits for an op begins, or a call returns
 BLOCKED_NS: Final = 3_000  # a call that takes longer has waited
@@ -270,12 +270,11 @@ class _Walk:
         waiting = {self._waiting(row) for row in waits}
         found = {key: sources for key, sources in found.items() if sources and {key} != waiting}
         ended_ns = {key: max(int(end_ns[op]) for op, _ in sources.values()) for key, sources in found.items()}
-        shown = self._shown(waits)
+        shown = list(self._shown(waits))
         if not any(all(end <= wait.until_ns + self.slack_ns for wait in shown) for end in ended_ns.values()):
             return [{}]
-        tid = self.tid[call]
-        last = self.launched_on.get(tid, NOWHERE)
-        key = likeliest(ended_ns, shown, last, self.slack_ns, keeping=tid in self.keeping)
+        last = self.launched_on.get(self.tid[call], NOWHERE)
+        key = likeliest(ended_ns, shown, last, self.slack_ns, keeping=self.tid[call] in self.keeping)
         if key is None:
             return []
         return [self._all_of(key, FoundBy.CUDA_SYNC if len(found) == 1 else FoundBy.INFERRED)]
@@ -287,29 +286,24 @@ class _Walk:
             return NOWHERE
         return self.index[int(syncs.device[row]), int(syncs.stream[row])]
 
-    def _shown(self, waits: Sequence[int]) -> list[Shown]:
-        """Return what the waits for a record show of when that had ended."""
-        syncs, calls, device, out = self.trace.syncs, self.trace.calls, self.trace.device, []
-        polls = []
-        for row in waits:
-            call, key = int(self.call_of_row[row]), self._waiting(row)
-            if call == NOWHERE:
-                continue
-            start, end = int(calls.start_ns[call]), int(calls.end_ns[call])
-            if key != NOWHERE:
-                op = self._next(key, start)
-                if op != NOWHERE:
-                    begun = int(device.start_ns[op])
-                    awaited = [int(device.end_ns[source]) for source, _ in self.pending.get(key, {}).values()]
-                    ready = max(int(self.ready_ns[op]), *awaited, 0)
-                    held = max(ready, begun - EVENT_NS) if begun - ready > LATENCY_NS else None
-                    out.append(Shown(begun, held))
+    def _shown(self, waits: Sequence[int]) -> Iterator[Shown]:
+        """Yield what the waits for a record show of when that had ended."""
+        syncs, calls, device = self.trace.syncs, self.trace.calls, self.trace.device
+        polls: list[tuple[int, int]] = []
+        for row, call in [(row, int(self.call_of_row[row])) for row in waits if self.call_of_row[row] != NOWHERE]:
+            key, start, end = self._waiting(row), int(calls.start_ns[call]), int(calls.end_ns[call])
+            if key != NOWHERE and (op := self._next(key, start)) != NOWHERE:
+                begun = int(device.start_ns[op])
+                awaited = [int(device.end_ns[source]) for source, _ in self.pending.get(key, {}).values()]
+                ready = max(int(self.ready_ns[op]), *awaited, 0)
+                yield Shown(begun, max(ready, begun - EVENT_NS) if begun - ready > LATENCY_NS else None)
             elif self.role[call] == Role.EVENT_QUERY:
                 polls.append((start, end))
             elif syncs.kind[row] == SyncKind.EVENT:
-                out.append(Shown(end, max(start, end - EVENT_NS) if end - start > BLOCKED_NS else None))
-        polls.sort()
-        return [*out, *(Shown(polls[-1][1], start) for start, _ in polls[-2:-1])]
+                yield Shown(end, max(start, end - EVENT_NS) if end - start > BLOCKED_NS else None)
+        if len(polls) > 1:
+            (start, _), (_, end) = sorted(polls)[-2:]
+            yield Shown(end, start)
 
     def _awaited(self, row: int, limit: Callable[[], int]) -> Sources | None:
         """Return sources of the record that a row names; None where it names none that was made in this recording.
@@ -385,17 +379,11 @@ class _Walk:
     @cached_property
     def keeping(self) -> set[int]:
         """Return the threads that have a current stream."""
-        row = np.flatnonzero(self.linked.device_call != NOWHERE)
-        call = self.linked.device_call[row]
-        order = np.lexsort((self.trace.calls.start_ns[call], self.trace.calls.tid[call]))
-        launches = order[begins(call[order])]
-        tid = self.trace.calls.tid[call[launches]]
-        runs = equal_runs(launches, tid)
-        return {
-            int(self.trace.calls.tid[call[run[0]]])
-            for run in runs
-            if keeps_to_streams(self.stream_of[row[run]].tolist())
-        }
+        call, calls = self.linked.device_call, self.trace.calls
+        row = np.flatnonzero(call != NOWHERE)
+        row = row[np.lexsort((calls.start_ns[call[row]], calls.tid[call[row]]))]
+        row = row[begins(call[row])]
+        return keeping(calls.tid[call[row]], self.stream_of[row])
 
     @cached_property
     def waits_for(self) -> dict[int, list[int]]:
@@ -455,7 +443,16 @@ class _Walk:
         call_rank = call_order(self.trace.calls)
         launch_rank = np.append(call_rank, -1)[self.linked.device_call]
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
-        waits = concat(waits_of(self.found), self.replays.waits())
+        recorded = between(self.replays.source, self.replays.target, FoundBy.RECORDED)
         told = self.told_call, self.told_op
         unplaced = np.array(self.unplaced, np.int64)
-        return CudaWaits(waits, self.role, call_rank, launch_rank, *told, without, self.replays, unplaced)
+        return CudaWaits(
+            concat(waits_of(self.found), recorded),
+            self.role,
+            call_rank,
+            launch_rank,
+            *told,
+            without,
+            self.replays,
+            unplaced,
+        )

@@ -12,6 +12,7 @@ from graphlink.depend.devicetime import DelayNodes, StreamOrder, delays, infer_e
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.reject import Dependencies
+from graphlink.depend.replays import between
 from graphlink.model import I64, NOWHERE, Bool, CommKind, Communication, DeviceRows, Linked, Waits
 from graphlink.tables import concat, spread, successive, take
 
@@ -48,7 +49,7 @@ def device_side(
     order = stream_order(device, found.replays.queue)
     # what a node waits for comes after
     launched_ns = np.append(host.nodes.start_ns + host.nodes.duration_ns, host.start_ns)[host.launcher]
-    events = concat(found.device, found.replays.around())
+    events = concat(found.device, between(found.replays.before, found.replays.after, 0))
     if enqueued is not None:
         events = concat(events, infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns)))
     ready = ready_ns(order, launched_ns, events, host.start_ns)

@@ -17,8 +17,8 @@ class Enqueued(msgspec.Struct, frozen=True):
     records may be anywhere.
 
     ``hidden_rank``: of the wait calls that no row tells of; ``rows_tell``: there are rows. ``in_graph``: device rows of
-    a graph launch; ``replay``: that of device rows whose order in it is recorded, and whether they wait for no other of
-    it (``root``).
+    a graph launch; ``replay``: that of device rows whose order in it is recorded, and whether they wait for what lies
+    before it (``entering``).
     """
 
     launch_rank: I64
@@ -28,7 +28,7 @@ class Enqueued(msgspec.Struct, frozen=True):
     hidden_rank: I64
     in_graph: Bool
     replay: I64
-    root: Bool
+    entering: Bool
     rows_tell: bool
 
     @staticmethod
@@ -57,7 +57,7 @@ class Enqueued(msgspec.Struct, frozen=True):
             hidden_rank=np.sort(cuda.call_rank[hidden]),
             in_graph=(linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1),
             replay=replay.number,
-            root=replay.roots,
+            entering=replay.entering,
             rows_tell=len(trace.syncs.kind) > 0,
         )
 
@@ -68,7 +68,7 @@ class Enqueued(msgspec.Struct, frozen=True):
         launch order themselves inside the graph, and what was launched before the recording did so unseen.
         """
         if self.replay[op] != NOWHERE:
-            return bool(self.root[op] and self.launch_rank[row] < self.launch_rank[op])
+            return bool(self.entering[op] and self.launch_rank[row] < self.launch_rank[op])
         if self.launch_rank[op] < 0 or self.in_graph[op]:
             return bool(self.launch_rank[row] <= self.launch_rank[op])
         if self.launch_rank[row] >= self.launch_rank[op]:

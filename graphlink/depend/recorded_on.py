@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import msgspec
+import numpy as np
+
+from graphlink.model import I64
+from graphlink.tables import codes, numbered_rows, numbered_values
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -42,12 +45,12 @@ def likeliest(
     return likely[0] if keeping and len(likely) == 1 else None
 
 
-def keeps_to_streams(stream: Sequence[int]) -> bool:
-    """Tell whether a thread, which launched on these streams in turn, has a current stream: it launches where it
+def keeping(tid: I64, stream: I64) -> set[int]:
+    """Return the threads that have a current stream, of launches in turn, thread after thread: they launch where they
     launched before, at least a third of the way from chance to always (Cohen's kappa)."""
-    pairs = len(stream) - 1
-    if pairs < 1:
-        return True
-    same = sum(a == b for a, b in pairwise(stream)) / pairs
-    chance = sum((count / len(stream)) ** 2 for count in Counter(stream).values())
-    return 3 * (same - chance) >= 1 - chance
+    threads, thread = numbered_values(tid)
+    (where, _), on = numbered_rows(thread, stream)[0].T, codes(thread, stream)
+    count = np.bincount(thread)
+    chance = np.bincount(where, (np.bincount(on) / count[where]) ** 2)
+    same = np.bincount(thread[1:][on[1:] == on[:-1]], minlength=len(count)) / np.maximum(count - 1, 1)
+    return set(threads[(3 * (same - chance) >= 1 - chance) | (count == 1)].tolist())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, FoundBy, Trace, Waits
+from graphlink.model import I64, NOWHERE, Bool, Trace, Waits
 from graphlink.tables import begins, codes, counted_from, marked, numbered_rows, spread, successive
 
 
@@ -37,21 +37,11 @@ class Replays(msgspec.Struct, frozen=True):
     before: I64
     after: I64
 
-    def waits(self) -> Waits:
-        """Return the recorded dependencies as waits."""
-        nowhere, bits = np.full(len(self.source), NOWHERE, np.int32), np.full(len(self.source), FoundBy.RECORDED)
-        return Waits(self.source.astype(np.int32), nowhere, self.target.astype(np.int32), bits.astype(np.uint8))
 
-    def around(self) -> Waits:
-        """Return what follows each other around replays, by stream order, as waits that nobody had to find."""
-        nowhere = np.full(len(self.before), NOWHERE, np.int32)
-        nobody = np.zeros(len(self.before), np.uint8)
-        return Waits(self.before.astype(np.int32), nowhere, self.after.astype(np.int32), nobody)
-
-    @property
-    def roots(self) -> Bool:
-        """Return the nodes that wait for no other of their replay."""
-        return np.asarray((self.number != NOWHERE) & ~marked(len(self.number), self.target))
+def between(source: I64, target: I64, found_by: int) -> Waits:
+    """Return what device rows wait for as waits; ``found_by`` 0: stream order, which nobody had to find."""
+    nowhere, bits = np.full(len(source), NOWHERE, np.int32), np.full(len(source), found_by, np.uint8)
+    return Waits(source.astype(np.int32), nowhere, target.astype(np.int32), bits)
 
 
 def replays(trace: Trace) -> Replays:

@@ -32,7 +32,7 @@ from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import marked
+from graphlink.tables import marked, numbered_rows
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
 BROKEN: Final = frozenset({
@@ -73,6 +73,10 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         yield Finding("no-calls", figures={"ops": ops})
     else:
         yield from _orphans(linked, ops)
+    if not nsys and trace.graph_deps is None:
+        call = numbered_rows(linked.device_call, trace.device.device, trace.device.stream)[0][:, 0]
+        several = np.unique(call[1:][(call[1:] == call[:-1]) & (call[1:] != NOWHERE)])
+        yield from if_any("graph-order", {"ops": int(np.isin(linked.device_call, several).sum())}, ops)
     lost = launches_without_ops(trace) if ops else {}
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
     numbered = trace.calls.correlation[trace.calls.correlation != 0]

@@ -3,14 +3,25 @@ calls, launches of host calls in CUDA graphs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, DeviceKind, GraphDeps
+from graphlink.model import I64, NOWHERE, DeviceKind, GraphDeps
 from graphlink.read.columns import Parts
-from graphlink.tables import MOST, largest, last_before, numbered_rows, numbered_values, values_at
+from graphlink.tables import (
+    MOST,
+    codes,
+    largest,
+    last_before,
+    lookup,
+    numbered_rows,
+    numbered_values,
+    turns,
+    values_at,
+)
 
 _COPY_KINDS: Final = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")  # of CUPTI
 _MEMORY_KINDS: Final = (
@@ -29,101 +40,79 @@ EVENT_NODE: Final = len(DeviceKind)  # the sort of rows of nodes that record an 
 _WRITTEN: Final = 2  # times in the end of a row, start and length, each rounded to whole ns
 
 
-def _kind(recorded: object, names: Sequence[str]) -> str:
-    if isinstance(recorded, int) and 0 <= recorded < len(names):
-        return names[recorded]
-    return str(recorded)
+def _word(recorded: object, names: Sequence[str]) -> str:
+    return names[recorded] if isinstance(recorded, int) and 0 <= recorded < len(names) else str(recorded)
 
 
-def _memory(recorded: object) -> str:
-    return _kind(recorded, _MEMORY_KINDS).replace("_", " ").title()
-
-
-def copy_name(name: str, kind: object, source: object, target: object) -> str:
+def gpu_name(name: str, kind: object, source: object, target: object, memory: object) -> str:
     """Return the name that Kineto gives a copy, ``Memcpy DtoH (Device -> Pinned)``, from its kind and those of its
-    memory, each a text or CUPTI's number; ``name`` as it is where a kind is missing."""
-    if None in (kind, source, target):
-        return name
-    return f"{name} {_kind(kind, _COPY_KINDS)} ({_memory(source)} -> {_memory(target)})"
+    memory, or a memset, ``Memset (Device)``, each a text or CUPTI's number; ``name`` as it is where they are missing.
+    """
+    memory, source, target = (_word(of, _MEMORY_KINDS).replace("_", " ").title() for of in (memory, source, target))
+    if kind is not None:
+        return f"{name} {_word(kind, _COPY_KINDS)} ({source} -> {target})"
+    return name if memory == "None" else f"{name} ({memory})"
 
 
-def memset_name(name: str, memory: object) -> str:
-    """Return the name that Kineto gives a memset, ``Memset (Device)``; ``name`` as it is where nothing tells more."""
-    return name if memory is None else f"{name} ({_memory(memory)})"
-
-
-def put_inside_ops(calls: Parts, host: Parts) -> int:
-    """Put calls on the thread whose ops they lie in, in place, and return how many: of a thread that the profiler did
-    not see begin, CUPTI knows nothing but its handle (``pthread_t``), and that is the number of its calls.
+def put_inside_ops(calls: Parts, host: Parts) -> None:
+    """Put calls on the thread whose ops they lie in, in place: of a thread that the profiler did not see begin, CUPTI
+    knows nothing but its handle (``pthread_t``), and that is the number of its calls.
 
     No host row has such a number. It is that of the one thread without calls whose ops all of its calls lie in, none
     across the begin or end of an op, where that is no chance. Linear in rows for each such thread.
     """
-    ops = ~host.seen("annotation").astype(np.bool_)
-    tid, op_tid = calls.seen("tid"), host.seen("tid")
-    unknown, silent = np.setdiff1d(tid, op_tid), np.setdiff1d(op_tid[ops], tid)
-    bounds = {
-        thread: (host.seen("start_ns")[ops & (op_tid == thread)], host.seen("end_ns")[ops & (op_tid == thread)])
-        for thread in silent.tolist()
-    }
-    found: dict[int, list[int]] = {}
-    for number in unknown.tolist():
-        its = calls.seen("start_ns")[tid == number], calls.seen("end_ns")[tid == number]
-        within = [thread for thread, spans in bounds.items() if _inside(*its, *spans)]
-        if len(within) == 1:
-            found.setdefault(within[0], []).append(number)
-    moved = np.zeros(len(tid), np.bool_)
-    for thread, numbers in found.items():
-        if len(numbers) == 1:
-            moved |= tid == numbers[0]
-            tid[tid == numbers[0]] = thread
-    return int(np.count_nonzero(moved))
+    tid, ops = calls.seen("tid"), ~host.seen("annotation").astype(np.bool_)
+    start_ns, end_ns, op_tid = (host.seen(name)[ops] for name in ("start_ns", "end_ns", "tid"))
+    pairs = [
+        (number, thread)
+        for thread in np.setdiff1d(op_tid, tid).tolist()
+        for number in np.setdiff1d(tid, host.seen("tid")).tolist()
+        if _inside(
+            *(calls.seen(name)[tid == number] for name in ("start_ns", "end_ns")),
+            *(column[op_tid == thread] for column in (start_ns, end_ns)),
+        )
+    ]
+    times = Counter(side for number, thread in pairs for side in (("call", number), ("op", thread)))
+    for number, thread in pairs:
+        if times["call", number] == times["op", thread] == 1:
+            tid[tid == number] = thread
 
 
-def _inside(start_ns: I64, end_ns: I64, op_start_ns: I64, op_end_ns: I64) -> bool:
+def _inside(start_ns: I64, end_ns: I64, opens: I64, closes: I64) -> bool:
     """Tell whether calls lie in ops of a thread, and not by chance: as many at random moments would not."""
-    opens, closes = np.sort(op_start_ns), np.sort(op_end_ns)
-    open_ops = np.searchsorted(opens, start_ns, side="right") - np.searchsorted(closes, start_ns, side="right")
     marks = np.sort(np.append(opens, closes))
-    crossed = np.searchsorted(marks, end_ns, side="left") > np.searchsorted(marks, start_ns, side="right")
-    if (open_ops <= 0).any() or crossed.any():
+    is_open = np.searchsorted(np.sort(opens), marks, side="right") > np.searchsorted(np.sort(closes), marks, "right")
+    at, span_ns = np.searchsorted(marks, start_ns, side="right"), int(end_ns.max() - start_ns.min())
+    if not np.append(is_open, False)[at - 1].all() or (np.searchsorted(marks, end_ns) > at).any():
         return False
-    marks = np.clip(marks, int(start_ns.min()), int(end_ns.max()))
-    is_open = np.searchsorted(opens, marks[:-1], side="right") > np.searchsorted(closes, marks[:-1], side="right")
-    covered = float(np.diff(marks)[is_open].sum()) / max(int(end_ns.max() - start_ns.min()), 1)
-    return covered ** len(start_ns) < _BY_CHANCE
+    covered_ns = np.diff(np.clip(marks, start_ns.min(), end_ns.max()))[is_open[:-1]].sum()
+    return float(covered_ns / max(span_ns, 1)) ** len(start_ns) < _BY_CHANCE
 
 
-def give_launches(device: Parts) -> int:
-    """Give calls of the host in CUDA graphs the correlation of their replay, in place, and return how many: one that
-    was queued behind another replay has none (CUPTI writes 0).
+def give_launches(device: Parts) -> None:
+    """Give calls of the host in CUDA graphs the correlation of their replay, in place: one that was queued behind
+    another replay has none (CUPTI writes 0).
 
     The replays of a graph follow each other, so that the k-th run of its node is that of the k-th replay. Where their
     numbers differ, the rows stay as they are. O(n log n).
     """
-    graph, correlation, start_ns = (device.seen(name) for name in ("graph", "correlation", "start_ns"))
-    host = (device.seen("kind") == DeviceKind.HOST) & (graph > 0)
-    if not (host & (correlation == 0)).any():
-        return 0
-    nodes, node = numbered_rows(graph[host], device.seen("graph_node")[host])
-    place = np.flatnonzero(host)
-    given = 0
-    for number, (its_graph, _) in enumerate(nodes.tolist()):
-        rows = place[node == number]
-        rows = rows[np.argsort(start_ns[rows], kind="stable")]
-        launches = _in_order(correlation, start_ns, (graph == its_graph) & (correlation > 0))
-        if len(rows) == len(launches) and (correlation[rows] == 0).any():
-            given += int(np.count_nonzero(correlation[rows] == 0))
-            correlation[rows] = launches
-    return given
-
-
-def _in_order(correlation: I64, start_ns: I64, which: Bool) -> I64:
-    """Return the correlations of rows by their first start."""
-    rows = np.flatnonzero(which)
-    rows = rows[np.argsort(start_ns[rows], kind="stable")]
-    _, first = np.unique(correlation[rows], return_index=True)
-    return correlation[rows[np.sort(first)]]
+    graph, node, correlation = (device.seen(name) for name in ("graph", "graph_node", "correlation"))
+    rows = np.argsort(device.seen("start_ns"), kind="stable")
+    rows = rows[graph[rows] > 0]
+    host = rows[device.seen("kind")[rows] == DeviceKind.HOST]
+    if (correlation[host] != 0).all():
+        return
+    launch = rows[correlation[rows] > 0]
+    launch = launch[turns(graph[launch], correlation[launch]) == 0]
+    replay = codes(graph[np.append(launch, host)], np.append(turns(graph[launch]), turns(graph[host], node[host])))
+    of_graph, of_node = codes(graph[np.append(launch, host)]), codes(graph[host], node[host])
+    equal = (
+        np.bincount(of_graph[: len(launch)], minlength=len(rows))[of_graph[len(launch) :]]
+        == np.bincount(of_node)[of_node]
+    )
+    at = lookup(replay[: len(launch)] + 1, replay[len(launch) :] + 1)
+    given = equal & (at != NOWHERE) & (correlation[host] == 0)
+    correlation[host[given]] = correlation[launch[at[given]]]
 
 
 def graph_deps(flows: Parts, device: Parts, rounding_ns: int) -> GraphDeps | None:

@@ -50,7 +50,7 @@ from graphlink.read.comms import (
     spread_ranks,
     text_or_none,
 )
-from graphlink.read.cuspy import EVENT_NODE, copy_name, give_launches, memset_name, put_inside_ops
+from graphlink.read.cuspy import EVENT_NODE, give_launches, gpu_name, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.spans import around_others
 from graphlink.tables import largest, lookup
@@ -224,10 +224,10 @@ def streams_of(rows: list[Event]) -> I64:
 
 def name_on_gpu(row: Event) -> str:
     """Return the name of a row of a device, of copies and memsets as Kineto has them."""
-    name, a = row.name or "", row.args
-    if row.cat == "kernel" or a is None:
-        return name
-    return copy_name(memset_name(name, a.memory_kind), a.copy_kind, a.src_kind, a.dst_kind)
+    a = None if row.cat == "kernel" else row.args
+    return (
+        (row.name or "") if a is None else gpu_name(row.name or "", a.copy_kind, a.src_kind, a.dst_kind, a.memory_kind)
+    )
 
 
 def known(values: list[object]) -> tuple[I64, Bool]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.depend.cuda import CudaWaits, cuda_waits
-from graphlink.depend.recorded_on import Shown, keeps_to_streams, likeliest
+from graphlink.depend.recorded_on import Shown, keeping, likeliest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import FoundBy, Trace
@@ -22,7 +22,7 @@ def found_in(trace: Trace) -> CudaWaits:
 
 
 @pytest.mark.parametrize(
-    ("shown", "last", "keeping", "stream"),
+    ("shown", "last", "keeps", "stream"),
     [
         ([Shown(510, 450)], 3, False, 2),  # held until what 2 had done was done
         ([Shown(510, 450), Shown(505, 460), Shown(900, 880)], 3, False, 2),
@@ -35,15 +35,14 @@ def found_in(trace: Trace) -> CudaWaits:
         ([], 9, True, None),
     ],
 )
-def test_the_likeliest_stream(shown: list[Shown], last: int, keeping: bool, stream: int | None) -> None:
-    assert likeliest({1: 300, 2: 500, 3: 800}, shown, last, 0, keeping=keeping) == stream
+def test_the_likeliest_stream(shown: list[Shown], last: int, keeps: bool, stream: int | None) -> None:
+    assert likeliest({1: 300, 2: 500, 3: 800}, shown, last, 0, keeping=keeps) == stream
 
 
 def test_what_keeps_to_streams() -> None:
-    assert keeps_to_streams([7] * 20)
-    assert keeps_to_streams([7, 7, 7, 8, 8, 8, 9, 9, 9])
-    assert not keeps_to_streams([7, 8] * 10)
-    assert not keeps_to_streams([7, 8, 9, 7, 7, 9, 8, 8, 7, 9])
+    threads = ([7] * 20, [7, 7, 7, 8, 8, 8, 9, 9, 9], [7, 8] * 10, [7, 8, 9, 7, 7, 9, 8, 8, 7, 9], [7])
+    tid = np.repeat(np.arange(len(threads)), [len(thread) for thread in threads])
+    assert keeping(tid, np.concatenate(threads)) == {0, 1, 4}
 
 
 def test_a_wait_for_the_only_stream_with_work_is_exact() -> None:

@@ -26,3 +26,13 @@ def test_overhead_of_several_threads_in_the_recording_counts_once(tmp_path: Path
 
     found = diagnosed(write_run(tmp_path / "run", kineto=overlapping, ranks=(0,)))
     assert found["profiler-overhead"].figures == {"overhead_ns": 1_500_000, "rows": 3}
+
+
+def test_graphs_of_several_streams_whose_order_is_not_recorded(tmp_path: Path) -> None:
+    def in_a_graph(document: Document) -> None:
+        first, second = rows(document, "kernel")[:2]
+        second["args"] |= {"correlation": first["args"]["correlation"], "stream": 99}
+        second["tid"] = 99
+
+    found = diagnosed(write_run(tmp_path / "run", kineto=in_a_graph, ranks=(0,)))
+    assert found["graph-order"].figures["ops"] == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.model import DeviceKind
-from graphlink.read.cuspy import copy_name, memset_name
+from graphlink.read.cuspy import gpu_name
 from tests.read.test_read_kineto import names, read, row
 
 __all__ = ["read"]
@@ -22,16 +22,16 @@ __all__ = ["read"]
         ((2, 3, 1), "Memcpy DtoH (Device -> Pageable)"),
         ((10, 3, 3), "Memcpy PtoP (Device -> Device)"),
         ((77, 3, "rdma"), "Memcpy 77 (Device -> Rdma)"),
-        ((None, 3, 3), "Memcpy"),
+        ((None, None, None), "Memcpy"),
     ],
 )
 def test_copies_are_called_as_kineto_calls_them(kinds: tuple[Any, Any, Any], name: str) -> None:
-    assert copy_name("Memcpy", *kinds) == name
+    assert gpu_name("Memcpy", *kinds, None) == name
 
 
 def test_memsets_are_called_as_kineto_calls_them() -> None:
-    assert memset_name("Memset", 3) == "Memset (Device)"
-    assert memset_name("Memset (Pinned)", None) == "Memset (Pinned)"
+    assert gpu_name("Memset", None, None, None, 3) == "Memset (Device)"
+    assert gpu_name("Memset (Pinned)", None, None, None, None) == "Memset (Pinned)"
 
 
 def on_gpu(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
