@@ -52,10 +52,12 @@ _HEAD: Final = {  # columns of the line of a rank, with their sides
     "error %": ">",
     "explained %": ">",
 }
-_RANK_WORDS: Final = (
-    "idle, comm: of the GPU's time, comm where no compute hides it; path: what most of the critical path is; "
-    "error: replayed against recorded; explained: of standstill"
-)
+_RANK_WORDS: Final = {  # what a column says, where it is shown
+    "idle %": "the most idle first; idle, comm: of the GPU's time, comm where no compute hides it",
+    "path mostly": "path: what most of the critical path is",
+    "error %": "error: replayed against recorded",
+    "explained %": "explained: of standstill",
+}
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
 
@@ -388,14 +390,14 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
         {**_rank_cells(rank), **{k: v for hooks in every for k, v in hooks.rank_cells(rank).items()}}
         for rank in order[:MOST_LINES]
     ]
-    head = [name for name in _HEAD if any(name in of_rank for of_rank in cells)]
+    head = [name for name in _HEAD if any(of_rank.get(name) for of_rank in cells)]
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
     rows = [tuple(of_rank.get(name, "") for name in head) for of_rank in cells]
     align = "".join(_HEAD[name] for name in head)
     parts: list[str | Table] = [
         Table(rows, head, align, indent=0, spare=("error %", "path mostly")),
         *more,
-        _RANK_WORDS,
+        "; ".join(words for name, words in _RANK_WORDS.items() if name in head),
     ]
     parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
     if verbose:
