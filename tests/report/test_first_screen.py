@@ -110,7 +110,7 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
     table, words, outliers = summary.table(whole)
-    assert isinstance(words, str) and words.startswith("idle, comm: ")
+    assert isinstance(words, str) and words.startswith("the most idle first; idle, comm: ")
     assert isinstance(table, Table)
     assert [row[:1] + row[2:5] for row in table.rows] == [
         (str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)
