@@ -63,6 +63,21 @@ def count_or_none(value: object) -> int | None:
     return count if count is not None and 0 < count <= MAX_RANKS else None
 
 
+def distributed(around: Mapping[str, Any]) -> tuple[dict[str, Any], int | None, int | None, list[str]]:
+    """Return ``distributedInfo`` of Kineto, the rank and the number of ranks in it, None where it has none, and
+    warnings of what is none.
+    """
+    info = around.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
+    warnings = [
+        f"distributedInfo: {key} is no number below {MAX_RANKS}, passed over"
+        for key, value in (("rank", rank), ("world_size", world_size))
+        if value is None and info.get(key) is not None
+    ]
+    return info, rank, world_size, warnings
+
+
 def job_of(around: Mapping[str, Any]) -> str:
     """Return what tells the job that a recording says it is of, in itself or in its ``distributedInfo``: a checksum and
     the key, with a space between; "" where it says none. What stands there is nobody's business: environments hold

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, DeviceKind, GraphDeps
-from graphlink.read.columns import Parts
+from graphlink.read.columns import Parts, Strings
 from graphlink.tables import (
     MOST,
     codes,
@@ -52,6 +52,17 @@ def gpu_name(name: str, kind: object, source: object, target: object, memory: ob
     if kind is not None:
         return f"{name} {_word(kind, _COPY_KINDS)} ({source} -> {target})"
     return name if memory == "None" else f"{name} ({memory})"
+
+
+def bare_copies(device: Parts, strings: Strings) -> list[str]:
+    """Warn of copies whose name says nothing of their memory."""
+    copies = np.count_nonzero(device.seen("name") == strings.get("Memcpy", NOWHERE))
+    if not copies:
+        return []
+    return [
+        f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited for one of "
+        "pageable memory has no wait; PyTorch's JSON of the same recording says it"
+    ]
 
 
 def put_inside_ops(calls: Parts, host: Parts) -> None:

@@ -5,12 +5,14 @@ distinguished.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from graphlink.errors import InputError
 from graphlink.read.source import open_source
 
 _VERSION = re.compile(rb"[0-9][0-9A-Za-z.+-]*\Z")
@@ -133,6 +135,22 @@ def kind_by_name(name: str) -> FileKind | None:
 def is_jax(head: bytes) -> bool:
     """Tell whether the beginning of a JSON trace names processes as TensorFlow and JAX do: "/device:GPU:0"."""
     return _JAX.search(head) is not None
+
+
+def refuse_foreign(path: str, processes: Sequence[str], categories: Sequence[str], *, unreadable: bool) -> None:
+    """Refuse a list of events that holds nothing of Kineto's, by what its processes and categories are called, and
+    whether elements of it are ``unreadable``. Raises InputError; not where it holds nothing at all.
+    """
+    if any(text.startswith(("/device:", "/host:")) for text in processes):
+        raise InputError(f"is {JAX.what}", path=path, todo=JAX.todo)
+    if categories:
+        shown = ", ".join(text or "none" for text in categories[:8])
+        todo = "record with torch.profiler, or give its own file and not one that was made from it"
+        raise InputError(
+            f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=path, todo=todo
+        )
+    if unreadable and not processes:
+        raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=path, todo=MEMORY.todo)
 
 
 def _is_chakra(head: bytes) -> bool:

@@ -44,8 +44,8 @@ from graphlink.read.columns import (
     to_int,
     to_int_or_none,
 )
-from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.cuspy import NODE_FLOWS, graph_deps
+from graphlink.read.comms import JOB_KEY, P2P_OPS, distributed, job_of, process_groups
+from graphlink.read.cuspy import NODE_FLOWS, bare_copies, graph_deps
 from graphlink.read.devices import (
     VERSIONS,
     device_processes,
@@ -174,20 +174,10 @@ class _KinetoRows:
         known = any(self.parts[table].count for table in _NODE_TABLES)
         if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
             return
-        if any(text.startswith(("/device:", "/host:")) for text in self.process_names.values()):
-            raise InputError(f"is {kinds.JAX.what}", path=self.path, todo=kinds.JAX.todo)
         texts = tuple(self.strings)
         categories = [texts[k] for k in np.unique(self.parts[OTHER].seen("category")).tolist() if not is_call(texts[k])]
-        if categories:
-            shown = ", ".join(text or "none" for text in categories[:8])
-            todo = "record with torch.profiler, or give its own file and not one that was made from it"
-            raise InputError(
-                f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo
-            )
-        if self.left_out["unreadable"] and not self.process_names:
-            raise InputError(
-                "is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo
-            )
+        unreadable = bool(self.left_out["unreadable"])
+        kinds.refuse_foreign(self.path, [*self.process_names.values()], categories, unreadable=unreadable)
 
     def _judge(self, index: int, text: bytes) -> None:
         """Judge a row that is no Event. One that should have a time and has none is an error, others are left out."""
@@ -352,8 +342,7 @@ class _KinetoRows:
         )
 
     def _device(self, rows: list[Event], block: Block[Event]) -> None:
-        stream = streams_of(rows)
-        rows, stream = self._with_number(rows, stream, "device row without stream")
+        rows, stream = self._with_number(rows, streams_of(rows), "device row without stream")
         rows, device = self._with_number(rows, on_gpu(rows, "device", "pid"), "device row without device")
         if len(stream) != len(rows):
             stream = streams_of(rows)
@@ -466,25 +455,13 @@ class _KinetoRows:
             raise InputError(
                 f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it"
             )
-        info = around.get("distributedInfo")
-        info = info if isinstance(info, dict) else {}
-        rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
-        warnings = [
-            f"distributedInfo: {key} is no number below {MAX_RANKS}, passed over"
-            for key, value in (("rank", rank), ("world_size", world_size))
-            if value is None and info.get(key) is not None
-        ]
+        info, rank, world_size, warnings = distributed(around)
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         deps = graph_deps(self.parts[LAUNCHED], self.parts[DEVICE], written_ns)
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
-        copies = np.count_nonzero(self.parts[DEVICE].seen("name") == self.strings.get("Memcpy", -1))
-        if copies:
-            warnings.append(
-                f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited "
-                "for one of pageable memory has no wait; PyTorch's JSON of the same recording says it"
-            )
+        warnings += bare_copies(self.parts[DEVICE], self.strings)
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction
