@@ -16,7 +16,7 @@ import io
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise, repeat
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final, cast
@@ -41,7 +41,6 @@ _MOST_BYTES: Final = 10  # of a length
 _FLOWS: Final = 1 << 12  # in a text
 _FIRST_WAIT: Final = 1 << 40  # ids of flows between nodes of a graph, as PyTorch numbers them
 _LAST: Final = b'{"ph":"M"}]}'
-_AGAIN: Final = "copy or record it again"
 
 
 def head_as_json(path: Path, head: bytes) -> bytes:
@@ -95,14 +94,6 @@ class _TextFile:
         return read[:size]
 
 
-def _decodes(data: bytes) -> bool:
-    try:
-        MESSAGES["Trace"].FromString(data)
-    except DecodeError:
-        return False
-    return True
-
-
 class _Batches:
     """The packets of a file, as messages of many. ``cut``: the file may end anywhere; ``copy`` gets what is read;
     ``known``: sizes of the batches in bytes, and whether they are wanted, where that is known.
@@ -117,12 +108,7 @@ class _Batches:
         known: Sequence[tuple[int, bool]] | None = None,
     ):
         self._source, self._cut, self._copy, self._known = source, cut, copy, known
-        self._start, self._data = 0, b""  # of the batch in the file, and its packets
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of the batch."""
-        return len(self._data)
+        self._start, self.size = 0, 0  # of the batch in the file, in bytes
 
     def __iter__(self) -> Iterator[Any]:
         batches: Iterable[tuple[bytes, bool]]
@@ -131,10 +117,13 @@ class _Batches:
         else:
             batches = ((self._source.read(size), wanted) for size, wanted in self._known)
         for data, wanted in batches:
-            self._data = data
+            self.size = len(data)
             if wanted:
-                yield self._parsed()
-            self._start += len(data)
+                try:
+                    yield MESSAGES["Trace"].FromString(data)
+                except DecodeError:
+                    raise self.error("is damaged: a packet cannot be decoded") from None
+            self._start += self.size
 
     def _whole(self) -> Iterator[bytes]:
         buffer = b""
@@ -146,14 +135,14 @@ class _Batches:
                 yield buffer[:end]
                 buffer = buffer[end:]
         if buffer and not self._cut:
-            raise self._error("the file ends inside a packet", self._start)
+            raise self.error("the file ends inside a packet", 0)
 
     def _ends(self, buffer: bytes) -> list[int]:
         """Return where the whole packets of a buffer end, after 0."""
         ends, start, there = [0], 0, len(buffer)
         while start < there:
             if buffer[start] != PACKET:
-                raise self._error("is damaged: no packet begins where one should", self._start + start)
+                raise self.error("is damaged: no packet begins where one should", start)
             length = int.from_bytes(buffer[start + 1 : start + 5], "little")
             if length & _FOUR_BYTES == _FOUR_BYTES >> 8:  # as PyTorch writes all of them
                 length = length & 0x7F | length >> 1 & 0x3F80 | length >> 2 & 0x1FC000 | length >> 3 & 0xFE00000
@@ -161,33 +150,19 @@ class _Batches:
             else:
                 length, place = _varint(buffer, start + 1)
             if length > _MAX_PACKET_BYTES:
-                raise self._error(f"has a packet of more than {_MAX_PACKET_BYTES >> 20} MB", self._start + start)
+                raise self.error(f"has a packet of more than {_MAX_PACKET_BYTES >> 20} MB", start)
             start = place + length
             if start > there:
                 break
             ends.append(start)
         return ends
 
-    def _parsed(self) -> Any:
-        try:
-            return MESSAGES["Trace"].FromString(self._data)
-        except DecodeError:
-            ends = self._ends(self._data)
-            packets = enumerate(pairwise(ends))
-            wrong = (place for place, (start, end) in packets if not _decodes(self._data[start:end]))
-            raise self.damaged(next(wrong, 0)) from None
-
-    def damaged(self, place: int) -> InputError:
-        """Return the error of a packet of the batch."""
-        return self._error("is damaged: a packet cannot be decoded", self._start + self._ends(self._data)[place])
-
-    def other_clock(self, place: int) -> InputError:
-        """Return the error of a packet whose time counts from something else."""
-        offset = self._start + self._ends(self._data)[place]
-        return self._error("a packet has its time on another clock than PyTorch's", offset)
-
-    def _error(self, what: str, offset: int) -> InputError:
-        return InputError(what, path=self._source.path, where=self._source.where(offset), todo=_AGAIN)
+    def error(self, what: str, start: int | None = None) -> InputError:
+        """Return the error of a batch, or of what starts at a place in it."""
+        where = self._source.where(self._start + (start or 0))
+        if start is None:
+            where += f" or in the {self.size:,} bytes after it"
+        return InputError(what, path=self._source.path, where=where, todo="copy or record it again")
 
 
 def _varint(buffer: bytes, place: int) -> tuple[int, int]:
@@ -216,9 +191,9 @@ class _Times:
         ident, start, length, queue = (self._stages[name].append for name in ("id", "start", "length", "queue"))
         for batch in batches:
             known = len(self._begin)
-            for place, packet in enumerate(batch.packets):
+            for packet in batch.packets:
                 if packet.clock not in _CLOCKS:
-                    raise batches.other_clock(place)
+                    raise batches.error("a packet has its time on another clock than PyTorch's")
                 if packet.HasField("slice"):
                     event = packet.slice
                     kind = event.type
@@ -260,10 +235,6 @@ class _Times:
         out[begins] = when[ends] - when[begins]
         return out[begin], int(np.count_nonzero(~begin)) - len(ends)
 
-    def devices(self) -> list[int]:
-        """Return the numbers of the GPUs that have rows."""
-        return sorted(set(self._gpu))
-
     def waits(self, rows: Rows) -> Iterator[bytes]:
         """Yield what rows of a GPU waited for as flows: from the end of the one to the start of the other."""
         columns = {name: np.frombuffer(column, np.uint64).astype(np.int64) for name, column in self._stages.items()}
@@ -298,24 +269,20 @@ def _texts(batches: _Batches, times: _Times | None) -> Iterator[bytes]:
     rows, texts, size = Rows(), [], 0
     lengths, ends_left = times.lengths() if times is not None else (None, 0)
     each = _values(lengths) if lengths is not None else repeat(0)
-    for batch in batches:
-        place = 0  # of the packet that comes next
-        try:
-            for row in rows.of(batch.packets, each):
-                place += 1
-                texts.append(row)
-                size += len(row)
-                if size > _TEXT_BYTES:
-                    yield rows.header() + "".join(texts).encode()
-                    texts, size = [], 0
-        except DecodeError:
-            raise batches.damaged(place) from None
+    try:
+        for row in (row for batch in batches for row in rows.of(batch.packets, each)):
+            texts.append(row)
+            size += len(row)
+            if size > _TEXT_BYTES:
+                yield rows.header() + "".join(texts).encode()
+                texts, size = [], 0
+    except DecodeError:
+        raise batches.error("is damaged: arguments cannot be decoded") from None
     yield rows.header() + "".join(texts).encode()
     if times is not None:
         yield from times.waits(rows)
         yield from repeat(b'{"ph":"E"},', ends_left)
-    devices = times.devices() if times is not None else []
-    yield b"".join(rows.label(device) for device in devices) + _LAST
+    yield _LAST
 
 
 def _values(column: I64) -> Iterator[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ _TYPES: Final = {
     "uint": _FIELD.TYPE_UINT64,
     "int": _FIELD.TYPE_INT64,
     "double": _FIELD.TYPE_DOUBLE,
+    "bool": _FIELD.TYPE_BOOL,
     "bytes": _FIELD.TYPE_BYTES,
 }
 _FIELDS: Final = {  # by message: name, number and type of each that is read; * is repeated. Texts stay bytes
@@ -40,8 +40,8 @@ _FIELDS: Final = {  # by message: name, number and type of each that is read; * 
     "Counter": "values 2 *Value, counters 4 uint",
     "Value": "id 1 uint, whole 2 int, fraction 3 double",
     "Slice": "category 3 uint, args 4 *bytes, type 9 uint, name 10 uint, track 11 uint, text 23 bytes",
-    "Arg": "name_iid 1 uint, flag 2 uint, natural 3 uint, integer 4 int, fraction 5 double, text 6 bytes, "
-    "address 7 uint, json 9 bytes, name 10 bytes, entries 11 *Arg, values 12 *Arg",
+    "Arg": "name_iid 1 uint, flag 2 bool, natural 3 uint, integer 4 int, fraction 5 double, text 6 bytes, "
+    "name 10 bytes, entries 11 *Arg, values 12 *Arg",
     "Stage": "id 1 uint, duration 2 uint, extra 6 *bytes, gpu 11 int, queue 13 uint, stage 14 uint, "
     "waits 18 *uint, kernel 19 uint, name 20 uint, launch 21 bytes",
     "Extra": "name 1 bytes, value 2 bytes",
@@ -91,10 +91,6 @@ MESSAGES: Final = _message_classes()
 
 def _quoted(text: bytes) -> str:
     return msgspec.json.encode(text.decode("utf-8", "replace")).decode()
-
-
-def _number(value: float) -> str:
-    return repr(value) if isfinite(value) else "null"
 
 
 class _Texts(dict[bytes, str]):
@@ -209,10 +205,6 @@ class Rows:
         )
         return "".join(rows).encode()
 
-    def label(self, device: int) -> bytes:
-        """Return the row that says that a process stands for a GPU."""
-        return f'{{"ph":"M","name":"process_labels","pid":{device},"args":{{"labels":"GPU {device}"}}}},'.encode()
-
     def _us(self, ns: int) -> str:
         return "%.3f" % ((ns - self._origin_ns) / 1000)  # half the time of an f-string
 
@@ -243,24 +235,18 @@ class Rows:
             self._counters[counters.iid] = (f'"GPU {counters.gpu} Counters"', names)
 
     def _track(self, track: Any) -> str:
-        names: tuple[tuple[str, str, str], ...]
         if track.HasField("process"):
             pid, name = track.process.pid, track.process.name.decode("utf-8", "replace")
             self._processes[pid] = name
             self._tracks[track.uuid] = (name, f'"pid":{pid},"tid":0,')
-            label = name if _GPU.fullmatch(name) or name == "Overhead" else "CPU"
-            names = (("process_name", "name", _quoted(track.process.name)), ("process_labels", "labels", f'"{label}"'))
-            place = f'"pid":{pid},"tid":0'
+            if _GPU.fullmatch(name):
+                return f'{{"ph":"M","name":"process_labels","pid":{pid},"args":{{"labels":"{name}"}}}},'
         elif track.HasField("thread"):
             pid, tid = track.thread.pid, track.thread.tid
             if track.thread.name.endswith(b" %d" % (tid - (1 << 31))):  # written without its sign
                 tid = (1 << 31) - tid
-            place = f'"pid":{pid},"tid":{tid}'
-            self._tracks[track.uuid] = (self._processes.get(pid, ""), place + ",")
-            names = (("thread_name", "name", _quoted(track.thread.name)),)
-        else:
-            return ""
-        return "".join(f'{{"ph":"M","name":"{row}",{place},"args":{{"{arg}":{text}}}}},' for row, arg, text in names)
+            self._tracks[track.uuid] = (self._processes.get(pid, ""), f'"pid":{pid},"tid":{tid},')
+        return ""
 
     def _slice(self, event: Any, start_ns: int, length_ns: int | None) -> str:
         args = "".join(map(self._args.__getitem__, event.args))[:-1]
@@ -301,25 +287,20 @@ class Rows:
         process, names = self._counters.get(counter.counters, ('""', {}))
         rows = []
         for value in counter.values:
-            number = value.whole if value.HasField("whole") else _number(value.fraction)
-            name = names.get(value.id) or f'"{value.id}"'
-            rows.append(f'{{"ph":"C","name":{name},"pid":{process},"ts":{self._us(when_ns)},"args":{{"":{number}}}}},')
+            number = msgspec.json.encode(value.whole if value.HasField("whole") else value.fraction).decode()
+            place = f'"name":{names.get(value.id, process)},"pid":{process},"ts":{self._us(when_ns)}'
+            rows.append(f'{{"ph":"C",{place},"args":{{"":{number}}}}},')
         return "".join(rows)
 
 
 def _value(arg: Any) -> str:
-    if arg.HasField("integer"):
-        return str(arg.integer)
-    if arg.HasField("text") or arg.HasField("json"):
-        return _quoted(arg.text or arg.json)
     if arg.entries:
         return "{" + ",".join(f"{_quoted(entry.name)}:{_value(entry)}" for entry in arg.entries) + "}"
-    if arg.HasField("flag"):
-        return "true" if arg.flag else "false"
-    if arg.HasField("fraction"):
-        return _number(arg.fraction)
-    if arg.HasField("natural") or arg.HasField("address"):
-        return str(arg.natural or arg.address)
+    if arg.HasField("text"):
+        return _quoted(arg.text)
+    for kind in ("integer", "fraction", "flag", "natural"):
+        if arg.HasField(kind):
+            return msgspec.json.encode(getattr(arg, kind)).decode()
     return "[" + ",".join(map(_value, arg.values)) + "]"
 
 
@@ -345,13 +326,10 @@ def _launch(data: bytes) -> str:
 
 def _category(process: str, name: str, args: str) -> str:
     """Return the category of a slice that has none: waits, overhead, and rows of a GPU (earlier builds)."""
+    category = "overhead" if process == "Overhead" else ""
     if '"cuda_sync_kind":' in args:
-        return '"cat":"cuda_sync",'
-    if process == "Overhead":
-        return '"cat":"overhead",'
-    if not _GPU.fullmatch(process):
-        return ""
-    stage = next((stage for stage in _STAGES if name.startswith(f'"name":"{stage}')), None)
-    if stage is None:
-        stage = "Kernel" if '"correlation":' in args else "Annotation"
-    return f'"cat":"{_STAGES[stage]}",'
+        category = "cuda_sync"
+    elif _GPU.fullmatch(process):
+        otherwise = "Kernel" if '"correlation":' in args else "Annotation"
+        category = _STAGES[next((stage for stage in _STAGES if name.startswith(f'"name":"{stage}')), otherwise)]
+    return category and f'"cat":"{category}",'
