@@ -48,10 +48,10 @@ def gpu_name(name: str, kind: object, source: object, target: object, memory: ob
     """Return the name that Kineto gives a copy, ``Memcpy DtoH (Device -> Pinned)``, from its kind and those of its
     memory, or a memset, ``Memset (Device)``, each a text or CUPTI's number; ``name`` as it is where they are missing.
     """
+    if kind is None and memory is None:
+        return name
     memory, source, target = (_word(of, _MEMORY_KINDS).replace("_", " ").title() for of in (memory, source, target))
-    if kind is not None:
-        return f"{name} {_word(kind, _COPY_KINDS)} ({source} -> {target})"
-    return name if memory == "None" else f"{name} ({memory})"
+    return f"{name} ({memory})" if kind is None else f"{name} {_word(kind, _COPY_KINDS)} ({source} -> {target})"
 
 
 def bare_copies(device: Parts, strings: Strings) -> list[str]:

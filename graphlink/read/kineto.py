@@ -349,7 +349,8 @@ class _KinetoRows:
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
         table, graph = self.parts[DEVICE], np.maximum(ints([a.graph for a in args], 0), 0)
-        self.has_graphs = self.has_graphs or bool(graph.any())
+        graphs = bool(graph.any())
+        self.has_graphs = self.has_graphs or graphs
         for at, a in enumerate(args):
             if a.collective:
                 table.comms[table.count + at] = self._comm(a)
@@ -359,10 +360,10 @@ class _KinetoRows:
             device=device,
             stream=stream,
             graph=graph,
-            pid=ints([row.pid for row in rows]),
-            tid=ints([row.tid for row in rows]),
+            pid=ints([row.pid for row in rows]) if graphs else graph,  # of nodes of graphs alone
+            tid=ints([row.tid for row in rows]) if graphs else graph,
             graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
-            name=self.strings.column([name_on_gpu(row) for row in rows]),
+            name=self.strings.column([row.name or "" if row.cat == "kernel" else name_on_gpu(row) for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),

@@ -223,11 +223,9 @@ def streams_of(rows: list[Event]) -> I64:
 
 
 def name_on_gpu(row: Event) -> str:
-    """Return the name of a row of a device, of copies and memsets as Kineto has them."""
-    a = None if row.cat == "kernel" else row.args
-    return (
-        (row.name or "") if a is None else gpu_name(row.name or "", a.copy_kind, a.src_kind, a.dst_kind, a.memory_kind)
-    )
+    """Return the name of a copy, memset or other row of a device that is no kernel, as Kineto has it."""
+    a = row.args or NO_ARGS
+    return gpu_name(row.name or "", a.copy_kind, a.src_kind, a.dst_kind, a.memory_kind)
 
 
 def known(values: list[object]) -> tuple[I64, Bool]:
