@@ -73,27 +73,36 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 def _note(one: Advice, replayed_ns: int) -> str:
     half = " (half of its time)" if one.kind in HALVED else ""
     doubt = ", uncertain" if uncertain(one.band, replayed_ns) else ""
-    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{half}{doubt}"
+    step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{step}{half}{doubt}"
 
 
 def _proposal(k: int, one: Advice) -> Proposal:
     heading: Words = [one.what]
     if one.gain_ns is not None and one.gain_pct is not None:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
-        heading = [Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain"), " (", gain, f") earlier: {one.what}"]
+        step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
+        share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
+        heading = [share, " (", gain, f"){step} earlier: {one.what}"]
     return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)
 
 
-def gain_words(found: Found) -> Words:
-    """Tell what would gain most; nothing where nothing does."""
+def gain_words(found: Found) -> Words | None:
+    """Tell what would gain most, and what took long once; None where neither is there."""
     report = found.parts.get("advice")
-    best = next((one for one in report.advice if one.gain_ns), None) if report else None
-    if report is None or best is None or best.gain_ns is None or best.gain_pct is None:
-        return []
+    if report is None:
+        return None
+    once = next((one for one in report.advice if one.kind == "once"), None)
+    long: Words = [f" Once, and not each time: {once.evidence}."] if once else []
+    best = next((one for one in report.advice if one.gain_ns), None)
+    if best is None or best.gain_ns is None or best.gain_pct is None:
+        return ["No change of those that were tried would make the run end earlier.", *long] if once else None
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
+    step = best.gain_step_pct
+    of_step: Words = [] if step is None else [", and a step ", Figure(f"{step:.1f} %", step / 100, "gain"), " earlier,"]
     doubt = (
         " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
     )
@@ -102,5 +111,8 @@ def gain_words(found: Found) -> Words:
         share,
         " (",
         gain,
-        f") earlier {best.supposed}.{doubt}",
+        ") earlier",
+        *of_step,
+        f" {best.supposed}.{doubt}",
+        *long,
     ]
