@@ -1,4 +1,4 @@
-"""PyTorch's binary traces (``.pftrace``: Perfetto's protobuf) as the text of Kineto's JSON, so that whoever reads the
+"""PyTorch's binary traces (``.pftrace``, Perfetto's protobuf) as the text of Kineto's JSON, so that whoever reads the
 one reads the other.
 
 Two passes over the file, packet by packet. The first takes times: the ends of slices stand after all begins of their
