@@ -345,7 +345,8 @@ class _Walk:
         sources = self._awaited(row, lambda: self._next_start_ns(key, waits_ns))
         if sources is None:
             self.unresolved.add(key)
-            self.unplaced += [int(syncs.correlation[row])] if syncs.record_known[row] else []
+            nameless = syncs.record_known[row] and not syncs.record_stream_known[row]
+            self.unplaced += [int(syncs.correlation[row])] if nameless else []
             return
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
