@@ -28,6 +28,11 @@ from graphlink.tables import codes
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
+_QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
+_LESS_PYTHON: Final = (
+    "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
+    "shows where it is, and with stacks=True in graphlink.capture in which lines"
+)
 _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
@@ -207,7 +212,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
                 what=f"{shortened(name)} is the work that holds up most",
                 evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
                 "name",
-                todo="a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from",
+                todo=_LESS_PYTHON if name == PYTHON else _QUICKER,
                 supposed="if it took half of its time",
             ),
             scaled((sorts[share], pattern, 0.5)),

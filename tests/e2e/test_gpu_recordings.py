@@ -128,3 +128,10 @@ def test_conversions_of_layout_around_convolutions_are_advised_first(tmp_path: P
     assert told[0].gain_step_pct is not None and 0.7 * gained_pct < told[0].gain_step_pct < gained_pct
     told = graphlink.link(after, options=OPTIONS, out=tmp_path / "then").advice().advice
     assert not any(one.kind == "layout_conversions" for one in told)
+
+
+def test_pauses_of_python_are_no_op_to_make_faster(tmp_path: Path) -> None:
+    """Python's garbage collector runs for about 40 ms after each third step."""
+    folder = next(f for f in unpack(GPU / "facts" / "garbage-collector.tar.xz", tmp_path) if f.name.startswith("no-et"))
+    first = graphlink.link(folder, options=OPTIONS, out=tmp_path / "out").advice().advice[0]
+    assert first.what.startswith("Python between ops") and "gc.freeze()" in first.todo
