@@ -110,7 +110,9 @@ def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
     best = max(of_launches, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, default=None)
     kept = [one for one in advice if one is best or one.kind != "launch_bound"]
     refused = next((one.why_not for one in of_launches if one is not best and one.why_not), "")
-    return [replace(one, evidence=f"{one.evidence}; {refused}") if refused and one is best else one for one in kept]
+    if best is None or best.gain_ns is None or not refused:
+        return kept
+    return [replace(one, evidence=f"{one.evidence}; {refused}") if one is best else one for one in kept]
 
 
 def _of_recorder(run: Outputs, told: Sequence[Advice]) -> list[str]:

@@ -18,13 +18,13 @@ from graphlink.graph.families import PYTHON
 from graphlink.model import NOWHERE
 from graphlink.patterns import LAYOUT, LOADER
 from graphlink.records import counted, ms, percent, shortened
-from graphlink.replay.changes import MOST_WORKERS, Changes, GraphChange, LoaderChange, TimeChange, WaitChange
-from graphlink.replay.loader import BY_WORKERS, loaders_of
+from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
+from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import once_words
-from graphlink.tables import codes
+from graphlink.tables import largest, least
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
@@ -33,6 +33,8 @@ _LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
     "shows where it is, and with stacks=True in graphlink.capture in which lines"
 )
+_BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
+MOST_WORKERS: Final = 16  # that are advised
 _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
@@ -79,18 +81,20 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
 
 
 def _workers(work: Workload) -> tuple[int, int]:
-    """Return how many workers make batches as fast as the rest of the main thread takes them, the next power of two,
-    and what the batches take it in ns; 0 workers where it has some already, or makes none."""
+    """Return how many workers of PyTorch's DataLoader make batches as fast as the rest of the run takes them, the next
+    power of two, and what the batches take in ns; 0 workers where the loaders have some, or are not PyTorch's."""
     owner, _ = loaders_of(work)
     made = (owner != NOWHERE) & (work.work == Work.HOST)
     heads = np.unique(owner[made])
-    if not len(heads) or any(BY_WORKERS in work.name(head) for head in heads.tolist()):
+    if not len(heads) or not all(_BY_ITSELF in work.name(head) for head in heads.tolist()):
         return 0, 0
-    thread = codes(work.member, work.column("tid"))
-    host = (work.work == Work.HOST) & np.isin(thread, thread[heads])
-    making_ns, all_ns = int(work.cost_ns[made].sum()), int(work.cost_ns[host].sum())
-    needed = making_ns / max(all_ns - making_ns, 1)
-    return min(1 << max(ceil(log2(needed)), 1) if needed else 2, MOST_WORKERS), making_ns
+    ranks = len(work.ranks)
+    begin_ns = work.column("start_ns")
+    end_ns = largest(ranks, work.member, begin_ns + work.column("duration_ns"))
+    whole_ns = int((end_ns - least(ranks, work.member, begin_ns)).sum())
+    making_ns = int(work.cost_ns[made].sum())
+    needed = making_ns / max(whole_ns - making_ns, making_ns / MOST_WORKERS, 1)
+    return 1 << max(ceil(log2(max(needed, 1))), 1), making_ns
 
 
 def launch_bound(run: Outputs) -> Iterator[Candidate]:
@@ -180,7 +184,7 @@ def once(run: Outputs) -> Iterator[Candidate]:
             todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
             "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "
             "that is chosen (torch.backends.cudnn.benchmark), a thread that waits for a core",
-            why_not="it does not come in each step"
+            why_not="most of this time came once, and not in each step"
             if in_steps
             else "whether it comes in each step is not known: fewer than two are recorded",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from graphlink.advice.kinds import HALVED
-from graphlink.advice.records import Advice
+from graphlink.advice.records import LEAST_PCT, Advice
 from graphlink.advice.table import advice_rows
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
@@ -14,7 +14,6 @@ from graphlink.records import counted, time
 from graphlink.replay.band import uncertain
 
 MOST: Final = 12
-LEAST_PCT: Final = 0.05  # as the text
 
 
 def gains(found: Found) -> Section:
@@ -42,7 +41,7 @@ def gains(found: Found) -> Section:
             "together."
         )
         parts.append(Sentence([why], note=True))
-    shown = [(k, told) for k, told in enumerate(report.advice) if told.gain_pct is None or told.gain_pct >= LEAST_PCT]
+    shown = [(k, told) for k, told in enumerate(report.advice) if told.most_pct is None or told.most_pct >= LEAST_PCT]
     gaining = [(k, told) for k, told in shown if told.gain_ns]
     if gaining:
         parts.append(_bars([told for _, told in gaining[:MOST]], report.replayed_ns))
@@ -73,17 +72,15 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 def _note(one: Advice, replayed_ns: int) -> str:
     half = " (half of its time)" if one.kind in HALVED else ""
     doubt = ", uncertain" if uncertain(one.band, replayed_ns) else ""
-    step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
-    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{step}{half}{doubt}"
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{one.of_step}{half}{doubt}"
 
 
 def _proposal(k: int, one: Advice) -> Proposal:
     heading: Words = [one.what]
     if one.gain_ns is not None and one.gain_pct is not None:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
-        step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
         share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
-        heading = [share, " (", gain, f"){step} earlier: {one.what}"]
+        heading = [share, " (", gain, f"){one.of_step} earlier: {one.what}"]
     return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)
 
 
@@ -93,7 +90,7 @@ def gain_words(found: Found) -> Words | None:
     if report is None:
         return None
     once = next((one for one in report.advice if one.kind == "once"), None)
-    long: Words = [f" Once, and not each time: {once.evidence}."] if once else []
+    long: Words = [f" Once: {once.evidence}."] if once else []
     best = next((one for one in report.advice if one.gain_ns), None)
     if best is None or best.gain_ns is None or best.gain_pct is None:
         return ["No change of those that were tried would make the run end earlier.", *long] if once else None
@@ -101,8 +98,8 @@ def gain_words(found: Found) -> Words | None:
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
-    step = best.gain_step_pct
-    of_step: Words = [] if step is None else [", and a step ", Figure(f"{step:.1f} %", step / 100, "gain"), " earlier,"]
+    step = Figure(f"{best.gain_step_pct:.1f} %", best.gain_step_pct / 100, "gain") if best.gain_step_pct else None
+    of_step: Words = [", and a step ", step, " earlier,"] if step and best.of_step else []
     doubt = (
         " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from graphlink.records import Short
 from graphlink.replay.records import Band
 
+LEAST_PCT: Final = 0.05  # of a gain that is printed
 Kind = Literal[
     "data_loading",
     "launch_bound",
@@ -47,6 +48,16 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     supposed: str = ""
     command: str = ""
     why_not: str = ""
+
+    @property
+    def most_pct(self) -> float | None:
+        """Return the larger of the gains of the run and of a step, in per cent; None where it has none."""
+        return None if self.gain_pct is None else max(self.gain_pct, self.gain_step_pct or 0)
+
+    @property
+    def of_step(self) -> str:
+        """Return the gain of a step in words, behind that of the run: ``, a step 12.3 %``; "" where it has none."""
+        return f", a step {self.gain_step_pct:.1f} %" if (self.gain_step_pct or 0) >= LEAST_PCT else ""
 
 
 class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):

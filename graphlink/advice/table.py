@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphlink.advice.records import Advice, AdviceReport
+from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
 from graphlink.records import Table, ms
 from graphlink.replay.band import band_head, band_words
 
@@ -13,13 +13,12 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     out: list[str | Table] = [
         f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"
     ]
-    shown = [one for one in report.advice if one.gain_pct is None or one.gain_pct >= 0.05]
+    shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     first = [
         one for k, one in enumerate(shown) if k < top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
-        of_step = "" if one.gain_step_pct is None else f", a step {one.gain_step_pct:.1f} %"
-        gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms){of_step} earlier: "
+        gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms){one.of_step} earlier: "
         out += ["", f"{k}. {gain}{one.what}", Table(advice_rows(one), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []

@@ -23,7 +23,7 @@ from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, s
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.records import Short
-from graphlink.tables import concat, spread, sums
+from graphlink.tables import concat, numbered_values, spread, sums
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -142,7 +142,8 @@ def top_gains(
 def _once_ns(op: I32, work_ns: I64) -> int:
     """Return what one op took of the work of a family's nodes, if that is most of it; what is no op counts alone."""
     of_op = np.where(op == NOWHERE, int(op.max(initial=0)) + 1 + np.arange(len(op)), op)
-    most_ns = int(sums(int(of_op.max(initial=0)) + 1, of_op, work_ns).max(initial=0))
+    ops, number = numbered_values(of_op)
+    most_ns = int(sums(len(ops), number, work_ns).max(initial=0))
     return most_ns if 100 * most_ns >= _ONCE_PCT * int(work_ns.sum()) else 0
 
 

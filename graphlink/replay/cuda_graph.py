@@ -100,29 +100,38 @@ def _once(work: Workload, inside: Bool) -> I64:
     starting CUDA or choosing an algorithm does: no graph saves it. O(n log n).
 
     Once is what the fewest nodes took that have 80 % of the time of a family, if they are at most a tenth of it; then
-    the same of the rest. Families of fewer than ten nodes count as one family.
+    the same of the rest. Families of fewer than ten nodes count as one family, but for the median of those of several.
+    Less than a hundredth of all is none.
     """
     out = np.zeros(len(work), np.int64)
     node = np.flatnonzero(inside & (work.cost_ns > 0))
     family = work.names()[0][node]
-    family[np.bincount(family)[family] < _SHARE] = family.max(initial=0) + 1
+    count = np.bincount(family)[family]
+    few, alone = count < _SHARE, count == 1
+    usual_ns = np.where(alone, _median(np.where(few, 0, 1), work.cost_ns[node]), _median(family, work.cost_ns[node]))
+    family[few] = family.max(initial=0) + 1
     order = np.lexsort((-work.cost_ns[node], family))
-    node, family = node[order], family[order]
-    usual_ns: I64 | None = None
+    node, family, usual_ns = node[order], family[order], usual_ns[order]
     while len(node):
         cost_ns, first = work.cost_ns[node], np.flatnonzero(begins(family))
         size = np.diff(np.append(first, len(node)))
         group = np.repeat(np.arange(len(first)), size)
-        if usual_ns is None:
-            usual_ns = spread(int(family.max()) + 1, family[first], cost_ns[first + size // 2])
         before_ns = np.cumsum(cost_ns) - cost_ns
-        few = before_ns - before_ns[first][group] < _ONCE * np.add.reduceat(cost_ns, first)[group]
-        rare = few & (np.add.reduceat(few.astype(np.int64), first) * _SHARE <= size)[group]
+        most = before_ns - before_ns[first][group] < _ONCE * np.add.reduceat(cost_ns, first)[group]
+        rare = most & (np.add.reduceat(most.astype(np.int64), first) * _SHARE <= size)[group]
         if not rare.any():
             break
-        out[node[rare]] = np.maximum(cost_ns[rare] - usual_ns[family[rare]], 0)
-        node, family = node[~rare], family[~rare]
-    return out
+        out[node[rare]] = np.maximum(cost_ns[rare] - usual_ns[rare], 0)
+        node, family, usual_ns = node[~rare], family[~rare], usual_ns[~rare]
+    return out if 100 * int(out.sum()) >= int(work.cost_ns[inside].sum()) else np.zeros_like(out)
+
+
+def _median(group: I64, ns: I64) -> I64:
+    """Return the median of the group of each entry, of two the smaller one."""
+    order = np.lexsort((-ns, group))
+    first = np.flatnonzero(begins(group[order]))
+    size = np.diff(np.append(first, len(order)))
+    return spread(len(ns), order, np.repeat(ns[order][first + size // 2], size))
 
 
 def _launched(work: Workload, owner: I64) -> I64:

@@ -26,6 +26,7 @@ from graphlink.tables import spread
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
 _PAGEABLE: Final = re.compile("Pageable")
+_STAGES: Final = 0.9  # of the longer of the two that a copy and what stages it run side by side
 _PIECE: Final = 3  # characters by which names are compared
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
 
@@ -58,18 +59,18 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
         nodes, note = _remove(draft, selection, nodes)
     else:
         nodes, note = _taken_over(draft, selection, change, nodes)
-    if staged_ns := _stage(draft, copies, was_ns):
+    if staged_ns := _stage(draft, copies, was_ns, nodes):
         note += f", {staged_ns / 1e6:+,.3f} ms of it in calls that stage them"
     count, ns = int(np.count_nonzero(nodes | delayed)), int(draft.cost.sum()) - before
     return made(change.kind, f"{change.done}: {count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
 
 
-def _stage(draft: Draft, copies: I64, was_ns: I64) -> int:
+def _stage(draft: Draft, copies: I64, was_ns: I64, changed: Bool) -> int:
     """Let what the host takes to stage copies from or to pageable memory change as they did; return by how much, in ns.
 
-    It is the time in which a part of the op that launched a copy ran beside most of it: the host fills a buffer of the
-    driver's as the device empties it, or the other way round, so neither is quicker than the other (CUDA, "API
-    synchronization behavior"). ``was_ns``: what the copies took.
+    It is the time in which a part of the op that launched a copy and the copy ran side by side: the host fills a buffer
+    of the driver's as the device empties it, or the other way round, so neither is quicker than the other (CUDA, "API
+    synchronization behavior"). ``was_ns``: what the copies took; ``changed``: nodes that the change is about itself.
     """
     work = draft.work
     pageable = names_found(work, _PAGEABLE)
@@ -86,9 +87,9 @@ def _stage(draft: Draft, copies: I64, was_ns: I64) -> int:
     before = int(draft.cost.sum())
     while len(by):
         beside_ns = np.minimum(end_ns[by], end_ns[copies]) - np.maximum(start_ns[by], start_ns[copies])
-        beside_ns = np.where(
-            2 * beside_ns > end_ns[copies] - start_ns[copies], np.minimum(beside_ns, draft.cost[by]), 0
-        )
+        longer_ns = np.maximum(end_ns[copies] - start_ns[copies], end_ns[by] - start_ns[by])
+        beside_ns = np.where(beside_ns >= _STAGES * longer_ns, np.minimum(beside_ns, draft.cost[by]), 0)
+        beside_ns[changed[by]] = 0
         np.add.at(draft.cost, by, np.rint(beside_ns * (factor - 1)).astype(np.int64))
         on = then[by] != NOWHERE
         copies, factor, by = copies[on], factor[on], then[by[on]]

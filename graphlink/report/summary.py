@@ -153,7 +153,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     top_gain: FamilyGain | UnsetType = (
         UNSET  # the nodes of one name without which the replay ends earliest, without ``once``; absent where none gains
     )
-    once: list[FamilyGain] = []  # of those of which one op took most, those that gain a hundredth of the path
+    once: list[FamilyGain] = []  # those of which one op took most, and that gain a hundredth, longest first
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 
@@ -353,16 +353,15 @@ def _top_gain(rank: Rank) -> str:
 
 
 def once_words(rank: Rank) -> str:
-    """Return what took its time once, and not each time, the longest first."""
+    """Return what took its time once, the longest first."""
     length_ns = rank.critical_path.length_ns
+    on_path = [percent(min(gain.once_ns, gain.on_path_ns), length_ns) for gain in rank.once]
     words = [
-        f"{shortened(gain.name)} {ms(gain.once_ns)} ms ({percent(gain.once_ns, length_ns)} of the path"
-        f"{f', one of {gain.count:,} nodes' if gain.count > 1 else ''})"
-        for gain in rank.once
+        f"{shortened(gain.name)} {ms(gain.once_ns)} ms ({share} of the path)"
+        for gain, share in zip(rank.once, on_path, strict=True)
     ]
-    return "; ".join(
-        [*words[:_SHOWN_ONCE], *([f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else [])]
-    )
+    more = [f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else []
+    return "; ".join([*words[:_SHOWN_ONCE], *more])
 
 
 def _trust(rank: Rank) -> str:

@@ -385,11 +385,14 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
             length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)
         ),
         top_gain=next((family for family in explained.gains.families if not family.once_ns), UNSET),
-        once=[
-            family
-            for family in explained.gains.families
-            if family.once_ns and 100 * family.gain_ns >= critical.length_ns
-        ],
+        once=sorted(
+            (
+                family
+                for family in explained.gains.families
+                if family.once_ns and 100 * family.gain_ns >= critical.length_ns
+            ),
+            key=lambda family: -family.once_ns,
+        ),
         left_out=_left_out(prepared),
         warnings=[*prepared.warnings, *extra],
         **fields,

@@ -263,3 +263,21 @@ def test_what_an_op_took_once_and_not_each_time_stays(tmp_path: Path) -> None:
     assert "ms that ops took once and not each time stay (most in aten::addmm)" in with_once.done[0].what
     added_ns = play_ideal(with_once.work).total_ns - play_ideal(always.work).total_ns
     assert added_ns == pytest.approx(80_000_000, rel=0.01)
+
+
+def test_what_comes_in_each_of_a_few_steps_did_not_come_once(tmp_path: Path) -> None:
+    main = ThreadBuilder("python", Random(6))
+    for step in range(5):
+        with main.op(f"ProfilerStep#{step}", annotation=True):
+            with main.op("aten::step"):
+                main.host(10_000_000)
+                main.launch(7, 4_000)
+            for number in range(30):
+                with main.op(f"aten::op{number}"):
+                    main.host(10_000)
+                    main.launch(7, 4_000)
+    with main.op("aten::sum"):
+        main.device_sync()
+    replayed = by_itself(recorded(tmp_path, run(Program((main.thread(),))), cuda_sync=True))
+    assert " once" not in replayed.done[0].what
+    assert play_ideal(replayed.work).total_ns < 5_000_000
