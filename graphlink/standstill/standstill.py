@@ -337,7 +337,7 @@ def _beside(built: Built, queued: Stretches) -> list[str]:
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
         f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that "
-        "time stays in their ops, and is none in a what-if"
+        "time stays in their ops, and what-ifs take it for waiting"
     )
     spins = (
         f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing "
