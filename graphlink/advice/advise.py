@@ -20,7 +20,7 @@ from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, recorded, step_ns
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
-from graphlink.replay.machines import play, usual_machine
+from graphlink.replay.machines import gain_pct, play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.whatif import fit
@@ -74,19 +74,21 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
     """
     machine = usual_machine(len(run.ranks))
     before = play(run.work, groups)
+    path_ns = critical_path(run.work, before).length_ns
     prefix = [
         "graphlink",
         "replay",
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    advice = [_with_gain(*candidate, run, groups, before, prefix) for candidate in candidates(run)]
+    advice = [_with_gain(*candidate, run, groups, before, path_ns, prefix) for candidate in candidates(run)]
     gaining = [one for one in _one_of_launches(advice) if one.gain_ns is None or one.gain_ns > 0]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     return AdviceReport(
         ranks=list(run.ranks),
         machine=machine,
         replayed_ns=before.total_ns,
+        path_ns=path_ns,
         advice=_in_order(gaining),
         notes=[*cannot(files, machine, Changes()), *_of_recorder(run, gaining)],
     )
@@ -126,7 +128,13 @@ def _of_recorder(run: Outputs, told: Sequence[Advice]) -> list[str]:
 
 
 def _with_gain(
-    advice: Advice, changes: Changes | None, run: Outputs, groups: Groups, before: Played, prefix: list[str]
+    advice: Advice,
+    changes: Changes | None,
+    run: Outputs,
+    groups: Groups,
+    before: Played,
+    path_ns: int,
+    prefix: list[str],
 ) -> Advice:
     work = run.work
     todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (advice.todo, advice.why_not))
@@ -148,11 +156,11 @@ def _with_gain(
     return replace(
         without,
         gain_ns=gain_ns,
-        gain_pct=round(100 * gain_ns / before.total_ns, 6) if before.total_ns else 0.0,
+        gain_pct=gain_pct(gain_ns, path_ns),
         gain_step_pct=round(100 - 100 * steps_ns[1] / steps_ns[0], 6)
         if steps_ns[0] and steps_ns[1] is not None
         else None,
-        band=band(work, changed.work, before.total_ns, after, critical_path(changed.work, after), records)
+        band=band(changes, work, changed.work, before.total_ns, after, critical_path(changed.work, after), records)
         if gain_ns > 0
         else None,
         supposed=advice.supposed,

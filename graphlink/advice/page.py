@@ -31,8 +31,8 @@ def gains(found: Found) -> Section:
         if len(report.ranks) == 2
         else f"all {len(report.ranks):,} ranks together"
     )
-    replayed = time_figure(report.replayed_ns, "recorded", "advice#/replayed_ns")
-    head: Words = [f"Each gain is of one change alone, on {whose} (", replayed, " replayed): gains do not add up."]
+    path = time_figure(report.path_ns, "recorded", "advice#/path_ns")
+    head: Words = [f"Each gain is of one change alone, on {whose} (critical path ", path, "): gains do not add up."]
     parts: list[Part] = [Sentence(head)]
     if len(report.ranks) < len(found.ranks):
         command = f"graphlink advice {found.folder}"
@@ -45,7 +45,7 @@ def gains(found: Found) -> Section:
     gaining = [(k, told) for k, told in shown if told.gain_ns]
     if gaining:
         parts.append(_bars([told for _, told in gaining[:MOST]], report.replayed_ns))
-    parts.append(Proposals([_proposal(k, told) for k, told in shown[:MOST]]))
+    parts.append(Proposals([_proposal(k, told, report.path_ns) for k, told in shown[:MOST]]))
     if not report.advice:
         parts.append(Sentence(["Nothing was found that would make it end earlier."]))
     left = len(report.advice) - len(shown[:MOST])
@@ -75,13 +75,13 @@ def _note(one: Advice, replayed_ns: int) -> str:
     return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{one.of_step}{half}{doubt}"
 
 
-def _proposal(k: int, one: Advice) -> Proposal:
+def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:
     heading: Words = [one.what]
     if one.gain_ns is not None and one.gain_pct is not None:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
         share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
         heading = [share, " (", gain, f"){one.of_step} earlier: {one.what}"]
-    return Proposal(heading, [row for row in advice_rows(one) if row[0] != "from"], one.command)
+    return Proposal(heading, [row for row in advice_rows(one, path_ns) if row[0] != "from"], one.command)
 
 
 def gain_words(found: Found) -> Words | None:

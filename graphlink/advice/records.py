@@ -31,8 +31,9 @@ Kind = Literal[
 
 
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to change. ``gain_ns``: how much earlier the run would end, ``gain_pct`` of it, if what is ``supposed``
-    came true; ``gain_step_pct`` of a step that counts, where steps are marked: of all but the first.
+    """One thing to change. ``gain_ns``: how much earlier the run would end if what is ``supposed`` came true;
+    ``gain_pct`` of the critical path, ``gain_step_pct`` of a step that counts, where steps are marked: all but the
+    first.
 
     Where no what-if tells, these and ``band`` are None and ``why_not`` says why. ``command`` computes the gain again.
     """
@@ -64,11 +65,13 @@ class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Advice for a run of ``ranks``, the largest gain of a step first (of the run, where no steps are marked), then
     what has none. Gains are of each alone and do not add up.
 
-    ``replayed_ns``: what the run takes on ``machine`` as recorded. ``notes``: what the gains leave out.
+    ``replayed_ns``: what the run takes on ``machine`` as recorded; ``path_ns``: the length of its critical path (over
+    ranks), which gains are of. ``notes``: what the gains leave out.
     """
 
     ranks: list[int]
     machine: str
     replayed_ns: int
+    path_ns: int
     advice: list[Advice]
     notes: list[str]

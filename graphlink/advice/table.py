@@ -10,16 +10,14 @@ from graphlink.replay.band import band_head, band_words
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     """Return the report: of each advice what it gains, why, what to do, and the command that computes the gain."""
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
-    out: list[str | Table] = [
-        f"{some}, {ms(report.replayed_ns)} ms replayed: each gain is of one change alone, they do not add up"
-    ]
+    out: list[str | Table] = [f"{some}, {_took(report)}: each gain is of one change alone, they do not add up"]
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     first = [
         one for k, one in enumerate(shown) if k < top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
     for k, one in enumerate(first, 1):
         gain = "" if one.gain_ns is None else f"{one.gain_pct:.1f} % ({ms(one.gain_ns)} ms){one.of_step} earlier: "
-        out += ["", f"{k}. {gain}{one.what}", Table(advice_rows(one), indent=3)]
+        out += ["", f"{k}. {gain}{one.what}", Table(advice_rows(one, report.path_ns), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
@@ -32,15 +30,28 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     return out
 
 
-def advice_rows(one: Advice) -> list[tuple[str, str]]:
-    """Return name and text of what there is to say of an advice."""
+def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:
+    """Return name and text of what there is to say of an advice on a critical path of ``path_ns``."""
     gain = f"not computed: {one.why_not}" if one.why_not else one.supposed
-    rows = [("seen", one.evidence), ("do", one.todo), ("gain", gain), ("sure", _band(one)), ("from", one.command)]
+    rows = [
+        ("seen", one.evidence),
+        ("do", one.todo),
+        ("gain", gain),
+        ("sure", _band(one, path_ns)),
+        ("from", one.command),
+    ]
     return [(name, text) for name, text in rows if text]
 
 
-def _band(one: Advice) -> str:
+def _band(one: Advice, path_ns: int) -> str:
     """Return the band of a gain in words; "" where there is none to say."""
     if one.band is None or one.gain_ns is None:
         return ""
-    return f"{band_head(one.band)}: {band_words(one.band, one.gain_ns + (one.band.run.ns if one.band.run else 0))[0]}"
+    before_ns = one.gain_ns + (one.band.run.ns if one.band.run else 0)
+    return f"{band_head(one.band)}: {band_words(one.band, before_ns, path_ns)[0]}"
+
+
+def _took(report: AdviceReport) -> str:
+    """Return what the gains are of: the critical path, and where the recordings began apart the whole replay."""
+    whole = "" if report.path_ns == report.replayed_ns else f" of {ms(report.replayed_ns)} ms replayed"
+    return f"critical path {ms(report.path_ns)} ms{whole}"

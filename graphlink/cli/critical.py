@@ -141,7 +141,7 @@ def _sync(gain: SyncPointGain) -> str:
 
 def _shares(file: PathFile) -> Table:
     whole = file.length_ns
-    rows = share_rows(asdict(file.share_ns), whole, gap_ns(file, file.nodes.cost_ns), asdict(file.gains.shares), whole)
+    rows = share_rows(asdict(file.share_ns), whole, gap_ns(file, file.nodes.cost_ns), asdict(file.gains.shares))
     return Table([*rows], GAINS, "<>>>>", indent=0)
 
 
@@ -213,7 +213,7 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
     nodes, whole, gain = found.nodes, found.length_ns, None if found.gain_ns is UNSET else found.gain_ns
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
-    rows = share_rows(found.share_ns, whole, gaps_ns, gain, found.before_ns + whole)
+    rows = share_rows(found.share_ns, whole, gaps_ns, gain)
     return [Table([*rows], GAINS if gain else GAINS[:2], "<>>>>", indent=0)]
 
 

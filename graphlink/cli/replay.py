@@ -312,9 +312,11 @@ def _gains(report: Report, what: str) -> list[str | Table]:
     head, rows = f"{what} on machine {report.machine}, what if", []
     for run, w in zip(report.runs, report.what_if, strict=True):
         if len(run.ranks) > 1:
-            rows.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
+            rows.append(_row("all", (w.before_ns, w.after_ns), w.path_ns, finished=w.gain_pct is not None))
         for a, b in zip(run.ranks, w.ranks, strict=True):
-            rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
+            rows.append(
+                _row(f"rank {a.rank}", (a.replayed_ns, b.replayed_ns), w.path_ns, finished=a.finished and b.finished)
+            )
     if len(report.what_if) == 1:
         head += f": {_answer(report.what_if[0])}"
     return [
@@ -333,7 +335,7 @@ def _sure(report: Report) -> list[str | Table]:
     for w in report.what_if:
         if w.band is not None:
             head = f"{band_head(w.band)}{'' if len(report.what_if) == 1 else f' of rank {w.ranks[0].rank}'}"
-            lines = band_words(w.band, w.before_ns)
+            lines = band_words(w.band, w.before_ns, w.path_ns)
             rows += [
                 (head if not k else "", line) for k, line in enumerate(lines if len(report.what_if) == 1 else lines[:1])
             ]
@@ -345,7 +347,7 @@ def _answer(w: WhatIf) -> str:
     if w.gain_pct is None:
         return "it does not finish"
     gain = w.before_ns - w.after_ns
-    return f"ends {_ms(abs(gain))} ({percent(abs(gain), w.before_ns)}) {'later' if gain < 0 else 'earlier'}"
+    return f"ends {_ms(abs(gain))} ({percent(abs(gain), w.path_ns)}) {'later' if gain < 0 else 'earlier'}"
 
 
 def _answers(report: Report) -> list[str | Table]:
@@ -381,9 +383,10 @@ def _done(report: Report) -> list[str]:
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
-def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> tuple[str, ...]:
+def _row(name: str, times_ns: tuple[int, int], path_ns: int, *, finished: bool) -> tuple[str, ...]:
+    before_ns, after_ns = times_ns
     gain = before_ns - after_ns
-    gained = (_ms(gain), percent(gain, before_ns)) if finished else ("does not finish", "")
+    gained = (_ms(gain), percent(gain, path_ns)) if finished else ("does not finish", "")
     return name, _ms(before_ns), _ms(after_ns), *gained
 
 

@@ -48,7 +48,7 @@ class _Walk:
     path; ``late_ns``: what of ``cost_ns`` comes before its work; ``lane`` and ``share`` are positions in ``lanes`` and
     ``shares``.
 
-    ``share_ns`` sums up to the length, ``gaps_ns`` of its ``idle`` are host gaps; ``gain_ns`` is of ``total_ns``.
+    ``share_ns`` sums up to the length, ``gaps_ns`` of its ``idle`` are host gaps.
     """
 
     name: str
@@ -65,7 +65,6 @@ class _Walk:
     share_ns: Mapping[str, int]
     gaps_ns: int
     gain_ns: Mapping[str, int] | None
-    total_ns: int
 
 
 def _across(found: CriticalAcross) -> list[Part]:
@@ -109,7 +108,6 @@ def _walk_across(found: CriticalAcross) -> _Walk:
         share_ns=found.share_ns,
         gaps_ns=gap_ns(found, (end - start).tolist()),
         gain_ns=None if found.gain_ns is UNSET else found.gain_ns,
-        total_ns=found.before_ns + found.length_ns,
     )
 
 
@@ -168,7 +166,6 @@ def _walk(rank: int, file: PathFile) -> _Walk:
         share_ns=msgspec.structs.asdict(file.share_ns),
         gaps_ns=gap_ns(file, nodes.cost_ns),
         gain_ns=msgspec.structs.asdict(file.gains.shares),
-        total_ns=file.length_ns,
     )
 
 
@@ -241,13 +238,17 @@ def _shares(walk: _Walk) -> Table:
     inside = {IDLE_GPU: idle - walk.gaps_ns, IDLE_HOST: walk.gaps_ns} if idle else {}
     every = [*share_ns.values(), *inside.values()]
     gains = [(walk.gain_ns or {}).get(share) for share in [*share_ns, *inside]]
-    whose = "of the run" if walk.whose == _ALL else "of the rank"
     shown = [
         column("kind", "share", [*share_ns, *(Cell(f"of which {part}") for part in inside)]),
         column("on the path", "ns", every, means="on_path", name="."),
         column("of the path", "part", [(ns, walk.length_ns) for ns in every], means="on_path"),
         column("gain if it took no time", "ns", gains, means="gain"),
-        column(whose, "part", [None if gain is None else (gain, walk.total_ns) for gain in gains], means="gain"),
+        column(
+            "gain of the path",
+            "part",
+            [None if gain is None else (gain, walk.length_ns) for gain in gains],
+            means="gain",
+        ),
     ]
     rows = [*((f"/{share}",) for share in share_ns), *(("",) for _ in inside)]
     return table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", shown, walk.at, rows=rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from graphlink.figures import figure
+from graphlink.graph.gains import FamilyGain, gain_words
 from graphlink.ranks.records import GroupKey
 from graphlink.records import Short, Table, first_few, ms, share_word
 from graphlink.tables import grouped
@@ -161,6 +162,7 @@ class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
     path_from_rank: int | None
     path_share_ns: dict[str, int]
     path_rank_ns: dict[str, int]  # what of it runs on each rank
+    top_gain: FamilyGain | None = None  # of the names on it that several nodes have, the one that takes most of it
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +235,8 @@ def run_table(run: Run) -> list[str | Table]:
     rows += [line for _, hooks in each() for line in hooks.run_lines(run)]
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
+        most = run.replay.top_gain
+        rows += [("most of it", gain_words(most, run.replay.path_ns))] if most else []
     rows += [("compared", _compared(c)) for c in run.compared]
     return ["all ranks", Table(rows)]
 

@@ -4,6 +4,7 @@ one that came late.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +18,11 @@ from graphlink.choices import COUPLED
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import SHARES, Share
+from graphlink.graph.gains import FamilyGain
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
+from graphlink.patterns import UserPattern
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
@@ -28,6 +31,7 @@ from graphlink.replay.machines import error_pct, play
 from graphlink.replay.matching import RECEIVE, Matched
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
+from graphlink.replay.records import FamilyEntry
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
 from graphlink.tables import numbered_texts, numbered_values, sums
@@ -111,7 +115,9 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     time of the replay of all ranks.
 
     ``origin_ns``: the first start of all ranks on the run's clock, since the epoch; None where the ranks have no clock
-    in common, and began together. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``,
+    in common, and began together. ``top_gain``: of the names on the path that several nodes have the one that takes
+    most of it, and how much earlier all ranks would end if its nodes took no time; None where a rank is stuck, or all
+    names are there once. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``,
     largest first; ``stuck`` has a line for each rank that did not finish, and then the path is that of what ran.
     """
 
@@ -126,6 +132,7 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     gain_ns: dict[str, int] | UnsetType = (
         UNSET  # of all nodes of a share on all ranks; absent in the file, and where a rank is stuck
     )
+    top_gain: FamilyGain | None
     ranks: list[RankShare]
     hops: list[Hop]
     families: list[AcrossFamily]
@@ -145,6 +152,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
     path, clock = critical_path(work, played), played.match.clock
     begin = int(played.rank_begin_ns[work.member[path.node[0]]]) if len(path.node) else 0
     measured = clock.measured_ns if all(map(has_times, work.files)) else None
+    found = families(work, path, TOP_FAMILIES)
     share = np.array([_SHARE[kind] for kind in Work], np.int64)[work.work[path.node]]
     name, names = numbered_texts(work.name(node) for node in path.node.tolist())
     return CriticalAcross(
@@ -156,6 +164,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
         share_ns=_share_ns(path, share),
+        top_gain=_top_gain(work, played, found, groups) if played.ran.all() else None,
         ranks=[_rank(work, path, share, member) for member in range(len(work.ranks))],
         hops=sorted(_hops(work, played, path), key=lambda hop: -hop.waited_ns),
         families=[
@@ -166,7 +175,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
                 ns=family.ns,
                 before=family.before,
             )
-            for family in families(work, path, TOP_FAMILIES)
+            for family in found
         ],
         shares=list(SHARES),
         names=[*names],
@@ -195,6 +204,26 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
         changed = apply(work, changes, groups).work if sorts else work
         out[name] = before_ns - play(changed, groups, COUPLED).total_ns
     return out
+
+
+def _top_gain(
+    work: Workload, played: Played, of_path: Sequence[FamilyEntry], groups: Mapping[int, Sequence[int]]
+) -> FamilyGain | None:
+    family = next((entry for entry in of_path if entry.nodes > 1 and entry.ns), None)
+    if family is None:
+        return None
+    sort = SORTS[family.work]
+    change = TimeChange(sort=SORT_OF[sort], name=UserPattern(f"^{re.escape(family.name)}$", "--scale"), scale=0)
+    changed = apply(work, Changes((change,)), groups)
+    return FamilyGain(
+        gain_ns=played.total_ns - play(changed.work, groups, COUPLED).total_ns,
+        on_path_ns=family.ns,
+        work_ns=-changed.done[0].ns,
+        share=SHARES[_SHARE[sort]],
+        name=family.name,
+        count=changed.done[0].nodes,
+        before=family.before,
+    )
 
 
 def encode(found: CriticalAcross) -> bytes:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from graphlink.graph_model import Graph
 from graphlink.model import F64, I32, I64, NOWHERE
 from graphlink.records import ms, percent
+from graphlink.replay.changes import Changes, TimeChange
 from graphlink.replay.path import ReplayPath
 from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
@@ -30,6 +31,8 @@ WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of
 ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer than that. Measured there too
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
 _PINNED: Final = (Work.GAP, Work.DELAY)
+_MEASURED: Final = frozenset({"scale", "launch_us", "remove_wait", "network"})  # docs/fidelity.md, "Bands"
+_TOO_WIDE: Final = "steps differ, or time is unexplained, by as much as the run would take"
 _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 
@@ -56,13 +59,20 @@ def recorded(ranks: Iterable[Any]) -> dict[int, Recorded]:
 
 
 def band(
-    work: Workload, changed: Workload, before_ns: int, after: Played, path: ReplayPath, records: Mapping[int, Recorded]
+    changes: Changes,
+    work: Workload,
+    changed: Workload,
+    before_ns: int,
+    after: Played,
+    path: ReplayPath,
+    records: Mapping[int, Recorded],
 ) -> Band:
     """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log
     n) in nodes.
 
     ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the
-    changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean.
+    changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean. There is none for
+    ``changes`` of kinds whose bands were not measured, and none that reaches down to no time at all.
     """
     steps = _Steps(changed, after, records)
     pinned_ns = _unexplained_ns(work, changed, path, records)
@@ -77,8 +87,8 @@ def band(
         latency_ns=[round(ns) for ns in latency_ns],
         why=why,
     )
-    if jitter is None:
-        return out
+    if jitter is None or (why := _unmeasured(changes)):
+        return replace(out, why=why)
     count, some = max(steps.count, 1), len(steps.took_ns)
     other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
     both_sides, one_side = jitter
@@ -88,12 +98,24 @@ def band(
         below, above = (max(both_sides * sqrt(runs), share * ns + one_side * sqrt(runs)) for ns in other_ns)
         return Span(ns=round(ns), low_ns=max(round(ns - below), 0), high_ns=round(ns + above))
 
+    whole = span(after.total_ns, count, 1)
+    if not whole.low_ns:
+        return replace(out, why=_TOO_WIDE)
     return replace(
         out,
-        run=span(after.total_ns, count, 1),
+        run=whole,
         step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
         spread_ns=round(both_sides * sqrt(count)),
     )
+
+
+def _unmeasured(changes: Changes) -> str:
+    """Return why no band can be right for ``changes``; "" where it can: second runs of each were compared."""
+    kinds = [change.kind for change in changes.each() if change.kind not in _MEASURED]
+    if kinds:
+        return f"how far second runs lie from such a prediction ({kinds[0].replace('_', ' ')}) was not measured"
+    none = any(isinstance(change, TimeChange) and change.scale == 0 for change in changes.each())
+    return "a bound, no prediction: nothing makes it take no time" if none else ""
 
 
 def step_ns(work: Workload, played: Played, records: Mapping[int, Recorded]) -> float | None:
@@ -149,7 +171,7 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     of_nodes = float(variance[repeats].sum()) / count / max(known, _LEAST_KNOWN) ** 2
     weight, free = WEIGHT if known >= _LEAST_KNOWN else 0, max(len(steps.took_ns) - 1, 0)
     if not weight + free:
-        return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once"
+        return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once: record more steps"
     of_steps = float(steps.took_ns.var(ddof=1)) if free else 0.0
     joined = (weight * of_nodes + free * of_steps) / (weight + free)
     deviation = sqrt(2 * joined)
@@ -203,14 +225,14 @@ def _latency_ns(work: Workload, changed: Workload, path: ReplayPath) -> list[flo
     return [float(-stays_ns[stays_ns < 0].sum()), float(stays_ns[stays_ns > 0].sum())]
 
 
-def band_words(band: Band, before_ns: int) -> list[str]:
+def band_words(band: Band, before_ns: int, path_ns: int) -> list[str]:
     """Return the band in words, of the run, of its steps, and what makes it so wide; or why there is none.
-    ``before_ns``: what the run takes as recorded."""
+    ``before_ns``: what the run takes as recorded, gains are of ``path_ns``."""
     if band.run is None:
-        return [f"{band.why}: record more steps"]
+        return [band.why]
     again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
     doubt = "too uncertain to tell from no gain: " if uncertain(band, before_ns) else ""
-    lines = [f"{doubt}{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns)}"]
+    lines = [f"{doubt}{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns, path_ns)}"]
     if band.step is not None:
         lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
     lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
@@ -233,11 +255,11 @@ def _span(span: Span) -> str:
     return f"{ms(span.low_ns)} to {ms(span.high_ns)} ms"
 
 
-def _gain(span: Span, before_ns: int) -> str:
+def _gain(span: Span, before_ns: int, path_ns: int) -> str:
     """Return between which gains it lies, the least first."""
     ends = [before_ns - span.high_ns, before_ns - span.low_ns]
     way = ["later" if gain < 0 else "earlier" for gain in ends]
-    least, most = (percent(abs(gain), before_ns) for gain in ends)
+    least, most = (percent(abs(gain), path_ns) for gain in ends)
     if way[0] != way[1]:
         return f"{least} later to {most} earlier"
     return f"{most} to {least} later" if way[0] == "later" else f"{least} to {most} earlier"

@@ -96,3 +96,9 @@ def _any_order(work: Workload) -> I64:
 def error_pct(replayed_ns: int, measured_ns: int) -> float:
     """Return the error, signed, in per cent of the measured time; 0 where nothing was measured."""
     return round(100 * (replayed_ns / measured_ns - 1), 6) if measured_ns else 0.0
+
+
+def gain_pct(gain_ns: int, path_ns: int) -> float:
+    """Return a gain in per cent of the length of the critical path as recorded, the one basis of gains; 0 where that is
+    0."""
+    return round(100 * gain_ns / path_ns, 6) if path_ns else 0.0

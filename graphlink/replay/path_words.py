@@ -73,14 +73,14 @@ def sentences(file: PathFile) -> list[str]:
 
 
 def share_rows(
-    share: Mapping[str, int], path_ns: int, host_gap_ns: int, gain: Mapping[str, int] | None = None, total_ns: int = 0
+    share: Mapping[str, int], path_ns: int, host_gap_ns: int, gain: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the shares of a path, of ``path_ns``, beside what each would gain, of ``total_ns``: a share is no gain.
+    """Yield the shares of a path beside what each would gain, both of ``path_ns``: a share is no gain.
 
     Of the unexplained share the two parts follow: ``host_gap_ns`` on the host, the rest on the device.
     """
     for name, ns in share.items():
-        gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], total_ns))
+        gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], path_ns))
         yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
     if share["idle"]:
         for part, ns in (

@@ -23,7 +23,7 @@ from graphlink.replay.band import Recorded, band
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.machines import error_pct, play, usual_machine
+from graphlink.replay.machines import error_pct, gain_pct, play, usual_machine
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, ScalableName, WhatIf
@@ -117,7 +117,7 @@ def report(
         if changes.any:
             changed = fit(still.work, changes, known.groups, known.operations)
             after = play(changed.work, known.groups, chosen, together=together)
-            out.what_if.append(_what_if(still, changed, after, known.recorded))
+            out.what_if.append(_what_if(still, changed, after, changes, known.recorded))
             out.cannot.extend(line for line in cannot(still.files, chosen, changes) if line not in out.cannot)
             refused.append(([*batch], changed.refused))
     refuse_unfit(refused, changes)
@@ -180,17 +180,19 @@ def _run(work: Workload, played: Played) -> Run:
     )
 
 
-def _what_if(still: Unchanged, changed: Changed, after: Played, records: Mapping[int, Recorded]) -> WhatIf:
-    work, before_ns = changed.work, still.played.total_ns
+def _what_if(
+    still: Unchanged, changed: Changed, after: Played, changes: Changes, records: Mapping[int, Recorded]
+) -> WhatIf:
+    work, before_ns, path_ns = changed.work, still.played.total_ns, still.run.path.length_ns
     path = critical_path(work, after)
-    gain_pct = round(100 * (1 - after.total_ns / before_ns), 6) if before_ns else 0.0
     finished = still.played.ran.all() and after.ran.all()
     return WhatIf(
         ranks=list(_ranks(work, after)),
         before_ns=before_ns,
         after_ns=after.total_ns,
-        gain_pct=gain_pct if finished else None,
-        band=band(still.work, work, before_ns, after, path, records) if finished else None,
+        path_ns=path_ns,
+        gain_pct=gain_pct(before_ns - after.total_ns, path_ns) if finished else None,
+        band=band(changes, still.work, work, before_ns, after, path, records) if finished else None,
         path=_path(work, path),
         done=list(changed.done),
         not_here=list(changed.refused),

@@ -16,15 +16,13 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import ShareNs
-from graphlink.graph.gains import FamilyGain
+from graphlink.graph.gains import FamilyGain, gain_words
 from graphlink.model import DeviceClock, DeviceMemory, Sync, System
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import (
     Short,
     Table,
-    before_what,
-    counted,
     joined,
     ms,
     percent,
@@ -242,9 +240,10 @@ def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
     ``verbose``: with what was counted while the graphs were made.
     """
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
+    met = summary.run is not None and summary.run.replay is not None  # then gains are of the path over ranks alone
     blocks: list[Sequence[str | Table]] = [
         *(
-            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose) for rank in ranks]
+            [_rank_table(rank, alone=len(ranks) == 1, met=met, verbose=verbose) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
@@ -268,10 +267,13 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
+def _rank_table(rank: Rank, *, alone: bool, met: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        ("gains most", _top_gain(rank)),
+        (
+            "gains most",
+            "" if met or rank.top_gain is UNSET else gain_words(rank.top_gain, rank.critical_path.length_ns),
+        ),
         ("once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
@@ -338,18 +340,6 @@ def _memory(one: DeviceMemory) -> str:
         else ""
     )
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
-
-
-def _top_gain(rank: Rank) -> str:
-    gain = rank.top_gain
-    if gain is UNSET:
-        return ""
-    shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
-    which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
-    return (
-        f"{shortened(gain.name)}{before_what(gain.before)} ({which}): {ms(gain.gain_ns)} ms ({shorter}) earlier if "
-        "they took no time"
-    )
 
 
 def once_words(rank: Rank) -> str:

@@ -161,6 +161,7 @@ def _replay(path: CriticalAcross) -> summary.RunReplay:
         ran=path.nodes_run,
         path_share_ns=path.share_ns,
         path_rank_ns={str(r.rank): r.ns for r in path.ranks if r.ns},
+        top_gain=path.top_gain,
     )
 
 

@@ -237,7 +237,7 @@ def test_what_has_no_gain_says_why_and_comes_last(tmp_path: Path) -> None:
 
 
 def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
-    told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=5, advice=[], notes=[])
+    told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=5, path_ns=5, advice=[], notes=[])
     assert advice_table(told, 8)[-1] == "nothing was found that would make it end earlier"
 
 

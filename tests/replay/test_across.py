@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from graphlink.cli import main
+from graphlink.graph.gains import FamilyGain, gain_words
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.replay.across import CriticalAcross, across, encode
@@ -108,6 +109,17 @@ def test_what_passed_before_its_first_rank_began_is_no_part_of_it() -> None:
     assert found.nodes.start_ns == [5_000] and found.nodes.rank == [1]
 
 
+def test_gains_are_of_the_path_and_not_of_what_passed_before_it() -> None:
+    ranks = run([N(0, CPU, 10)], [N(0, CPU, 8, name="late"), N(1, CPU, 4, ((0, H),), name="late")], epochs=[7, 5_007])
+    found = across(ranks, {})
+    assert (found.before_ns, found.length_ns, found.top_gain) == (
+        5_000,
+        12_000,
+        FamilyGain(gain_ns=7_000, on_path_ns=12_000, work_ns=12_000, share="host", name="late", count=2),
+    )
+    assert gain_words(found.top_gain, found.length_ns).endswith("0.007 ms (58.3 %) earlier if they took no time")
+
+
 def test_a_run_that_does_not_end_says_so() -> None:
     found = across(run([N(0, CPU, 1), N(1, COLL, 1, ((0, L),), group=1)], [N(0, CPU, 5)]), {1: (0, 1)})
     assert found.stuck == [
@@ -199,10 +211,13 @@ def test_shares_have_the_gains_of_a_replay_without_them(tmp_path: Path) -> None:
     assert main(["critical-path", str(tmp_path), "--across", "--json", str(out)]) == 0
     found = json.loads(out.read_bytes())
     assert [*found["gain_ns"]] == [*found["share_ns"]]
+    summed = sum(found["share_ns"].values())
     for share, sort in (("host", "host"), ("communication", "comm")):
         assert main(["replay", str(tmp_path), "--scale", f"{sort}=0", "--json", str(out)]) == 0
         (what_if,) = json.loads(out.read_bytes())["what_if"]
         assert found["gain_ns"][share] == what_if["before_ns"] - what_if["after_ns"] > 0
+        assert what_if["path_ns"] == summed == found["length_ns"] < what_if["before_ns"]
+        assert what_if["gain_pct"] == pytest.approx(100 * found["gain_ns"][share] / summed, abs=1e-6)
     assert found["gain_ns"]["compute"] == found["gain_ns"]["copy"] == found["gain_ns"]["idle"] == 0
 
 

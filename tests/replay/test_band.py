@@ -17,7 +17,7 @@ from graphlink.cli import main
 from graphlink.errors import InputError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.band import WEIGHT, Recorded, band, band_head, band_words, recorded
-from graphlink.replay.changes import changes_of
+from graphlink.replay.changes import Changes, LoaderChange, changes_of
 from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
@@ -45,10 +45,11 @@ def chain(steps_us: Sequence[Sequence[int]], name: str = "op{}") -> list[N]:
 
 def found(nodes: Sequence[N], scale: str, steps_us: Sequence[int] = (), blocked: float = 0.0) -> Band:
     work = load(nodes)
-    changed = apply(work, changes_of([scale]), {}).work
+    changes = changes_of([scale])
+    changed = apply(work, changes, {}).work
     after = play_ideal(changed)
     told = {0: Recorded(np.array(steps_us, np.int64) * 1000, blocked)}
-    return band(work, changed, play_ideal(work).total_ns, after, critical_path(changed, after), told)
+    return band(changes, work, changed, play_ideal(work).total_ns, after, critical_path(changed, after), told)
 
 
 def half_width(variance_us: float, freedom: float, steps: int) -> float:
@@ -87,7 +88,7 @@ def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
     assert told.spread_ns == round(
         half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1)
     )
-    assert "nodes of one name differ" in " ".join(band_words(told, 42_000))
+    assert "nodes of one name differ" in " ".join(band_words(told, 42_000, 42_000))
 
 
 def test_what_is_there_once_differs_as_the_rest() -> None:
@@ -100,7 +101,29 @@ def test_without_anything_that_repeats_there_is_no_band(steps: list[int], why: s
     told = found(chain([(10, 20, 30)]), "host=0.5", steps)
     assert told.run is None and told.step is None and told.spread_ns is None
     assert band_head(told) == "no band"
-    assert band_words(told, 60_000) == [f"{why}, and most of what takes its time is there once: record more steps"]
+    assert band_words(told, 60_000, 60_000) == [
+        f"{why}, and most of what takes its time is there once: record more steps"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "took_us", "why"),
+    [
+        ("host=0", (10, 12), "a bound, no prediction: nothing makes it take no time"),
+        ("host=0.5", (10, 300), "steps differ, or time is unexplained, by as much as the run would take"),
+    ],
+)
+def test_what_cannot_be_right_is_no_band(scale: str, took_us: tuple[int, int], why: str) -> None:
+    told = found(chain([(us,) for us in (*took_us, *took_us)], name="op"), scale, np.cumsum([0, *took_us, took_us[0]]))
+    assert told.run is None and told.step is None and band_words(told, 60_000, 60_000) == [why]
+
+
+def test_changes_that_were_not_measured_have_no_band() -> None:
+    work = load(chain([(10, 20)] * 4))
+    changes = Changes(dataloader=(LoaderChange(workers=2),))
+    after = play_ideal(work)
+    told = band(changes, work, work, after.total_ns, after, critical_path(work, after), {})
+    assert told.run is None and "second runs lie from such a prediction (dataloader) was not measured" in told.why
 
 
 @pytest.mark.parametrize(("scale", "sides"), [("host=2", [0, 120_000]), ("host=0.5", [60_000, 0]), ("gap=2", [0, 0])])
@@ -125,9 +148,10 @@ def test_latency_of_communication_may_stay() -> None:
         for k, us in enumerate([40, 10, 40, 10])
     ]
     work = load([n._replace(sort="coll") for n in nodes])
-    changed = apply(work, changes_of(["comm=0.5"]), {}).work
+    changes = changes_of(["comm=0.5"])
+    changed = apply(work, changes, {}).work
     after = play_ideal(changed)
-    told = band(work, changed, 100_000, after, critical_path(changed, after), {})
+    told = band(changes, work, changed, 100_000, after, critical_path(changed, after), {})
     assert (told.latency_ns, told.unexplained_ns) == ([0, 20_000], [0, 0])
 
 
@@ -143,7 +167,7 @@ def test_words_say_the_least_first(low_ms: int, high_ms: int, first: str, words:
     run = Span(ns=5_000_000, low_ns=low_ms * 10**6, high_ns=high_ms * 10**6)
     told = Band(level_pct=90, steps=3, run=run, spread_ns=1, unexplained_ns=[0, 0], latency_ns=[0, 0])
     assert (
-        band_words(told, 10**7)[0]
+        band_words(told, 10**7, 10**7)[0]
         == f"{first}a second run of 3 steps, so changed, takes {low_ms}.000 to {high_ms}.000 ms: {words}"
     )
 
@@ -166,15 +190,19 @@ def test_text_and_data_say_the_same(out: Path, tmp_path: Path, capsys: pytest.Ca
         and told.run is not None
         and told.run.low_ns < what_if["after_ns"] == told.run.ns < told.run.high_ns
     )
-    assert all(line in capsys.readouterr().out for line in band_words(told, what_if["before_ns"])[:1])
+    assert all(
+        line in capsys.readouterr().out for line in band_words(told, what_if["before_ns"], what_if["path_ns"])[:1]
+    )
 
 
 def test_each_gain_of_advice_has_its_band(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advice", str(out), "--json", str(tmp_path / "a.json")]) == 0
     found = json.loads((tmp_path / "a.json").read_bytes())
     gaining = [one for one in found["advice"] if one["gain_ns"]]
-    assert gaining and all(one["band"]["run"]["ns"] == found["replayed_ns"] - one["gain_ns"] for one in gaining)
-    assert "sure  90 % band: a second run of 3 steps, so changed, takes " in capsys.readouterr().out
+    banded = [one for one in gaining if one["band"]["run"] is not None]
+    assert banded and all(one["band"]["run"]["ns"] == found["replayed_ns"] - one["gain_ns"] for one in banded)
+    assert all(one["band"]["why"] for one in gaining if one not in banded)
+    assert "so changed, takes " in capsys.readouterr().out
 
 
 def test_a_summary_records_steps_and_what_is_blocked(out: Path, tmp_path: Path) -> None:
