@@ -60,14 +60,14 @@ OF_DEVICES: Final = tuple(Cause[name.upper()] for name in CAUSES)
 MEANING: Final[dict[str, str]] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
-    "dependency_stall": "waited for work of another device or rank",
+    "dependency_stall": "it waited for work of another device or rank",
     "memory_management": "the host allocated or freed memory",
     "data_loading": "the host loaded data",
     "host_blocked": "the host was in a call that waits",
-    "start_delay": "launched, not begun",
+    "start_delay": "work was launched and had not begun",
     "host_work": "the host was busy with ops",
     "python": "the host was between ops",
-    "no_work": "nothing was asked for",
+    "no_work": "the host asked for no work",
     "unknown": "the recording does not tell",
 }
 

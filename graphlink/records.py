@@ -4,7 +4,7 @@ verbs print.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
@@ -15,6 +15,7 @@ _UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _PATH: Final = 76  # characters of a path, where it is not printed in full
 _END: Final = 34  # of its first and of its last name
+NOTE: Final = "note: "  # begins warnings that change no figure
 IDLE_GPU: Final = "idle GPU stream"  # device delays: launched, not begun, and nothing explains why
 IDLE_HOST: Final = "idle host thread"  # host gaps: nothing was recorded between ops
 _SHARE_WORDS: Final = {
@@ -133,7 +134,22 @@ def share_word(share: str) -> str:
 
 def unexplained_parts(gap_share: float, delay_share: float) -> str:
     """Return where the unexplained part of a path lies: ``idle GPU stream 34.0 %, idle host thread 0.3 %``."""
-    return f"{IDLE_GPU} {percent(delay_share, 1)}, {IDLE_HOST} {percent(gap_share, 1)}"
+    return shares_words({IDLE_GPU: delay_share, IDLE_HOST: gap_share}, 1)
+
+
+def shares_words(parts: Mapping[str, float], whole: float, most: int | None = None) -> str:
+    """Return the largest parts and their shares that are not 0.0 %: ``host 65.5 %, copy 0.1 %``."""
+    order = sorted(parts.items(), key=lambda part: -part[1])[:most]
+    return ", ".join(f"{name} {percent(part, whole)}" for name, part in order if part >= 0.0005 * whole > 0)
+
+
+def against_recorded(error_pct: float) -> str:
+    """Return how long a replay takes beside the recording: ``takes as long as recorded``, ``takes 0.120 % longer than
+    recorded``.
+    """
+    if abs(error_pct) < 0.0005:
+        return "takes as long as recorded"
+    return f"takes {abs(error_pct):.3f} % {'longer' if error_pct > 0 else 'less'} than recorded"
 
 
 def shortened(text: str, most: int = 60, end: int = 17) -> str:

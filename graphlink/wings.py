@@ -113,8 +113,9 @@ class RankPart(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Blocks of the printed summary, ahead of that of all ranks and behind it."""
+    """Blocks of the printed summary: at its top, ahead of that of all ranks and behind it."""
 
+    top: Sequence[str | Table] = ()
     ahead: Sequence[str | Table] = ()
     behind: Sequence[str | Table] = ()
 
@@ -307,8 +308,9 @@ class Wing:
             UsageError: some do.
         """
 
-    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
-        """Return what to run next on a run, after ``graphlink``: its place among what others return, verb, options.
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+        """Return what to run next on a run, after ``graphlink``: its place among what others return, verb and options,
+        and what it tells.
 
         ``{}`` stands for the folder.
         """
@@ -340,7 +342,7 @@ class Wing:
         return ()
 
     def blocks(self, summary: Any) -> Blocks:
-        """Return blocks of the run, ahead of that of all ranks and behind it."""
+        """Return blocks of the run: at the top, ahead of that of all ranks and behind it."""
         return Blocks()
 
 

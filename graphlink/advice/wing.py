@@ -26,8 +26,8 @@ class _Advice(Wing):
     sections = {20: "page:gains"}
     lead = {"gain": "page:gain_words"}
 
-    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
-        return [(40, "advice {}")]
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+        return [(5, "advice {}", "what to change, and what each change saves")]
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.advice.advise import of_page

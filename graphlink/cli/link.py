@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import gc
+import shlex
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
@@ -18,6 +19,7 @@ from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
+from graphlink.records import Table, counted
 from graphlink.wings import each
 
 if TYPE_CHECKING:
@@ -121,14 +123,16 @@ def _filled(record: type[_Record], arguments: argparse.Namespace, **others: obje
     return record(**fields)
 
 
-def _next(made: Summary, out: str) -> list[str]:
-    """Return what to run next, of a run with graphs."""
+def _next(made: Summary, out: str, notes: int) -> list[str | Table]:
+    """Return what to run next, of a run with graphs. ``notes``: how many are shown with ``-v`` alone."""
     if not made.ranks:
         return []
     across = " --across" if len(made.ranks) > 1 else ""
-    steps = [(30, f"critical-path {{}}{across}"), (50, "show -v {} (all counts)")]
+    counts = f"all counts, and {counted(notes, 'note')} on the recording" if notes else "all counts"
+    steps = [(30, f"critical-path {{}}{across}", "what decides when the run ends"), (50, "show -v {}", counts)]
     steps += [step for _, hooks in each() for step in hooks.next_steps(made)]
-    return [f"next: {'; '.join(f'graphlink {step.format(out)}' for _, step in sorted(steps))}"]
+    folder = shlex.quote(out)
+    return ["next", Table([(f"graphlink {step.format(folder)}", tells) for _, step, tells in sorted(steps)])]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:
@@ -150,10 +154,11 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
                 lambda: [
                     *summary.table(made.summary, verbose=arguments.verbose),
                     "",
-                    *_next(made.summary, arguments.out),
+                    *_next(made.summary, arguments.out, 0 if arguments.verbose else summary.notes(made.summary)),
                     done,
                 ],
                 quiet=arguments.quiet,
+                most=summary.WIDE,
             )
     return made.status
 

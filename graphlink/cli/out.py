@@ -81,8 +81,16 @@ def _print(text: str) -> None:
             ) from None
 
 
-def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Table]], *, quiet: bool = False) -> None:
-    """Print the ``report`` unless ``quiet``, and write ``data`` to the ``file`` of ``--json``; on ``-`` alone.
+def tell(
+    file: str | None,
+    data: object,
+    report: Callable[[], Sequence[str | Table]],
+    *,
+    quiet: bool = False,
+    most: int | None = None,
+) -> None:
+    """Print the ``report`` unless ``quiet``, and write ``data`` to the ``file`` of ``--json``; on ``-`` alone. It is as
+    wide as the terminal, elsewhere as it gets, and no wider than ``most`` columns.
 
     Raises:
         OutputError: either cannot be written.
@@ -97,7 +105,8 @@ def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Tab
             write_file(Path(file), encoded + b"\n", "--json")
     if file != STDOUT and not quiet:
         terminal = sys.stdout.isatty()
-        _print(rendered(report(), shutil.get_terminal_size().columns if terminal else None, styled=terminal))
+        width = shutil.get_terminal_size().columns if terminal else None
+        _print(rendered(report(), min(width or most, most) if most else width, styled=terminal))
 
 
 def rendered(report: Sequence[str | Table], width: int | None = None, *, styled: bool = False) -> str:

@@ -28,11 +28,11 @@ from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
-from graphlink.records import Short
+from graphlink.records import NOTE, Short
 from graphlink.tables import take
 
 NO_ROWS = (
-    "the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
+    f"{NOTE}the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
 )
 
@@ -139,7 +139,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         )
     if len(spun.source):
         warnings.append(
-            f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel "
+            f"{NOTE}{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel "
             "writes): inferred"
         )
     return Built(
@@ -170,9 +170,11 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
         others.append(inferred)
         untold = Untold(len(unexplained), int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum()))
         if unexplained:
+            calls = trace.calls
+            kind = NOTE if 100 * untold.calls_ns < int(calls.end_ns.max() - calls.start_ns.min()) else ""
             warnings.append(
-                f"synchronisation calls ({untold.calls:,}) waited {untold.calls_ns / 1000:.1f} us for something that "
-                "the recording does not show; that time stays in their ops"
+                f"{kind}synchronisation calls ({untold.calls:,}) waited {untold.calls_ns / 1000:.1f} us "
+                "for something that the recording does not show; that time stays in their ops"
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
@@ -183,7 +185,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     )
     if behind:
         warnings.append(
-            f"synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own"
+            f"{NOTE}synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own"
         )
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")

@@ -23,12 +23,13 @@ import numpy as np
 from graphlink.choices import HTA_LIMIT
 from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
+from graphlink.records import NOTE
 
 WINDOW_ROWS = (
     500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
 )
 NO_ROWS = (
-    "HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
+    f"{NOTE}HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
 )
 
@@ -81,10 +82,10 @@ def hta_waits(
     if not len(waits.source) and (edges or not said):
         without = f", {lone:,} of them without their call" if lone else ""
         said.append(
-            f"HTA found no synchronisation edges where it ran; the trace has {len(trace.syncs.kind):,} cuda_sync "
+            f"{NOTE}HTA found no synchronisation edges where it ran; the trace has {len(trace.syncs.kind):,} cuda_sync "
             f"rows{without}"
         )
-    return waits, [*said, *(f"HTA was not given {n} rows: {reason}" for reason, n in left_out.items() if n)]
+    return waits, [*said, *(f"{NOTE}HTA was not given {n} rows: {reason}" for reason, n in left_out.items() if n)]
 
 
 def _skipped(skipped: dict[str, int], of: int, limit_events: int) -> list[str]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.causes import CAUSES, MEANING
+from graphlink.causes import CAUSES
 from graphlink.figures import column, columns, declared
+from graphlink.gpu.fact import main_fact
 from graphlink.gpu.phases import Phase
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry
 from graphlink.gpu.table import (
     CauseTime,
     RankIdle,
-    exposed_percent,
-    idle_causes,
-    idle_percent,
     late_lines,
     rank_idle,
     wait_lines,
@@ -39,9 +36,9 @@ from graphlink.page.parts import (
     Words,
 )
 from graphlink.page.sections import MOST_GROUPS, more_groups
-from graphlink.page.words import entries, name, share_figure, share_of_one, table, time_figure
+from graphlink.page.words import entries, share_of_one, table
 from graphlink.records import counted, shortened, time
-from graphlink.report.summary import MOST_BLOCKS, Rank
+from graphlink.report.summary import Rank
 
 MOST_BARS: Final = 16
 MOST_ROWS: Final = 100  # of a table of a rank
@@ -278,53 +275,9 @@ def _longest(found: Found, told: RankIdle) -> Table:
     return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, rows)
 
 
-def idle_words(found: Found) -> Words:
-    """Tell how much of its time the most idle GPU is idle, and why; nothing without GPUs."""
-    ranks = [rank for rank in found.ranks if rank.gpu]
-    if not ranks:
-        return []
-    worst = max(ranks, key=lambda one: (idle_percent(one), -one.rank))
-    told = _one(worst, several=len(ranks) > 1)
-    others: Words = []
-    if len(ranks) > MOST_BLOCKS:
-        usual = median(idle_percent(rank) for rank in ranks)
-        others = [f" The median of the {len(ranks)} ranks is ", Figure(f"{usual:.1f} %", usual / 100, "idle"), " idle."]
-    busy = max(ranks, key=lambda one: (exposed_percent(one), -one.rank))
-    exposed, whole = sum(one.exposed_comm_ns for one in busy.gpu), _whole(busy)
-    if exposed > sum(one.idle_ns for one in busy.gpu):
-        share = share_figure(exposed, whole, "exposed_communication")
-        others += [f" Rank {busy.rank} spends ", share, " of its GPU time in communication that nothing hides."]
-    return [" ", *told, *others]
-
-
-def _whole(rank: Rank) -> int:
-    return sum(one.whole_ns for one in rank.gpu) or 1
-
-
-def _one(rank: Rank, *, several: bool) -> Words:
-    """Tell how much of their time the GPUs of a rank, of ``several`` or alone, are idle, and mostly why."""
-    idle, whole = sum(one.idle_ns for one in rank.gpu), _whole(rank)
-    causes = idle_causes(rank)
-    single = len(rank.gpu) == 1
-    gpus = "GPU" if single else "GPUs" if several else f"{len(rank.gpu)} GPUs"
-    of = f" of rank {rank.rank}" if several else ""
-    words: Words = [
-        f"The {gpus}{of} {'is' if single else 'are'} idle for ",
-        share_figure(idle, whole, "idle"),
-        " of ",
-        time_figure(whole, "gpu_time"),
-    ]
-    if not idle:
-        return [*words, "."]
-    most = max(causes, key=causes.__getitem__)
-    return [
-        *words,
-        ", mostly ",
-        name(most),
-        " (",
-        share_figure(causes[most], idle, most),
-        f" of it: {MEANING.get(most, most)}).",
-    ]
+def fact_words(found: Found) -> Words:
+    """Return the main fact of the run, behind what a step takes."""
+    return [" ", *(word if isinstance(word, str) else Figure(*word) for word in main_fact(found.summary))]
 
 
 def hidden_communication(found: Found) -> list[Part]:

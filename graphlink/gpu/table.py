@@ -18,7 +18,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.figures import column, columns, figure, table
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, IdleFile, StepTime, StreamTime
 from graphlink.ranks.summary import Run, Straggler
-from graphlink.records import Short, Table, counted, first_few, ms, percent, shortened
+from graphlink.records import Short, Table, counted, first_few, ms, percent, shares_words, shortened
 from graphlink.tables import grouped
 from graphlink.wings import Telling
 
@@ -274,23 +274,27 @@ _FEW: Final = 3  # causes on a line
 _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
 
 
-def gpu_line(one: DeviceTime) -> str:
-    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3
-    %, ...); ...``.
-    """
-    whole = one.whole_ns
-    causes = Counter(one.idle_by_cause_ns).most_common(_FEW)
-    why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
-    return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {busy_words(one)}"
+def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
+    """Return what a device spent its time on, the most first, and why it was idle, each with its name."""
+    parts = {**_busy_parts(device), "idle": device.idle_ns}
+    why = {f"{cause} ({MEANING.get(cause, cause)})": ns for cause, ns in device.idle_by_cause_ns.items()}
+    return [
+        (f"GPU {device.device}", f"{ms(device.whole_ns)} ms: {shares_words(parts, device.whole_ns) or 'nothing ran'}"),
+        ("  idle because", shares_words(why, device.idle_ns, _FEW)),
+    ]
 
 
-def busy_words(one: DeviceTime) -> str:
-    parts = {
-        "compute": one.compute_ns,
-        "exposed communication": one.exposed_comm_ns,
-        "exposed copies": one.exposed_copy_ns,
+def busy_words(device: DeviceTime) -> str:
+    """Return what a device was busy with, the most first."""
+    return shares_words(_busy_parts(device), device.whole_ns) or "no work"
+
+
+def _busy_parts(device: DeviceTime) -> dict[str, int]:
+    return {
+        "compute": device.compute_ns,
+        "exposed communication": device.exposed_comm_ns,
+        "exposed copies": device.exposed_copy_ns,
     }
-    return ", ".join(f"{name} {percent(ns, one.whole_ns)}" for name, ns in parts.items() if ns) or "no work"
 
 
 def steps_line(rank: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import RankPart, Telling, Verb, Wing
+from graphlink.wings import Blocks, RankPart, Telling, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
@@ -24,7 +24,7 @@ class _GpuTime(Wing):
     schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}
     sections = {10: "page:gpu_time"}
     fields = {"Rank": "phases:FIELDS"}
-    lead = {"idle": "page:idle_words"}
+    lead = {"fact": "page:fact_words"}
     parts_of = {"communication": "page:hidden_communication"}
 
     def finish(self, work: RankWork) -> RankPart:
@@ -52,15 +52,23 @@ class _GpuTime(Wing):
         from msgspec import UNSET
 
         from graphlink.gpu.phases import phases_line
-        from graphlink.gpu.table import gpu_line, steps_line
+        from graphlink.gpu.table import gpu_lines, steps_line
 
-        lines = [("steps", steps_line(rank)), ("phases", "" if rank.phases is UNSET else phases_line(rank.phases))]
-        lines += [(f"GPU {device.device}", gpu_line(device)) for device in rank.gpu]
+        lines = [line for device in rank.gpu for line in gpu_lines(device)]
+        lines += [("steps", steps_line(rank)), ("phases", "" if rank.phases is UNSET else phases_line(rank.phases))]
         return [("critical path", line) for line in lines]
 
-    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any]:
+    def blocks(self, summary: Any) -> Blocks:
+        from graphlink.gpu.fact import main_fact, text
+
+        fact = text(main_fact(summary))
+        return Blocks(top=[fact] if fact else [])
+
+    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any] | None:
         from graphlink.gpu.table import idle_percent
 
+        if not any(rank.gpu for rank in ranks):
+            return None
         return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
@@ -68,7 +76,7 @@ class _GpuTime(Wing):
 
         return {
             "idle %": f"{idle_percent(rank):.1f}" if rank.gpu else "",
-            "mostly": next((cause for cause, _ in idle_causes(rank).most_common(1)), ""),
+            "idle because": next((cause for cause, _ in idle_causes(rank).most_common(1)), ""),
             "comm %": f"{exposed_percent(rank):.1f}" if rank.gpu else "",
         }
 
@@ -79,8 +87,8 @@ class _GpuTime(Wing):
         named = [f"rank {rank.rank} {idle_percent(rank):.1f} %" for rank in outliers]
         return [f"far from the usual idle time ({usual:.1f} %): {first_few(named, _FEW)}"] if named else []
 
-    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
-        return [(10, "idle {}")] if any(rank.gpu for rank in summary.ranks) else []
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+        return [(10, "idle {}", "why each GPU is idle")] if any(rank.gpu for rank in summary.ranks) else []
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.gpu.records import load

@@ -43,6 +43,7 @@ from graphlink.model import (
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
+from graphlink.records import NOTE
 from graphlink.tables import marked, spread, sums
 
 HOST_RANGES = "gloo:"
@@ -101,8 +102,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
         ],
     }
     warnings = [
-        f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as "
-        "all ranks"
+        f"{NOTE}the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken "
+        "as all ranks"
         for name in sorted(groups.assumed)
     ]
     warnings += [f"{cause}: {_listed(texts)}" for cause, texts in of_cause.items() if texts]

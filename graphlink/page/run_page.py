@@ -15,7 +15,7 @@ from graphlink.page.parts import Figure, Page, Sentence, Words
 from graphlink.page.path import critical_path
 from graphlink.page.sections import communication, recording, syncs
 from graphlink.page.words import meanings, time_figure
-from graphlink.records import counted, shortened
+from graphlink.records import NOTE, against_recorded, counted, shortened
 from graphlink.report.summary import Rank, Summary
 from graphlink.wings import declarations, each, imported
 
@@ -26,9 +26,9 @@ def verdict(found: Found) -> list[Sentence]:
     bubbles = lead.get("bubbles")
     if not found.ranks:
         return _without_graphs(bubbles)
-    idle = lead.get("idle") or [" No device ops were recorded.", *([" ", *bubbles] if bubbles else [])]
+    fact = [*lead.get("fact", []), *([" ", *bubbles] if bubbles and not found.has_gpus else [])]
     gain = lead.get("gain", ["No change of those that were tried would make the run end earlier."])
-    return [Sentence([*_step(found), *idle]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
+    return [Sentence([*_step(found), *fact]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
 
 
 def _without_graphs(bubbles: Words | None) -> list[Sentence]:
@@ -60,12 +60,9 @@ def _step(found: Found) -> Words:
 
 
 def _trust(found: Found, explained: Words) -> Words:
-    count = len({text for rank in found.ranks for text in rank.warnings}) + len(found.summary.warnings)
-    noted = (
-        f" {counted(count, 'warning')} below {'says' if count == 1 else 'say'} what the recording lacks."
-        if count
-        else ""
-    )
+    texts = {text for rank in found.ranks for text in rank.warnings}.union(found.summary.warnings)
+    count = sum(not text.startswith(NOTE) for text in texts)
+    noted = f" {counted(count, 'warning')} below {'changes' if count == 1 else 'change'} figures." if count else ""
     *words, last = [*_error(found), *([" ", *explained] if explained else [])]
     return ["How far to trust it: ", *words, last, noted]
 
@@ -76,16 +73,12 @@ def _error(found: Found) -> Words:
     """
     run, advice = found.summary.run.replay if found.summary.run else None, found.parts.get("advice")
     if run is not None and run.error_pct is not None and advice and len(advice.ranks) == len(found.ranks):
-        error = Figure(f"{run.error_pct:+.3f} %", run.error_pct, "replay", "summary.json#/run/replay/error_pct")
-        return ["the replay of all ranks together differs by ", error, " from the recording."]
+        error = Figure(against_recorded(run.error_pct), run.error_pct, "replay", "summary.json#/run/replay/error_pct")
+        return ["the replay of all ranks together ", error, "."]
     worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
     at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
-    error = Figure(f"{worst.replay.error_pct:+.3f} %", worst.replay.error_pct, "replay", at)
-    return [
-        "the replay differs by ",
-        error,
-        " from the recording (that the graph agrees with itself is no prediction).",
-    ]
+    error = Figure(against_recorded(worst.replay.error_pct), worst.replay.error_pct, "replay", at)
+    return ["the replay ", error, "."]
 
 
 def about(found: Found) -> str:
@@ -120,7 +113,7 @@ def run_page(folder: Path, summary: Summary) -> Page:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]
     lead = verdict(found)
     return Page(
-        title="Where the time of this run goes",
+        title=f"{folder.resolve().name}: where the time goes",
         about=about(found),
         lead=lead,
         sections=sections,

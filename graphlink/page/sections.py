@@ -28,8 +28,8 @@ from graphlink.page.parts import (
 )
 from graphlink.page.words import entries, share_figure, table, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, SetApart, matched_lines
+from graphlink.records import NOTE, counted, first_few, shortened, time
 from graphlink.records import Table as TextTable
-from graphlink.records import counted, first_few, shortened, time
 from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.workload import Workload
 from graphlink.report.summary import Rank, alike, lost, machine_line
@@ -325,9 +325,18 @@ def _warnings(found: Found) -> list[Part]:
             f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
         )
         return [Sentence([f"{missing}There are no {'other ' if missing else ''}warnings."])]
-    texts, counts, whose = zip(*told[:MOST_ROWS], strict=True)
-    shown = [column("warning", "word", texts), column("of", "word", whose), column("alike", "count", counts)]
-    return [table("warnings", "Warnings: what the recording lacks, and what was left out", shown)]
+    parts: list[Part] = []
+    for name, caption, notes in (
+        ("warnings", "Warnings: what of the recording changes figures", False),
+        ("notes", "Notes on the recording: they change no figure", True),
+    ):
+        some = [row for row in told if row[0].startswith(NOTE) == notes][:MOST_ROWS]
+        if some:
+            texts, counts, whose = zip(*some, strict=True)
+            words = column(name.removesuffix("s"), "word", [text.removeprefix(NOTE) for text in texts])
+            shown = [words, column("of", "word", whose), column("alike", "count", counts)]
+            parts.append(table(name, caption, shown))
+    return parts
 
 
 def _whose(ranks: Sequence[int], count: int) -> str:

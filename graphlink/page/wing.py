@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from graphlink.wings import Verb, Wing
 
 
@@ -17,6 +20,9 @@ class _Page(Wing):
     )
     answers = {"page": "run_page:run_page", "report": "render:html"}
     schemas = {"report": "parts:Page"}
+
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+        return [(40, "report {}", "write all of it on one page for the browser")]
 
 
 WING = _Page()

@@ -141,8 +141,8 @@ class _Pipeline(Wing):
 
         return Blocks(behind=pipeline_table(summary.pipeline))
 
-    def next_steps(self, summary: Any) -> Iterable[tuple[int, str]]:
-        return [] if summary.pipeline is None else [(20, "bubbles {}")]
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+        return [] if summary.pipeline is None else [(20, "bubbles {}", "where the pipeline is idle, and why")]
 
     def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
         parser.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")

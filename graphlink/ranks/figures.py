@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.linking.commtypes import SHARDS, CollectiveType, bus_factors
-from graphlink.model import F64, I64, NOWHERE, U8, Bool
+from graphlink.model import F64, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks import summary
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Matches, RankComms
@@ -28,6 +28,7 @@ from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
 from graphlink.tables import numbered_values, sums
 
 _MESSAGE: Final = "SEND"
+_MET: Final = ("messages", "collectives")  # by whether all are
 _CHANCE: Final = 1 / 200
 
 
@@ -85,7 +86,9 @@ def figures(
     numbers, whole = [r.rank for r in ranks], len(matches.groups)
     waited_ns = found.waited_ns[counted]
     of_group = added(matches.group[counted], waited_ns, whole).astype(np.int64)
-    named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers)
+    kinds = {int(kind == CommKind.COLLECTIVE) for kind in np.unique(matches.kind[counted])}
+    met = _MET[kinds.pop()] if len(kinds) == 1 else "exchanges"
+    named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers, met)
     rows = np.split(np.arange(len(totals.group)), np.searchsorted(totals.group, np.arange(1, whole + 1)))
     collectives = collectives_of(ranks, matches, found, counted)
     return Figures(
@@ -251,10 +254,10 @@ def _set_apart(
 
 
 def stragglers(
-    totals: RankTotals, waited_ns: I64, numbers: Sequence[int]
+    totals: RankTotals, waited_ns: I64, numbers: Sequence[int], word: str = _MET[1]
 ) -> tuple[dict[int, Straggler], dict[int, Straggler]]:
     """Return by group the rank that stands out, and by group the rank that is only suspected. ``waited_ns``: all
-    waiting of each group.
+    waiting of each group; ``word``: for what the ranks met in.
 
     ``numbers``: of the ranks by position. "So often": by the tail of the binomial. "So much": half of all waiting, by
     Hoeffding's bound for a sum of terms of different size. Both times all members of the group.
@@ -276,7 +279,7 @@ def stragglers(
         share = float(totals.caused_ns[k] / max(int(waited_ns[group]), 1))
         rank, late_ns = numbers[totals.rank[k]], int(totals.lateness_ns[k])
         times_late, met = int(totals.late[k]), int(totals.met[k])
-        doubt = f"too few meetings to tell (chance does this to some rank in {100 * chance[k]:.2g} % of runs), but "
+        doubt = f"too few {word} to tell (chance does this to some rank in {100 * chance[k]:.2g} % of runs), but "
         (suspects if suspected[k] else found)[group] = Straggler(
             rank=rank,
             times_late=times_late,
@@ -285,9 +288,8 @@ def stragglers(
             lateness_median_ns=late_ns,
             chance=float(f"{chance[k]:.3g}"),
             evidence=(doubt if suspected[k] else "")
-            + f"rank {rank} is last in {times_late} of the {met} meetings of its own that somebody was late for "
-            f"(by chance: {100 * usual[k]:.0f} %), usually by {late_ns / 1e6:.3f} ms, and {100 * share:.0f} % of all "
-            "waiting is for it",
+            + f"rank {rank} arrived last in {times_late} of {met} {word} (by chance: {100 * usual[k]:.0f} %), "
+            f"usually by {late_ns / 1e6:.3f} ms; {100 * share:.0f} % of all waiting was for it",
         )
     return found, {group: suspect for group, suspect in suspects.items() if group not in found}
 

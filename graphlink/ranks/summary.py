@@ -11,7 +11,7 @@ import msgspec
 from graphlink.figures import figure
 from graphlink.graph.gains import FamilyGain, gain_words
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table, first_few, ms, share_word
+from graphlink.records import Short, Table, against_recorded, counted, first_few, ms, share_word, shares_words, size
 from graphlink.tables import grouped
 from graphlink.wings import each, with_fields
 
@@ -226,7 +226,7 @@ def run_table(run: Run) -> list[str | Table]:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
     rows += [
-        ("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}")
+        ("set apart", f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late: {a.why}")
         for a in run.set_apart[:SHOWN]
     ] + _more("set apart", len(run.set_apart))
     if run.groups:
@@ -254,24 +254,23 @@ def matched_lines(run: Run) -> list[str]:
 
 
 def _matched(matched: Matched) -> str:
-    parts = [
-        f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence "
-        "number)"
-    ]
+    known = ((matched.collectives, "collective"), (matched.messages, "message"))
+    met = " and ".join(counted(number, word) for number, word in known if number)
+    parts = [f"{met} joined over the ranks" if met else "no communication"]
     parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]
-    parts.append(f"{matched.unmatched:,} ops unmatched")
-    return "; ".join(parts)
+    missing = f"{counted(matched.unmatched, 'op')} without a partner" if matched.unmatched else ""
+    return "; ".join([*parts, missing] if missing else parts)
 
 
 def _unmatched(listed: list[Unmatched]) -> list[str]:
     """Return a line for each set of ranks that lack something in one place, those that lack most first."""
     places = grouped(((tuple(left.lacking), left.where), left) for left in listed)
     lines = []
-    counted = sorted(
+    places_of = sorted(
         ((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in places.items()),
         key=lambda entry: -entry[0],
     )
-    for count, ranks, where, first in counted:
+    for count, ranks, where, first in places_of:
         who = _ranks([*ranks])
         last = "" if first.count == 1 else f", last number {first.last}"
         lines.append(
@@ -299,14 +298,17 @@ def _clocks(clocks: Clocks) -> str:
         texts = []
         for c in moved[:SHOWN]:
             who = _ranks([c.rank, *(other.rank for other in clocks.ranks if other.same_as == c.rank)])
-            texts.append(f"{who} {c.offset_ns / 1e3:+,.1f} us" + (f" {c.drift_ppm:+.2f} ppm" if c.drift_ppm else ""))
+            texts.append(
+                f"{who} moved by {c.offset_ns / 1e3:+,.1f} us" + (f" {c.drift_ppm:+.2f} ppm" if c.drift_ppm else "")
+            )
         text = "; ".join(texts)
         text += "; ..." * (len(moved) > SHOWN)
     else:
         text = "as recorded: they agree" if compared and not unknown else "as recorded"
     if unknown:
         text += f"; nothing ties {_ranks(unknown)} to the others"
-    return text + (f"; matched ends usually lie within {clocks.residual_ns / 1e3:,.1f} us" if compared else "")
+    within = f"{clocks.residual_ns / 1e3:,.1f} us"
+    return text + (f"; ends of the same collective lie within {within} of each other" if compared else "")
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -318,7 +320,7 @@ def _ranks(ranks: list[int]) -> str:
 def _group_rows(group: Group) -> list[tuple[str, str]]:
     members = first_few(group.ranks, SHOWN)
     some = (
-        f", {group.recorded} recorded: transfer holds what the others kept them waiting"
+        f", {group.recorded} recorded: their transfer also holds how long they waited for the others"
         if group.recorded != len(group.ranks)
         else ""
     )
@@ -326,35 +328,32 @@ def _group_rows(group: Group) -> list[tuple[str, str]]:
     rows = [(name, f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
     for c in group.collectives:
         bandwidth = (
-            "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus, latency included"
+            "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus (with latency)"
         )
         apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
         rows.append(
             (
                 f"  {c.type}",
-                f"{c.count:,} times{apart}, {c.bytes:,} bytes in all; skew median {_ms(c.skew_median_ns)}, p95 "
-                f"{_ms(c.skew_p95_ns)}; "
-                f"waited {_ms(c.wait_ns)}, summed over ranks; transfer {_ms(c.transfer_ns)}{bandwidth}",
+                f"{c.count:,} times{apart}, {size(c.bytes)} in all; the last rank came {_ms(c.skew_median_ns)} after "
+                f"the first (median; 95 %: {_ms(c.skew_p95_ns)}); ranks waited {_ms(c.wait_ns)}, summed up; transfer "
+                f"{_ms(c.transfer_ns)}{bandwidth}",
             )
         )
     return rows
 
 
 def _replayed(replay: RunReplay) -> str:
-    ran = f"{replay.ran:,} of {replay.nodes:,} nodes ran"
-    if replay.measured_ns is None or replay.error_pct is None:
-        return f"{_ms(replay.replayed_ns)}, {ran}"
-    return (
-        f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % "
-        f"(self-consistency); {ran}"
-    )
+    ran = f"; only {replay.ran:,} of {replay.nodes:,} nodes ran" if replay.ran < replay.nodes else ""
+    known = replay.error_pct is not None and replay.measured_ns is not None
+    beside = f", {against_recorded(replay.error_pct or 0.0).removeprefix('takes ')}" if known else ""
+    return f"{_ms(replay.replayed_ns)}{beside}{ran}"
 
 
 def _path(replay: RunReplay) -> str:
     whole = replay.path_ns or 1
     before = replay.replayed_ns - replay.path_ns
     late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
-    parts = ", ".join(f"{share_word(name)} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
+    parts = shares_words({share_word(name): ns for name, ns in replay.path_share_ns.items()}, whole)
     most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
     on = first_few([f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most], SHOWN)
     return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"

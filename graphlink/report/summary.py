@@ -21,12 +21,15 @@ from graphlink.model import DeviceClock, DeviceMemory, Sync, System
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import (
+    NOTE,
     Short,
     Table,
+    against_recorded,
     joined,
     ms,
     percent,
     share_word,
+    shares_words,
     shortened,
     unexplained_parts,
 )
@@ -39,22 +42,24 @@ TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = output_names.SUMMARY
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
+WIDE: Final = 100  # columns of what is printed of a run, at most
 _SHOWN_ONCE: Final = 3
 _HEAD: Final = {  # columns of the line of a rank, with their sides
     "rank": ">",
     "ms": ">",
     "idle %": ">",
-    "mostly": "<",
+    "idle because": "<",
     "comm %": ">",
     "path mostly": "<",
     "error %": ">",
     "explained %": ">",
 }
 _RANK_WORDS: Final = {  # what a column says, where it is shown
-    "idle %": "the most idle first; idle, comm: of the GPU's time, comm where no compute hides it",
-    "path mostly": "path: what most of the critical path is",
+    "rank": "sorted by rank",
+    "idle %": "sorted by idle %, the most idle first; idle, comm: of the GPU's time, comm where no compute hides it",
+    "path mostly": "path: the critical path, what decides when the rank ends",
     "error %": "error: replayed against recorded",
-    "explained %": "explained: of standstill",
+    "explained %": "explained: of the time that calls, threads and streams waited",
 }
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
@@ -234,26 +239,44 @@ def ranks_of(folder: Path) -> Sequence[Rank]:
 
 
 def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
-    """Return the summary for people: a block per rank (of many, a line), one of all, those of wings, and one of
-    warnings of no rank.
+    """Return the summary for people: the main fact, a block per rank (of many, a line), one of all, those of wings, and
+    one of warnings of no rank.
 
-    ``verbose``: with what was counted while the graphs were made.
+    ``verbose``: with notes, and what was counted while the graphs were made.
     """
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
     met = summary.run is not None and summary.run.replay is not None  # then gains are of the path over ranks alone
     blocks: list[Sequence[str | Table]] = [
+        *(blocks.top for blocks in of_wings),
         *(
             [_rank_table(rank, alone=len(ranks) == 1, met=met, verbose=verbose) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
-        _rank_warnings(ranks) if len(ranks) > 1 else [],
+        _rank_warnings(ranks, verbose=verbose) if len(ranks) > 1 else [],
         *(blocks.ahead for blocks in of_wings),
         run_table(summary.run) if summary.run else [],
         *(blocks.behind for blocks in of_wings),
-        [f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)],
+        [
+            f"{kind}: {text}{like_it(count)}"
+            for warning, count in alike(summary.warnings)
+            for kind, text in told(warning, verbose=verbose)
+        ],
     ]
     return joined(block for block in blocks if block)
+
+
+def told(warning: str, *, verbose: bool) -> list[tuple[str, str]]:
+    """Return a warning behind its kind; a note, which changes no figure, only where ``verbose`` asks for it."""
+    if not warning.startswith(NOTE):
+        return [("warning", warning)]
+    return [("note", warning.removeprefix(NOTE))] if verbose else []
+
+
+def notes(summary: Summary) -> int:
+    """Count the notes that are printed with ``-v`` alone, those that differ in figures once."""
+    texts = [text for rank in summary.ranks for text in rank.warnings] + summary.warnings
+    return sum(text.startswith(NOTE) for text, _ in alike(texts))
 
 
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -271,13 +294,13 @@ def _rank_table(rank: Rank, *, alone: bool, met: bool, verbose: bool) -> list[st
     rows = [
         ("critical path", _path(rank)),
         (
-            "gains most",
+            "saves most",
             "" if met or rank.top_gain is UNSET else gain_words(rank.top_gain, rank.critical_path.length_ns),
         ),
-        ("once", once_words(rank)),
+        ("only once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
-        *(("warning", text) for text in rank.warnings if alone),
+        *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),
     ]
     more = grouped(line for _, hooks in each() for line in hooks.rank_lines(rank))
     rows = [line for row in rows for line in (*more.get(row[0], ()), row)]
@@ -311,7 +334,7 @@ def _counted(rank: Rank) -> list[tuple[str, str]]:
         ("recorded", f"{ms(replay.measured_ns)} ms"),
         (
             "replayed",
-            f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
+            f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (of the replayed path "
             f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
         ),
         ("left out", _counts(rank.left_out)),
@@ -357,7 +380,7 @@ def once_words(rank: Rank) -> str:
 def _trust(rank: Rank) -> str:
     """Return how far the graph is to be trusted: replayed time against recorded, and what wings add."""
     replay = rank.replay
-    own = f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency)"
+    own = f"the replay {against_recorded(replay.error_pct)}"
     return "; ".join([own, *filter(None, (hooks.trust(rank) for _, hooks in each()))])
 
 
@@ -386,7 +409,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     parts: list[str | Table] = [
         Table(rows, head, align, indent=0, spare=("error %", "path mostly")),
         *more,
-        "; ".join(words for name, words in _RANK_WORDS.items() if name in head),
+        "; ".join(words for name, words in _RANK_WORDS.items() if name in head and (name != "rank" or order is ranks)),
     ]
     parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
     if verbose:
@@ -404,16 +427,16 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     return parts
 
 
-def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
+def _rank_warnings(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     """Return each warning once, with the number of ranks that have it; where its figures differ between them, with
-    those of the first.
+    those of the first. Notes only where ``verbose`` asks for them.
     """
     of_cause: dict[
         tuple[str, int], dict[int, str]
     ] = {}  # by text without figures, and by its place among the equal ones of its rank
     for rank in ranks:
         so_far: Counter[str] = Counter()
-        for text in dict.fromkeys(rank.warnings):
+        for text in (text for text in dict.fromkeys(rank.warnings) if told(text, verbose=verbose)):
             cause = _FIGURES.sub("#", text)
             of_cause.setdefault((cause, so_far[cause]), {})[rank.rank] = text
             so_far[cause] += 1
@@ -426,7 +449,8 @@ def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
             if count == 1
             else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
         )
-        lines.append(f"warning, {whose}: {text}")
+        ((kind, words),) = told(text, verbose=True)
+        lines.append(f"{kind}, {whose}: {words}")
     more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
     return [*lines, *more]
 
@@ -437,7 +461,7 @@ def _rank_cells(rank: Rank) -> dict[str, str]:
         "rank": str(rank.rank),
         "ms": ms(rank.replay.measured_ns),
         "path mostly": share_word(max(shares, key=shares.__getitem__)),
-        "error %": f"{rank.replay.error_pct:+.3f}",
+        "error %": f"{rank.replay.error_pct:+.3f}" if abs(rank.replay.error_pct) >= 0.0005 else "",
     }
 
 
@@ -467,15 +491,12 @@ def _clock(clock: DeviceClock) -> str:
 
 def _path(rank: Rank) -> str:
     """Return the parts of the path, the largest first."""
-    path, of_it = (
-        rank.critical_path,
-        {"idle": f" ({unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)})"},
-    )
-    parts = sorted(msgspec.structs.asdict(path.share_ns).items(), key=lambda part: -part[1])
-    shares = ", ".join(
-        f"{share_word(name)} {percent(ns, path.length_ns)}{of_it.get(name, '')}" for name, ns in parts if ns
-    )
-    return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
+    path = rank.critical_path
+    shares = {share_word(name): ns for name, ns in msgspec.structs.asdict(path.share_ns).items()}
+    words = shares_words(shares, path.length_ns)
+    whole = f"{share_word('idle')} {percent(path.share_ns.idle, path.length_ns)}"
+    parts = unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)
+    return f"{ms(path.length_ns)} ms decide when it ends: {words.replace(whole, f'{whole} ({parts})')}"
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:

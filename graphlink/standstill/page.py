@@ -16,18 +16,22 @@ MOST_ROWS: Final = 100
 
 
 def trust(found: Found) -> Words:
-    """Tell how much of the standstill is explained on the rank where least is; nothing without ranks."""
-    ranks = found.ranks
-    if not ranks:
+    """Tell how much of the standstill is explained on the rank where least is, of those that waited; nothing without
+    ranks.
+    """
+    if not found.ranks:
         return []
+    ranks = [rank for rank in found.ranks if 100 * rank.standstill.whole.ns >= rank.replay.measured_ns]
+    if not ranks:
+        return ["Hardly anything waited."]
     least = min(ranks, key=lambda one: float(one.standstill.whole.explained))
     share = least.standstill.whole.explained
     stood = Figure(f"{share} %", float(share) / 100, "explained")
     some = "" if len(ranks) == 1 else ", at worst (rank " + f"{least.rank})"
     known = [
-        " of the time that calls, threads and streams waited is explained",
+        " of the waits of calls, threads and streams are explained",
         some,
-        "; gains that hang on the rest are guesses." if float(share) < 95 else ".",
+        "; what a change of the others saves is a guess." if float(share) < 95 else ".",
     ]
     return [stood, "".join(known)]
 
@@ -40,7 +44,7 @@ def recording_parts(found: Found) -> list[Part]:
 def _standstill(found: Found) -> Table:
     """Return how much of what stood still the graph explains, the least explained rank first."""
     ranks = sorted(found.ranks, key=lambda rank: float(rank.standstill.whole.explained))[:MOST_ROWS]
-    errors = [Cell(f"{rank.replay.error_pct:+.3f} %", rank.replay.error_pct) for rank in ranks]
+    errors = [Cell(f"{rank.replay.error_pct:.3g} %", rank.replay.error_pct) for rank in ranks]
     shown = columns(
         Rank, ranks, "rank", column("replay error", "number", errors, means="replay", name="replay/error_pct")
     )

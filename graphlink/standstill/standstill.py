@@ -108,6 +108,14 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
         parts = (self.calls, self.threads, self.streams)
         return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
 
+    def trust(self, measured_ns: int) -> str:
+        """Return in words how much of the standstill is explained, of a run that took ``measured_ns``."""
+        whole = self.whole
+        if 100 * whole.ns < measured_ns:
+            return "hardly anything waited"
+        guess = "; what a change of the others saves is a guess" if float(whole.explained) < 95 else ""
+        return f"{whole.explained} % of {ms(whole.ns)} ms of waits (calls, threads and streams) are explained{guess}"
+
     @property
     def line(self) -> str:
         """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphlink.records import ms
 from graphlink.wings import RankPart, Wing
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ class _Standstill(Wing):
         return (("left out", ("stood still", rank.standstill.line)),)
 
     def trust(self, rank: Any) -> str:
-        whole = rank.standstill.whole
-        return f"{whole.explained} % of {ms(whole.ns)} ms standstill (calls + threads + streams) explained"
+        words: str = rank.standstill.trust(rank.replay.measured_ns)
+        return words
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
         return {"explained %": rank.standstill.whole.explained}

@@ -36,8 +36,8 @@ def warned(whole: summary.Summary, *of_ranks: Sequence[str], run: Sequence[str] 
 
 def test_a_rank_alone_keeps_its_warnings_in_its_block(one_rank: summary.Summary) -> None:
     assert warned(one_rank, ["3 calls took 5 us", "4 calls took 5 us"]) == [
-        "  warning        3 calls took 5 us",
-        "  warning        4 calls took 5 us",
+        "  warning         3 calls took 5 us",
+        "  warning         4 calls took 5 us",
     ]
 
 

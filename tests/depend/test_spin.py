@@ -14,6 +14,7 @@ from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Trace
+from graphlink.records import NOTE
 from graphlink.replay.machines import measured_ns, replay
 from tests.build import Call, Device, Host, build_trace
 from tests.depend.programs import built, linked_of
@@ -78,7 +79,7 @@ def test_a_host_that_goes_on_after_the_kernel_each_time_waited_for_it() -> None:
     found = understood(*AFTER)
     assert waits(found) == [(p.ends, p.ends) for p in AFTER]
     assert (found.untold.spins, found.sync.by_source["inferred"]) == (0, 3)
-    assert any(w.startswith("3 times the host waited for a kernel without any call") for w in found.warnings)
+    assert any(w.startswith(f"{NOTE}3 times the host waited for a kernel without any call") for w in found.warnings)
 
 
 def test_a_host_that_goes_on_before_the_kernel_ends_waited_inside_it() -> None:

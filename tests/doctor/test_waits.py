@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from graphlink.records import NOTE
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, run_rank
 from tests.depend.test_threads import program, recorded
@@ -32,7 +33,7 @@ def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_pat
     (inputs,) = of_folders([str(traces)], None).ranks
     (told,) = run_rank(inputs, Options(timeline="none"), tmp_path / "out").ranks
     assert finding.figures["inferred"] == told.sync.by_source["inferred"]
-    blocked = [w for w in told.warnings if w.startswith("synchronisation calls (")]
+    blocked = [w.removeprefix(NOTE) for w in told.warnings if "synchronisation calls (" in w]
     count, took = finding.figures["unexplained"], finding.figures["unexplained_ns"]
     assert [w.split(" us for ")[0] for w in blocked] == (
         [f"synchronisation calls ({count:,}) waited {took / 1000:.1f}"] if count else []

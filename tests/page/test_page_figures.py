@@ -45,8 +45,8 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
     lead = "".join(one if isinstance(one, str) else one.text for sentence in of.page.lead for one in sentence.words)
     assert f"A step takes {time(rank['iterations']['mean_ns'])}" in lead
     assert (
-        f"idle for {100 * gpu['idle_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of "
-        f"{time(gpu['to_ns'] - gpu['from_ns'])}" in lead
+        f"The GPU spends {100 * gpu['compute_ns'] / (gpu['to_ns'] - gpu['from_ns']):.1f} % of "
+        f"{time(gpu['to_ns'] - gpu['from_ns'])} computing" in lead
     )
     best = graphlink.open(of.folder).advice().advice[0]
     assert f"{best.what}. The run would end {best.gain_pct:.1f} % ({time(best.gain_ns or 0)}) earlier" in lead

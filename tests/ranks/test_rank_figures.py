@@ -340,9 +340,7 @@ def test_a_straggler_is_named_with_evidence() -> None:
         late &= (found.apart == Apart.NO) & (found.times.lateness_ns > found_clocks.residual_ns)
         waited_ns = sum(of.wait_ns for group in found.groups for of in group.collectives)
         assert named.wait_share == round(found.times.waited_ns[late].sum() / waited_ns, 6)
-        assert named.evidence.startswith(
-            f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own"
-        )
+        assert named.evidence.startswith(f"rank 1 arrived last in {named.times_late} of {named.meetings} ")
         stand_out = [group.straggler.rank for group in found.groups if group.straggler]
         assert 1 in stand_out
         others += sum(rank != 1 for rank in stand_out)
@@ -427,7 +425,7 @@ def test_who_stands_out_is_told_by_the_chance_of_any_member(late: list[int], mem
     named = found.straggler or found.suspect
     if named is not None:
         assert (named.rank, named.times_late, named.meetings) == (late[0], late.count(late[0]), len(late))
-        assert named.evidence.startswith("too few meetings to tell") == (told == "suspect")
+        assert named.evidence.startswith("too few collectives to tell") == (told == "suspect")
         assert (named.chance < 1 / 200) != (told == "suspect")
 
 

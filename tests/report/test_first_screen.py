@@ -48,7 +48,7 @@ def rows(whole: Summary, *, verbose: bool = False) -> dict[str, str]:
 
 def test_answers_come_first_and_counts_only_when_asked_for(demo: Summary) -> None:
     first, everything = rows(demo), rows(demo, verbose=True)
-    assert [*first] == ["steps", "GPU 0", "critical path", "gains most", "trust"]
+    assert [*first] == ["GPU 0", "  idle because", "steps", "critical path", "saves most", "trust"]
     assert {*everything} >= COUNTS
     assert not COUNTS & {*first}
     assert {name: everything[name] for name in first} == first
@@ -57,9 +57,9 @@ def test_answers_come_first_and_counts_only_when_asked_for(demo: Summary) -> Non
 def test_the_gain_is_the_largest_of_the_critical_path_file(demo: Summary) -> None:
     (rank,) = demo.ranks
     assert rank.top_gain is not UNSET
-    assert f"{rank.top_gain.gain_ns / 1e6:,.3f} ms" in rows(demo)["gains most"]
+    assert f"{rank.top_gain.gain_ns / 1e6:,.3f} ms" in rows(demo)["saves most"]
     without = msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, top_gain=UNSET)])
-    assert "gains most" not in rows(without)
+    assert "saves most" not in rows(without)
 
 
 def test_what_found_no_partner_is_named_without_asking(demo: Summary) -> None:
@@ -103,19 +103,22 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
 
     def of(number: int, ns: int) -> summary.Rank:
         (one,) = rank.gpu
-        gpu = msgspec.structs.replace(
-            one, from_ns=0, to_ns=1000, idle_ns=ns, idle_by_cause_ns={"python": ns}, exposed_comm_ns=50
-        )
+        spent = {"idle_ns": ns, "exposed_comm_ns": 50, "exposed_copy_ns": 0, "compute_ns": 950 - ns}
+        gpu = msgspec.structs.replace(one, from_ns=0, to_ns=1000, idle_by_cause_ns={"python": ns}, **spent)
         return msgspec.structs.replace(rank, rank=number, gpu=[gpu], warnings=[])
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
-    table, words, outliers = summary.table(whole)
-    assert isinstance(words, str) and words.startswith("the most idle first; idle, comm: ")
+    fact, _, table, words, outliers = summary.table(whole)
+    assert isinstance(fact, str) and fact.startswith("The 5 GPUs spend 67.8 % of 5.00 us computing, ")
+    assert fact.endswith(
+        " idle: the host was between ops (python, 100.0 % of the idle time). Rank 4 is idle most: 90.0 %."
+    )
+    assert isinstance(words, str) and words.startswith("sorted by idle %, the most idle first; idle, comm: ")
     assert isinstance(table, Table)
     assert [row[:1] + row[2:5] for row in table.rows] == [
         (str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)
     ]
     assert outliers == "far from the usual idle time (12.0 %): rank 4 90.0 %"
-    assert len(summary.table(whole, verbose=True)) == 5
+    assert len(summary.table(whole, verbose=True)) == 7
     alike = msgspec.structs.replace(whole, ranks=[of(k, 100) for k in range(4)])
-    assert len(summary.table(alike)) == 2
+    assert len(summary.table(alike)) == 4

@@ -20,7 +20,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.kinds import KINETO
 from graphlink.read.source import open_source
-from graphlink.records import first_few
+from graphlink.records import NOTE, first_few
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places, without_number
 from graphlink.run.one_run import APART_NS, differences, of_jobs
 from graphlink.run.options import Inputs
@@ -204,7 +204,7 @@ def _without_merged(hosts: Sequence[_Ranked]) -> tuple[list[_Ranked], list[str]]
     """Exclude, of several execution traces of a rank, those that are merged with device rows already, and report it."""
     of_rank = Counter(one.rank for one in hosts)
     merged = {one.head.path for one in hosts if of_rank[one.rank] > 1 and _is_merged(one.head.path)}
-    said = [f"{path} is left aside: it is merged with device rows already" for path in sorted(merged)]
+    said = [f"{NOTE}{path} is left aside: it is merged with device rows already" for path in sorted(merged)]
     return [one for one in hosts if one.head.path not in merged], said
 
 

@@ -1,0 +1,124 @@
+"""The main fact of a run, at the top of what is printed of it and of its page: what its GPUs spent most of their time
+on, and why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import asdict
+
+from graphlink.causes import MEANING
+from graphlink.gpu.table import idle_causes
+from graphlink.records import percent, share_word, shares_words, time
+
+SPENT: Final = {  # field of a device -> how its time is spent, and what that means on a page
+    "compute_ns": ("computing", "compute"),
+    "exposed_comm_ns": ("communicating and computing nothing", "exposed_communication"),
+    "exposed_copy_ns": ("copying and computing nothing", "exposed_copy"),
+    "idle_ns": ("idle", "idle"),
+}
+_WORTH: Final = 0.05  # of the time of the GPUs: less is not told beside the main fact
+_APART: Final = 0.1  # of its time: by so much more than all together a rank has to spend on it to be named
+
+
+class Figure(NamedTuple):
+    """A figure or name in a sentence, as pages have them: ``means`` is a key of what they explain."""
+
+    text: str
+    value: float | None = None
+    means: str = ""
+
+
+Words = list[str | Figure]
+
+
+def _share_of(part: int, whole: int, means: str) -> Figure:
+    return Figure(percent(part, whole), part / whole if whole else 0.0, means)
+
+
+def main_fact(summary: Any) -> Words:
+    """Return the fact in one to three sentences, of ranks together; nothing without ranks."""
+    ranks = [rank for rank in summary.ranks if rank.gpu]
+    if not ranks:
+        return _of_host(summary) if summary.ranks else []
+    spent = _spent(ranks)
+    most = max(SPENT, key=spent.__getitem__)
+    devices = sum(len(rank.gpu) for rank in ranks)
+    who = "The GPU" if devices == 1 else f"The {devices:,} GPUs"
+    words: Words = [f"{who} spend{'s' * (devices == 1)} ", *_share(spent, most), " ", SPENT[most][0]]
+    if most == "idle_ns":
+        words += _why_idle(ranks)
+    elif most == "exposed_comm_ns":
+        words += _why_waiting(ranks, summary.run)
+    if most != "idle_ns" and spent["idle_ns"] >= _WORTH * spent.total():
+        words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
+    return [*words, ".", *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else [])]
+
+
+def text(words: Words) -> str:
+    """Return words as they are printed."""
+    return "".join(word if isinstance(word, str) else word.text for word in words)
+
+
+def _spent(ranks: Sequence[Any]) -> Counter[str]:
+    """Return the time of all GPUs of ranks by how it was spent, in ns."""
+    return Counter({field: sum(getattr(gpu, field) for rank in ranks for gpu in rank.gpu) for field in SPENT})
+
+
+def _share(spent: Counter[str], field: str) -> Words:
+    whole = spent.total()
+    return [_share_of(spent[field], whole, SPENT[field][1]), " of ", Figure(time(whole), whole, "gpu_time")]
+
+
+def _why_idle(ranks: Sequence[Any]) -> Words:
+    """Return the cause of most idle time of ranks, behind the share of it."""
+    causes = Counter[str]()
+    for rank in ranks:
+        causes.update(idle_causes(rank))
+    if not causes.total():
+        return []
+    most, ns = causes.most_common(1)[0]
+    share = _share_of(ns, causes.total(), most)
+    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, " of the idle time)"]
+
+
+def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:
+    """Return whom communication waited for, where that is most of it and one rank stands out."""
+    numbers = {rank.rank for rank in ranks}
+    waited = sum(wait.wait_ns for wait in run.waits if wait.rank in numbers) if run is not None else 0
+    late = run.straggler if run is not None else None
+    if late is None or 2 * waited < _spent(ranks)["exposed_comm_ns"]:
+        return []
+    how_often = late.evidence.partition(" (")[0].removeprefix(f"rank {late.rank} ")
+    return [f": mostly waiting for rank {late.rank}, which {how_often}"]
+
+
+def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
+    """Return the rank that is idle for far longer than all together, and one whose own main fact is communication."""
+    every, whole = {rank.rank: _spent([rank]) for rank in ranks}, _spent(ranks)
+    idle, comm = "idle_ns", "exposed_comm_ns"
+
+    def share(rank: Any, field: str) -> float:
+        return float(every[rank.rank][field] / (every[rank.rank].total() or 1))
+
+    words: Words = []
+    first = max(ranks, key=lambda rank: (share(rank, idle), -rank.rank))
+    if share(first, idle) > whole[idle] / (whole.total() or 1) + _APART:
+        own = every[first.rank]
+        words += [f" Rank {first.rank} is idle most: ", _share_of(own[idle], own.total(), "idle"), "."]
+    busy = max(ranks, key=lambda rank: (share(rank, comm), -rank.rank))
+    if most != comm and max(SPENT, key=every[busy.rank].__getitem__) == comm:
+        words += [f" Rank {busy.rank} spends ", *_share(every[busy.rank], comm), " ", SPENT[comm][0]]
+        words += [*_why_waiting([busy], run), "."]
+    return words
+
+
+def _of_host(summary: Any) -> Words:
+    """Return what decides how long a run without GPUs takes."""
+    run = summary.run.replay if summary.run else None
+    parts = run.path_share_ns if run else asdict(summary.ranks[0].critical_path.share_ns)
+    shares = shares_words({share_word(share): ns for share, ns in parts.items()}, sum(parts.values()))
+    return ["No work of a GPU was recorded", f": what decides when it ends is {shares}" if shares else "", "."]

@@ -1,0 +1,79 @@
+"""The main fact of a run: what its GPUs spent most of their time on, and why."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from graphlink.gpu.fact import main_fact, text
+
+
+def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
+    """A rank whose GPUs spent so many ms each; ``idle`` with its cause behind it: ``idle_python``."""
+    idle = {name.removeprefix("idle_"): ms * 10**6 for name, ms in spent.items() if name.startswith("idle_")}
+    device = SimpleNamespace(
+        compute_ns=spent.get("compute", 0) * 10**6,
+        exposed_comm_ns=spent.get("comm", 0) * 10**6,
+        exposed_copy_ns=spent.get("copy", 0) * 10**6,
+        idle_ns=sum(idle.values()),
+        idle_by_cause_ns=idle,
+    )
+    return SimpleNamespace(rank=number, gpu=[device] * gpus)
+
+
+def said(*ranks: Any, run: Any = None) -> str:
+    return text(main_fact(SimpleNamespace(ranks=list(ranks), run=run)))
+
+
+def waited(late: int, **waits: int) -> Any:
+    evidence = f"rank {late} arrived last in 11 of 11 collectives (by chance: 50 %), usually by 2.000 ms"
+    of_ranks = [SimpleNamespace(rank=int(name[1:]), wait_ns=ms * 10**6) for name, ms in waits.items()]
+    return SimpleNamespace(waits=of_ranks, straggler=SimpleNamespace(rank=late, evidence=evidence))
+
+
+@pytest.mark.parametrize(
+    ("spent", "fact"),
+    [
+        ({"compute": 97, "idle_python": 3}, "The GPU spends 97.0 % of 100 ms computing."),
+        (
+            {"compute": 60, "idle_python": 10, "idle_host_work": 30},
+            "The GPU spends 60.0 % of 100 ms computing, and 40.0 % idle: the host was busy with ops (host_work, 75.0 % of "
+            "the idle time).",
+        ),
+        (
+            {"compute": 10, "idle_start_delay": 90},
+            "The GPU spends 90.0 % of 100 ms idle: work was launched and had not begun (start_delay, 100.0 % of the idle "
+            "time).",
+        ),
+        ({"copy": 60, "compute": 40}, "The GPU spends 60.0 % of 100 ms copying and computing nothing."),
+        ({"comm": 60, "compute": 40}, "The GPU spends 60.0 % of 100 ms communicating and computing nothing."),
+    ],
+)
+def test_the_largest_part_comes_first(spent: dict[str, int], fact: str) -> None:
+    assert said(rank(**spent)) == fact
+
+
+def test_all_gpus_count_together() -> None:
+    assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
+        "The 3 GPUs spend 83.3 % of 300 ms computing, and 16.7 % idle: "
+    )
+    assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith("Rank 1 is idle most: 50.0 %.")
+
+
+def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
+    late, early = rank(0, idle_python=90, compute=10), rank(1, comm=80, compute=20)
+    words = "Rank 1 spends 80.0 % of 100 ms communicating and computing nothing"
+    waits = ": mostly waiting for rank 0, which arrived last in 11 of 11 collectives."
+    assert said(late, early, run=waited(0, r0=0, r1=70)).endswith(words + waits)
+    assert said(late, early, run=waited(0, r0=0, r1=30)).endswith(f"{words}.")
+    assert said(early, rank(2, comm=90, compute=10), run=waited(0, r1=70, r2=80)).endswith(waits)
+
+
+def test_without_gpus_the_path_is_told() -> None:
+    path = SimpleNamespace(path_share_ns={"host": 90, "comm": 10})
+    none = SimpleNamespace(rank=0, gpu=[])
+    told = said(none, none, run=SimpleNamespace(replay=path))
+    assert told == "No work of a GPU was recorded: what decides when it ends is host 90.0 %, communication 10.0 %."
+    assert said() == ""
