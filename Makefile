@@ -10,8 +10,12 @@ CASES ?=
 
 .PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs clean
 
+# a training loop that was recorded on an H100: the first screen, and the page for the browser
 demo: $(VENV)/.installed
-	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
+	@rm -rf graphlink-demo
+	@$(BIN)/python -W ignore -m tarfile -e fixtures/real/gpu/pairs/copy-pageable.tar.xz graphlink-demo/recorded
+	$(BIN)/graphlink graphlink-demo/recorded/copy-pageable/capture-1 --out graphlink-demo/out
+	$(BIN)/graphlink report graphlink-demo/out
 
 # records four ranks of a small model on this machine's CPU and makes their graphs. A PyTorch that is there is kept; else it is the one of the
 # extra dev, as the newest brings gigabytes of CUDA

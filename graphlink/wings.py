@@ -341,6 +341,10 @@ class Wing:
         """Return lines of the block of all ranks, name and text."""
         return ()
 
+    def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
+        """Return what to do about the main fact of a run, whose files lie in ``folder``."""
+        return ()
+
     def blocks(self, summary: Any) -> Blocks:
         """Return blocks of the run: at the top, ahead of that of all ranks and behind it."""
         return Blocks()

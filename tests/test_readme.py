@@ -41,9 +41,16 @@ def test_the_recording_snippet_records(tmp_path: Path) -> None:
 
 def test_the_demo_prints_what_is_shown(tmp_path: Path) -> None:
     (shown,) = re.findall(r"^\$ make demo\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    pair = ["--et", "fixtures/demo/et_0.json", "--kineto", "fixtures/demo/kineto_0.json"]
-    command = [sys.executable, "-m", "graphlink", *pair, "--out", str(tmp_path / "out")]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    recipe = (ROOT / "Makefile").read_text().partition("\ndemo: ")[2].partition("\n\n")[0]
+    commands = re.findall(r"\$\(BIN\)/(.*)", recipe)
+    assert len(commands) == 3
+    (tmp_path / "fixtures").symlink_to(ROOT / "fixtures")
+    printed = []
+    for command in commands:
+        words = command.replace("graphlink ", "python -m graphlink ", 1).split()[1:]
+        ran = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        printed += ran.stdout.splitlines()
+    assert (tmp_path / "graphlink-demo" / "out" / "report.html").exists()
     assert not [line for line in shown.splitlines() if line.strip() not in ("...", "") and line not in printed]
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -27,9 +28,8 @@ from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from graphlink.page.found import Reading
+    from graphlink.report.summary import Summary
     from graphlink.run.library import Run
 
 Groups = Mapping[int, Sequence[int]]
@@ -51,9 +51,24 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
     Raises:
         InputError: a file of the run cannot be read.
     """
-    operations = {number: operation_records.load(run.folder / output_names.operations(number)) for number in files}
-    outputs = Outputs(run.summary, tuple(files), workload(load(files)), operations)
-    return advise(outputs, load_groups(run.folder), str(run.folder), whole=len(files) == len(run.ranks))
+    return _advice(run.summary, run.folder, files, str(run.folder))
+
+
+def advice_in(summary: Summary, folder: str) -> AdviceReport:
+    """Return advice for all ranks of a run whose files lie in ``folder``.
+
+    Raises:
+        InputError: a file of the run cannot be read.
+    """
+    where = Path(folder)
+    files = {rank.rank: where / output_names.graph(summary.options.name, rank.rank) for rank in summary.ranks}
+    return _advice(summary, where, files, folder)
+
+
+def _advice(summary: Summary, folder: Path, files: Mapping[int, Path], name: str) -> AdviceReport:
+    operations = {number: operation_records.load(folder / output_names.operations(number)) for number in files}
+    outputs = Outputs(summary, tuple(files), workload(load(files)), operations)
+    return advise(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks))
 
 
 def of_page(reading: Reading) -> AdviceReport | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from graphlink.records import Table
 from graphlink.wings import Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
+
+MOST_NODES: Final = 20_000  # of a run that is replayed for its first screen: more would take more than a second
 
 
 class _Advice(Wing):
@@ -28,6 +31,19 @@ class _Advice(Wing):
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
         return [(5, "advice {}", "what to change, and what each change saves")]
+
+    def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
+        from graphlink.advice.table import first_lines
+
+        if not summary.ranks or sum(rank.graph_nodes for rank in summary.ranks) > MOST_NODES:
+            return ()
+        from graphlink.advice.advise import advice_in
+        from graphlink.errors import GraphlinkError
+
+        try:
+            return first_lines(advice_in(summary, folder), folder)
+        except GraphlinkError:  # graphlink advice says why
+            return ()
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.advice.advise import of_page

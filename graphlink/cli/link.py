@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
 from graphlink.cli.arguments import add_choice, at_least_one, between, count
 from graphlink.cli.out import reporting, say, tell
-from graphlink.engine.files import refuse_urls
+from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
 from graphlink.records import Table, counted
@@ -141,6 +141,7 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
     with contextlib.ExitStack() as progress:
         progress.enter_context(reporting(quiet=arguments.quiet, verbose=arguments.verbose))
         with making as made:
+            remote = is_url(arguments.out)
             progress.close()
             done = (
                 f"{arguments.out} was complete already"
@@ -152,7 +153,7 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
                 arguments.json,
                 made.summary,
                 lambda: [
-                    *summary.table(made.summary, verbose=arguments.verbose),
+                    *summary.table(made.summary, verbose=arguments.verbose, folder="" if remote else arguments.out),
                     "",
                     *_next(made.summary, arguments.out, 0 if arguments.verbose else summary.notes(made.summary)),
                     done,

@@ -238,18 +238,21 @@ def ranks_of(folder: Path) -> Sequence[Rank]:
     return load(path).ranks if path.exists() and not document.made(path) else ()
 
 
-def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
+def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> list[str | Table]:
     """Return the summary for people: the main fact, a block per rank (of many, a line), one of all, those of wings, and
     one of warnings of no rank.
 
-    ``verbose``: with notes, and what was counted while the graphs were made.
+    ``verbose``: with notes, and what was counted while the graphs were made; ``folder``: where the files of the run
+    lie, for what to do about the main fact.
     """
+    first = [part for _, hooks in each() for part in hooks.first(summary, folder)] if folder else []
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
     met = summary.run is not None and summary.run.replay is not None  # then gains are of the path over ranks alone
     blocks: list[Sequence[str | Table]] = [
-        *(blocks.top for blocks in of_wings),
+        [part for blocks in of_wings for part in blocks.top],
+        first,
         *(
-            [_rank_table(rank, alone=len(ranks) == 1, met=met, verbose=verbose) for rank in ranks]
+            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose, gain=not (first or met)) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
@@ -290,13 +293,10 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool, met: bool, verbose: bool) -> list[str | Table]:
+def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        (
-            "saves most",
-            "" if met or rank.top_gain is UNSET else gain_words(rank.top_gain, rank.critical_path.length_ns),
-        ),
+        ("saves most", _top_gain(rank) if gain else ""),
         ("only once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
@@ -363,6 +363,10 @@ def _memory(one: DeviceMemory) -> str:
         else ""
     )
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
+
+
+def _top_gain(rank: Rank) -> str:
+    return "" if rank.top_gain is UNSET else gain_words(rank.top_gain, rank.critical_path.length_ns)
 
 
 def once_words(rank: Rank) -> str:

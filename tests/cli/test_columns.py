@@ -75,7 +75,7 @@ def test_no_cell_of_a_verb_is_cut_inside_a_word(
 def test_a_line_a_rank_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     for verb in ("idle", "show"):
         (report,) = reports([verb, str(folder)], monkeypatch)
-        lines = rendered([next(table for table in tables(report) if table.head[0] == "rank")], width).split("\n")
+        lines = rendered([next(table for table in tables(report) if [*table.head[:1]] == ["rank"])], width).split("\n")
         assert len(lines) == 1 + RANKS
 
 
