@@ -60,7 +60,7 @@ def gains(found: Found) -> Section:
 def _bars(told: list[Advice], replayed_ns: int) -> Bars:
     bars = [Bar(one.what, [Segment("gain", one.gain_ns or 0)], _note(one, replayed_ns)) for one in told]
     says = (
-        "How much earlier the run would end, of each change alone. What each supposes, as half of the time or none, is "
+        "What each change saves alone. What each supposes, as half of the time or none, is "
         'in the row "gain" '
         "of its box below. The gains of the critical path always suppose none."
     )
@@ -80,7 +80,7 @@ def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:
     if one.gain_ns is not None and one.gain_pct is not None:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
         share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
-        heading = [share, " (", gain, f"){one.of_step} earlier: {one.what}"]
+        heading = ["saves ", gain, " (", share, f"{one.of_step}): {one.what}"]
     return Proposal(heading, [row for row in advice_rows(one, path_ns) if row[0] != "from"], one.command)
 
 
@@ -99,17 +99,16 @@ def gain_words(found: Found) -> Words | None:
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
     step = Figure(f"{best.gain_step_pct:.1f} %", best.gain_step_pct / 100, "gain") if best.gain_step_pct else None
-    of_step: Words = [", and a step ", step, " earlier,"] if step and best.of_step else []
+    of_step: Words = [", of a step ", step] if step and best.of_step else []
     doubt = (
         " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
     )
     return [
-        f"Where most can be gained{some}: {best.what}. The run would end ",
-        share,
-        " (",
+        f"What saves most{some}: {best.what}. It saves ",
         gain,
-        ") earlier",
+        " (",
+        share,
         *of_step,
-        f" {best.supposed}.{doubt}",
+        f") {best.supposed}.{doubt} To do: {best.todo}.",
         *long,
     ]

@@ -4,15 +4,22 @@ the parts add up to the ns.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink import spans
-from graphlink.gpu.records import GroupTime, StreamTime
+from graphlink.causes import CAUSES, OF_DEVICES
+from graphlink.gpu.records import GroupTime, Idle, StreamTime
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import spread
+
+BINS: Final = 1_200  # of a device, however long it was recorded
+LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+KEYS: Final = ("compute", "exposed_communication", "exposed_copy", *CAUSES)
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -69,7 +76,26 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
     return out
 
 
-# what it did in windows of time, by group and by stream, and how much of it its kernels can fill
+# what it did over time, and in windows of time, by group and by stream, and how much of it its kernels can fill
+
+
+def over_time(device: Busy, why: Idle, from_ns: int, to_ns: int) -> dict[str, str]:
+    """Return how much of each bin a device spent on each of ``KEYS``, a character of ``LEVELS`` a bin; without those on
+    which it spent nothing. O(n log n) in spans.
+    """
+    bins = min(BINS, to_ns - from_ns)
+    edges = from_ns + np.arange(bins + 1, dtype=np.int64) * (to_ns - from_ns) // max(bins, 1)  # exact, as of times
+    low, high = edges[:-1], edges[1:]
+    compute, working, busy = (
+        spans.overlap_ns(covered, low, high) for covered in (device.compute, device.working, device.any)
+    )
+    idle = []
+    for cause in OF_DEVICES:
+        of_cause = why.cause == cause
+        idle.append(spans.overlap_ns(Spans(why.start_ns[of_cause], why.end_ns[of_cause]), low, high))
+    parts = zip(KEYS, (compute, working - compute, busy - working, *idle), strict=True)
+    scale = (len(LEVELS) - 1) / (high - low)
+    return {key: "".join(LEVELS[k] for k in np.rint(ns * scale).astype(int).tolist()) for key, ns in parts if ns.any()}
 
 
 def parts(one: Busy, from_ns: I64, to_ns: I64) -> tuple[I64, I64, I64, I64, I64, I64, F64]:

@@ -58,8 +58,8 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     communication outside it; ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions,
     hidden or not. ``idle_by_cause_ns`` adds up to ``idle_ns`` exactly. Times are since the start of the graph.
 
-    Shares are of 1, and absent where there is nothing to divide by (docs/idle.md). ``by_group``, ``by_stream``: only of
-    a device in all.
+    Shares are of 1, and absent where there is nothing to divide by (docs/idle.md). ``by_group``, ``by_stream``,
+    ``over_time``: only of a device in all.
     """
 
     device: Annotated[int, figure(spare=1)]
@@ -105,6 +105,15 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
         figure(
             text="busy and idle time of each stream. Streams work side by side, so they add up to more than the "
             "device's"
+        ),
+    ] = UNSET
+
+    over_time: Annotated[
+        dict[str, str] | UnsetType,
+        figure(
+            text="what the device did over time, by what it was busy with or why it was idle: its time is cut into "
+            "bins of one length, and a character for each says how much of it, from `0` (nothing) over `9`, `A` to `Z` "
+            "and `a` to `z` (all of it)"
         ),
     ] = UNSET
 

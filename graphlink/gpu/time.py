@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from graphlink import spans
 from graphlink.causes import CAUSES, NAMES, OF_DEVICES, Cause
-from graphlink.gpu.busy import Busy, busy, by_group, by_stream, own_clock_ns, parts, share
+from graphlink.gpu.busy import Busy, busy, by_group, by_stream, over_time, own_clock_ns, parts, share
 from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
 from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
 from graphlink.graph_model import Column, Graph
@@ -67,8 +67,9 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         first, last = int(one.start_ns[0]), int(one.end_ns.max())
         why = explain(hosts, one, int(start_ns.min(initial=first)), int(end_ns.max(initial=last)))
         (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
-        groups = by_group(one, linked, comm) or UNSET
-        gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=by_stream(one, linked, first, last)))
+        groups, streams = by_group(one, linked, comm) or UNSET, by_stream(one, linked, first, last)
+        over = over_time(one, why, first, last)
+        gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over))
         for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
             times.append(step)
         inside = spans.within(why, first, last)

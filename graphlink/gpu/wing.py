@@ -22,7 +22,7 @@ class _GpuTime(Wing):
     verbs = (Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),)
     tables = {"idle": "records:TABLE"}
     schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}
-    sections = {10: "page:gpu_time"}
+    sections = {5: "strip:run_over_time", 10: "page:gpu_time"}
     fields = {"Rank": "phases:FIELDS"}
     lead = {"fact": "page:fact_words"}
     parts_of = {"communication": "page:hidden_communication"}

@@ -259,6 +259,6 @@ class _Groups(msgspec.Struct, frozen=True):
 
 def gain_words(gain: FamilyGain, path_ns: int) -> str:
     """Return in words what the nodes of a family gain, in per cent of the critical path, ``path_ns``."""
-    which = f"{share_word(gain.share)}, {counted(gain.count, 'node')}"
-    saved = f"{ms(gain.gain_ns)} ms ({percent(gain.gain_ns, path_ns)})"
-    return f"{shortened(gain.name)}{before_words(gain.before)} ({which}): {saved} earlier if they took no time"
+    which = f"{share_word(gain.share)}, {counted(gain.count, 'piece')} of work"
+    saves = f"{ms(gain.gain_ns)} ms ({percent(gain.gain_ns, path_ns)})"
+    return f"{saves} if it took no time: {shortened(gain.name)}{before_words(gain.before)} ({which})"

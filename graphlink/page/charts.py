@@ -103,6 +103,7 @@ WIDE: Final = 960
 _LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
 _BAR, _PITCH = 20, 28
 _LANE: Final = 26
+_PITCHES: Final = ((1, 2 * _LANE), (16, _LANE))  # px of a lane of a strip of so many; of more it is half as high
 _DOTS: Final = 44  # px of a row of dots
 _MOST_LABEL: Final = 56  # characters
 _LEAST_SPAN: Final = 0.1  # of the middle of a scale of times, to each side: times closer than that are no contrast
@@ -259,31 +260,38 @@ def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[
 
 
 def _strip(chart: Strip, top: float) -> tuple[str, float]:
+    """Draw lanes of cells, closer together where there are many. Where they lie is told to the script of the page."""
+    pitch = next((pitch for most, pitch in _PITCHES if len(chart.lanes) <= most), _LANE // 2)
+    bar = pitch - (_LANE - _BAR)
     left = max(len(_shortened(lane)) for lane in chart.lanes) * _LETTER + 10 if len(chart.lanes) > 1 else 0.0
     pixel = (WIDE - left - 2) / chart.cells
     ns = chart.length_ns / chart.cells
     out = []
     for k, lane in enumerate(chart.lanes):
-        y = top + k * _LANE
-        if left:
-            out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(_shortened(lane))}</text>')
+        y = top + k * pitch
+        hidden = "" if left else ' visibility="hidden"'
+        place = f'x="{max(left - 8, 0):g}" y="{y + bar / 2 + 4:g}"{hidden}'
+        out.append(f'<text class="lane c-ink end{" small" * (pitch < _LANE)}" {place}>{xml(_shortened(lane))}</text>')
         out.append(
-            f'<rect class="c-edge" x="{left:g}" y="{y:g}" width="{WIDE - left - 2:g}" height="{_BAR}" opacity=".35"/>'
+            f'<rect class="c-edge" x="{left:g}" y="{y:g}" width="{WIDE - left - 2:g}" height="{bar}" opacity=".35"/>'
         )
     shapes: dict[str, list[str]] = {}
     for part in chart.parts:
-        wide, y = part.count * pixel, top + part.lane * _LANE
+        wide, y = part.count * pixel, top + part.lane * pitch
         for one in part.segments:
-            high = _BAR * one.value / ns  # of its cell, as much as it takes of its time
-            if high > 0.01:
+            high = bar * one.value / ns  # of its cell, as much as it takes of its time
+            if high > 0.01 * bar:
                 x = left + part.first * pixel
-                shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.2f}h{wide:.1f}v{high:.2f}h-{wide:.1f}z")
+                shapes.setdefault(_known(one.key), []).append(f"M{x:.1f} {y:.1f}h{wide:.1f}v{high:.1f}h-{wide:.1f}z")
                 y += high
     out += [
-        f'<path class="k-{key}" d="{"".join(d)}"><title>{LOOKS[key].words}</title></path>' for key, d in shapes.items()
+        f'<path class="part k-{key}" d="{"".join(d)}"><title>{LOOKS[key].words}</title></path>'
+        for key, d in shapes.items()
     ]
-    y = top + len(chart.lanes) * _LANE
-    return "".join(out) + _axis(0, chart.length_ns, left, WIDE - left - 2, y), y + 20
+    y = top + len(chart.lanes) * pitch
+    axis = _axis(0, chart.length_ns, left, WIDE - left - 2, y)
+    told = f"{left:g} {WIDE - left - 2:g} {top:g} {pitch} {bar} {chart.length_ns}"
+    return f'<g class="strip" data-strip="{told}">{"".join(out)}<g class="axis">{axis}</g></g>', y + 20
 
 
 def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> str:

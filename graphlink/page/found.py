@@ -71,7 +71,7 @@ class Found:
     """The outputs of a run. ``told``: the ranks that are told in detail, and why each; ``at``: where each rank stands
     in the summary.
 
-    ``paths`` and ``metadata`` are of those ranks, ``work`` of those that are replayed, ``parts`` what wings read.
+    ``paths`` are of those ranks, ``metadata`` of all, ``work`` of those that are replayed, ``parts`` what wings read.
     """
 
     folder: str
@@ -103,8 +103,16 @@ class Found:
         known = self.metadata.get(rank)
         if TIMELINE not in self.summary.files or known is None or known.epoch_ns is None:
             return None
-        clock = Line(known.clock_offset_ns, known.clock_drift_ppb / 1e9, known.epoch_ns)
-        return clock.at(known.epoch_ns + start_ns - lead_ns)
+        return self.run_ns(rank, start_ns - lead_ns)
+
+    def run_ns(self, rank: int, start_ns: int) -> int:
+        """Return a time of a rank on the clock of the run, in ns; since its own start where the recording tells no
+        clock.
+        """
+        known = self.metadata.get(rank)
+        if known is None or known.epoch_ns is None:
+            return start_ns
+        return Line(known.clock_offset_ns, known.clock_drift_ppb / 1e9, known.epoch_ns).at(known.epoch_ns + start_ns)
 
     def place_cell(self, rank: int, start_ns: int, lead_ns: int = 0) -> Cell:
         """Return the cell of a time of a rank, with its place in the timeline where there is one."""
@@ -136,7 +144,7 @@ def find(folder: Path, summary: Summary) -> Found:
         told=told,
         at=at,
         paths={one: reading.of_rank(one, folder / output_names.critical_path(one), path_file.load) for one in told},
-        metadata={one: read_metadata(folder / output_names.graph(summary.options.name, one)) for one in told},
+        metadata={one: read_metadata(folder / output_names.graph(summary.options.name, one)) for one in at},
         work=reading.work,
         across=across,
         parts=reading.parts,

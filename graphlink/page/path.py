@@ -193,7 +193,7 @@ def _strip(walk: _Walk) -> Strip:
         "From left to right the time of the replay. The colour is the kind of work that delayed the end then; "
         "several kinds are stacked."
     )
-    cells = _cells(parts, shares)
+    cells = strip_cells(parts, shares, CELLS)
     return Strip(
         f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells
     )
@@ -209,12 +209,14 @@ def _covered(start: I64, ns: I64, edges: Any) -> I64:
     return np.asarray(np.diff(np.rint(np.interp(edges, times, sums)).astype(np.int64)))
 
 
-def _cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str]) -> list[StripCell]:
-    """Return the cells of each lane that are not empty; equal neighbours of one share are one entry."""
+def strip_cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str], cells: int) -> list[StripCell]:
+    """Return the cells of each lane that are not empty; equal neighbours of one share are one entry. ``parts``: by lane
+    and position in ``shares``, time in each of the ``cells`` in ns.
+    """
     out: list[StripCell] = []
     for lane in sorted({lane for lane, _ in parts}):
         of = {code: column.tolist() for (k, code), column in parts.items() if k == lane}
-        for cell in range(CELLS):
+        for cell in range(cells):
             segments = [Segment(shares[code], column[cell]) for code, column in of.items() if column[cell]]
             before = out[-1] if out else None
             alone = len(segments) == 1 and before is not None and len(before.segments) == 1 and before.lane == lane

@@ -49,7 +49,7 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
         f"{time(gpu['to_ns'] - gpu['from_ns'])} computing" in lead
     )
     best = graphlink.open(of.folder).advice().advice[0]
-    assert f"{best.what}. The run would end {best.gain_pct:.1f} % ({time(best.gain_ns or 0)}) earlier" in lead
+    assert f"{best.what}. It saves {time(best.gain_ns or 0)} ({best.gain_pct:.1f} %, of a step " in lead
 
 
 @pytest.mark.parametrize("name", ["alone", "many"])
@@ -70,7 +70,13 @@ def test_strips_have_all_the_time_of_their_path(shown: Show, name: str) -> None:
     assert strips
     for strip in strips:
         spent = sum(one.value * part.count for part in strip.parts for one in part.segments)  # type: ignore[union-attr]
-        assert abs(spent - strip.length_ns) <= 2 * strip.cells  # type: ignore[union-attr] # each is rounded
+        whole = strip.length_ns  # type: ignore[union-attr]
+        if strip.name == "run-strip":  # type: ignore[union-attr]
+            ranks = json.loads((shown(name).folder / "summary.json").read_bytes())["ranks"]
+            whole = sum(gpu["to_ns"] - gpu["from_ns"] for rank in ranks for gpu in rank["gpu"])
+            assert abs(spent - whole) <= 0.005 * whole  # a level of 61 is rounded
+        else:
+            assert abs(spent - whole) <= 2 * strip.cells  # type: ignore[union-attr] # each is rounded
 
 
 def test_all_causes_and_shares_have_a_look_and_a_meaning(shown: Show) -> None:

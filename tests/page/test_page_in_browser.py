@@ -194,6 +194,56 @@ def test_commands_and_places_are_copied(opened: Callable[..., Any]) -> None:
     assert page.inner_text("#said") == "Copied"
 
 
+def test_the_strip_zooms_and_tells_what_is_there(opened: Callable[..., Any]) -> None:
+    page = opened("many")
+    region, here, window = (page.locator(f"#run-strip {of}") for of in (".scroll", ".here", ".zoom span"))
+    drawn = page.get_attribute("#run-strip .part", "d")
+    assert window.inner_text().startswith("the whole run, ")
+    region.focus()
+    for key in ("ArrowRight", "ArrowDown", "+", "+"):
+        page.keyboard.press(key)
+    assert here.inner_text().startswith("rank 1, ") and " %" in here.inner_text()
+    assert page.inner_text("#said") == here.inner_text()
+    assert " to " in window.inner_text()
+    assert page.get_attribute("#run-strip .part", "d") != drawn
+    page.keyboard.press("0")
+    assert page.get_attribute("#run-strip .part", "d") == drawn
+    box = page.locator("#run-strip .ground").bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 3)
+    assert here.inner_text().startswith("rank 0, ")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 3, steps=3)
+    page.mouse.up()
+    assert " to " in window.inner_text()
+    page.get_by_role("button", name="Show the whole run").first.click()
+    assert window.inner_text().startswith("the whole run, ")
+
+
+@pytest.mark.parametrize("name", ["alone", "many"])
+def test_on_paper_nothing_is_wider_than_it(opened: Callable[..., Any], name: str) -> None:
+    page = opened(name, width=703)  # A4 within its margins
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    wide = "Array.from(document.querySelectorAll('table, svg, p, img'), (one) => one.getBoundingClientRect().right)"
+    assert max(page.evaluate(wide)) <= 704
+
+
+def test_tables_print_whole(browser: Any, tmp_path: Path) -> None:
+    rows = [Row([Cell(f"op {k}")]) for k in range(1_000)]
+    table = Table("rows", "Rows", [Column("name")], rows)
+    long = Page(title="Long", about="", lead=[], sections=[Section("long", "Long", [table])], meanings=[])
+    (tmp_path / "long.html").write_text(html(long), encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "long.html").as_uri())
+    count = "document.querySelectorAll('#rows tbody tr').length"
+    assert page.evaluate(count) == 200
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(count) == 1_000
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(count) == 200
+    page.close()
+
+
 def test_paper_shows_what_is_folded_away(opened: Callable[..., Any]) -> None:
     page = opened("many")
     assert page.locator("details:not([open])").count() > 0

@@ -159,15 +159,211 @@
     if (button) sortBy(button.closest("th"));
   });
 
-  // paper shows what is folded away
+  // strips: zoom by buttons, keys and dragging; what there is at a moment, under the pointer and with the arrow keys
+  const units = [
+    [1e9, "s"],
+    [1e6, "ms"],
+    [1e3, "us"],
+    [1, "ns"],
+  ];
+  const inUnit = (ns, of) => {
+    const [size, unit] = units.find(([size]) => Math.abs(of) >= size) ?? [1, "ns"];
+    return `${Number((ns / size).toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 })} ${unit}`;
+  };
+  const made = (name, attributes, words = "") => {
+    const one = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
+    one.textContent = words;
+    return one;
+  };
+  const strip = (group) => {
+    const [left, wide, top, pitch, bar, ns] = group.dataset.strip.split(" ").map(Number);
+    const svg = group.ownerSVGElement;
+    const region = svg.closest(".scroll");
+    const lanes = Array.from(group.querySelectorAll(".lane"), (one) => one.textContent);
+    const paths = Array.from(group.querySelectorAll(".part"));
+    const whole = paths.map((one) => one.getAttribute("d"));
+    const axis = group.querySelector(".axis");
+    const marks = axis.innerHTML;
+    const under = top + pitch * lanes.length;
+    const cursor = made("path", { class: "cursor", "pointer-events": "none" });
+    const chosen = made("rect", { class: "chosen", y: top, height: under - top, "pointer-events": "none" });
+    group.append(chosen, cursor);
+    let boxes = null; // of each path, five numbers a cell: x, y, width, height, width
+    const cells = () => (boxes ??= whole.map((d) => d.match(/[\d.]+/g).map(Number)));
+    const least = 8 / wide; // of the run, as wide as the strip
+    let from = 0;
+    let to = 1;
+    let at = null;
+    let lane = 0;
+    let anchor = null;
+
+    const draw = () => {
+      const scale = 1 / (to - from);
+      const place = (x) => left + Math.min(Math.max(((x - left) / wide - from) * scale, 0), 1) * wide;
+      paths.forEach((path, k) => {
+        if (to - from === 1) return path.setAttribute("d", whole[k]);
+        const box = cells()[k];
+        const out = [];
+        for (let n = 0; n < box.length; n += 5) {
+          const x = place(box[n]);
+          const w = place(box[n] + box[n + 2]) - x;
+          if (w > 0.01) out.push(`M${x.toFixed(1)} ${box[n + 1]}h${w.toFixed(2)}v${box[n + 3]}h-${w.toFixed(2)}z`);
+        }
+        path.setAttribute("d", out.join(""));
+      });
+      if (to - from === 1) axis.innerHTML = marks;
+      else ticks();
+      shown.textContent = to - from === 1 ? `the whole run, ${inUnit(ns, ns)}` : `${inUnit(from * ns, to * ns)} to ${inUnit(to * ns, to * ns)}`;
+      out.disabled = earlier.disabled = later.disabled = all.disabled = to - from === 1;
+      closer.disabled = to - from <= least;
+      point();
+    };
+    const ticks = () => {
+      const rough = ((to - from) * ns) / 6;
+      const power = 10 ** Math.floor(Math.log10(rough));
+      const step = Math.max(power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10), 1);
+      axis.replaceChildren();
+      for (let k = Math.ceil((from * ns) / step); k * step <= to * ns; k += 1) {
+        const x = left + ((k * step) / ns - from) / (to - from) * wide;
+        const side = x < left + 30 ? "" : x > left + wide - 30 ? " end" : " mid";
+        axis.append(made("path", { class: "c-grid", d: `M${x} ${under - 6}v4` }));
+        axis.append(made("text", { class: `c-dim num small${side}`, x, y: under + 11 }, inUnit(k * step, to * ns)));
+      }
+    };
+    const zoom = (factor, middle = at ?? (from + to) / 2) => {
+      const length = Math.min(Math.max((to - from) * factor, least), 1);
+      move(middle - ((middle - from) / (to - from)) * length, length);
+    };
+    const move = (start, length = to - from) => {
+      from = length > 0.999 ? 0 : Math.min(Math.max(start, 0), 1 - length);
+      to = length > 0.999 ? 1 : from + length;
+      draw();
+    };
+    const words = () => {
+      const x = left + at * wide;
+      const y = top + lane * pitch;
+      const there = [];
+      cells().forEach((box, k) => {
+        for (let n = 0; n < box.length; n += 5) {
+          if (box[n] <= x && x < box[n] + box[n + 2] && box[n + 1] >= y - 0.05 && box[n + 1] < y + bar) {
+            there.push([box[n + 3] / bar, paths[k].querySelector("title").textContent]);
+          }
+        }
+      });
+      there.sort(([a], [b]) => b - a);
+      const parts = there.map(([share, name]) => `${name} ${Math.min(Math.round(100 * share), 100)} %`);
+      return `${lanes[lane] ? `${lanes[lane]}, ` : ""}${inUnit(at * ns, ns)}: ${parts.join(", ") || "not recorded"}`;
+    };
+    const point = () => {
+      if (at === null || at < from || at > to) return cursor.setAttribute("d", "");
+      const x = left + ((at - from) / (to - from)) * wide;
+      cursor.setAttribute("d", `M${x} ${top - 2}V${under}M${x - 4} ${top + lane * pitch}h8M${x - 4} ${top + lane * pitch + bar}h8`);
+      here.textContent = words();
+    };
+
+    const tools = document.createElement("div");
+    tools.className = "zoom";
+    const button = (text, name, press) => {
+      const one = document.createElement("button");
+      one.type = "button";
+      one.textContent = text;
+      one.setAttribute("aria-label", `${name}: ${region.getAttribute("aria-label")}`);
+      one.title = name;
+      one.addEventListener("click", press);
+      tools.append(one);
+      return one;
+    };
+    const closer = button("+", "Zoom in", () => zoom(0.5));
+    const out = button("\u2212", "Zoom out", () => zoom(2));
+    const earlier = button("\u2190", "Earlier", () => move(from - (to - from) / 2));
+    const later = button("\u2192", "Later", () => move(from + (to - from) / 2));
+    const all = button("whole run", "Show the whole run", () => move(0, 1));
+    const shown = document.createElement("span");
+    const here = document.createElement("p");
+    here.className = "here";
+    here.textContent = "Drag over a stretch to zoom in. With the keyboard: + and \u2212, and the arrows.";
+    tools.append(shown);
+    region.before(tools);
+    region.after(here);
+
+    const share = (event) => {
+      const box = svg.getBoundingClientRect();
+      const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+      const y = ((event.clientY - box.top) / box.height) * svg.viewBox.baseVal.height;
+      lane = Math.min(Math.max(Math.floor((y - top) / pitch), 0), lanes.length - 1);
+      return Math.min(Math.max(from + ((x - left) / wide) * (to - from), from), to);
+    };
+    group.append(made("rect", { class: "ground", x: left, y: top, width: wide, height: under - top }));
+    const ground = group.lastChild;
+    ground.addEventListener("pointerdown", (event) => {
+      at = share(event);
+      point();
+      if (event.pointerType !== "mouse" || event.button) return;
+      anchor = at;
+      ground.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    });
+    ground.addEventListener("pointermove", (event) => {
+      at = share(event);
+      if (anchor !== null) {
+        const px = (one) => left + ((one - from) / (to - from)) * wide;
+        chosen.setAttribute("x", px(Math.min(anchor, at)));
+        chosen.setAttribute("width", px(Math.max(anchor, at)) - px(Math.min(anchor, at)));
+      }
+      point();
+    });
+    ground.addEventListener("pointerup", (event) => {
+      if (anchor === null) return;
+      const [a, b] = [Math.min(anchor, share(event)), Math.max(anchor, share(event))];
+      anchor = null;
+      chosen.setAttribute("width", 0);
+      if ((b - a) / (to - from) > 0.01) move(a, Math.max(b - a, least));
+    });
+    ground.addEventListener("pointercancel", () => (anchor = null));
+    const keys = {
+      ArrowLeft: () => (at = Math.max((at ?? from) - (to - from) / 100, 0)),
+      ArrowRight: () => (at = Math.min((at ?? from) + (to - from) / 100, 1)),
+      ArrowUp: () => (lane = Math.max(lane - 1, 0)),
+      ArrowDown: () => (lane = Math.min(lane + 1, lanes.length - 1)),
+      "+": () => zoom(0.5),
+      "=": () => zoom(0.5),
+      "-": () => zoom(2),
+      0: () => move(0, 1),
+      Home: () => move(0, 1),
+    };
+    region.addEventListener("keydown", (event) => {
+      const act = keys[event.key];
+      if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+      if ((event.key === "ArrowUp" || event.key === "ArrowDown") && lanes.length === 1) return;
+      event.preventDefault();
+      act();
+      if (at === null) return;
+      if (at < from || at > to) move(at - (to - from) / 2);
+      point();
+      said.textContent = here.textContent;
+      const x = ((left + ((at - from) / (to - from)) * wide) / svg.viewBox.baseVal.width) * svg.clientWidth;
+      if (x < region.scrollLeft || x > region.scrollLeft + region.clientWidth) region.scrollLeft = x - region.clientWidth / 2;
+    });
+    addEventListener("beforeprint", () => {
+      at = null;
+      move(0, 1);
+    });
+    draw();
+  };
+  document.querySelectorAll("[data-strip]").forEach(strip);
+
+  // paper shows what is folded away, and all rows
   const folded = () => Array.from(document.querySelectorAll("details:not([open])"));
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = folded();
     for (const one of opened) one.open = true;
+    for (const of of tables.values()) of.body.replaceChildren(...of.rows);
   });
   addEventListener("afterprint", () => {
     for (const one of opened) one.open = false;
+    for (const of of tables.values()) fill(of);
   });
 
   // the section in view, in the contents
