@@ -132,9 +132,14 @@ def share_word(share: str) -> str:
     return _SHARE_WORDS.get(share, share)
 
 
-def unexplained_parts(gap_share: float, delay_share: float) -> str:
-    """Return where the unexplained part of a path lies: ``idle GPU stream 34.0 %, idle host thread 0.3 %``."""
-    return shares_words({IDLE_GPU: delay_share, IDLE_HOST: gap_share}, 1)
+def path_words(parts: Mapping[str, float], whole: float, gap_share: float, delay_share: float) -> str:
+    """Return the parts of a path by their words, and where the unexplained one lies: ``host 65.5 %, unexplained 34.3 %
+    (idle GPU stream 34.0 %, idle host thread 0.3 %)``.
+    """
+    unexplained = share_word("idle")
+    told = f"{unexplained} {percent(parts.get(unexplained, 0), whole)}"
+    inside = shares_words({IDLE_GPU: delay_share, IDLE_HOST: gap_share}, 1)
+    return shares_words(parts, whole).replace(told, f"{told} ({inside})" if inside else told)
 
 
 def shares_words(parts: Mapping[str, float], whole: float, most: int | None = None) -> str:

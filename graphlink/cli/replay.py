@@ -16,7 +16,7 @@ from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
 from graphlink.cli.arguments import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, before_what, counted, joined, ms, percent, share_word, shortened, unexplained_parts
+from graphlink.records import Table, before_what, counted, joined, ms, path_words, percent, share_word, shortened
 
 if TYPE_CHECKING:
     from graphlink.replay.changes import BucketChange, Changes, LoaderChange
@@ -294,7 +294,7 @@ def _path(path: PathEntry) -> list[str | Table]:
     whole, spent = path.length_ns, Counter[str]()
     for sort, ns in path.work_ns.items():
         spent[share_word(sort)] += ns
-    parts = ", ".join(f"{word} {percent(ns, whole)}" for word, ns in spent.most_common() if ns)
+    parts = path_words(spent, whole, path.gap_share, path.delay_share)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
     top = [
         (percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name) + before_what(f.before))
@@ -302,7 +302,6 @@ def _path(path: PathEntry) -> list[str | Table]:
     ]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
-        f"  unexplained    {unexplained_parts(path.gap_share, path.delay_share)} (device delays, host gaps)",
         *([Table(top, align=">>><<", indent=4)] if top else []),
     ]
 

@@ -98,21 +98,20 @@ def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:
 
 def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
     """Return the rank that is idle for far longer than all together, and one whose own main fact is communication."""
-    every, whole = {rank.rank: _spent([rank]) for rank in ranks}, _spent(ranks)
-    idle, comm = "idle_ns", "exposed_comm_ns"
-
-    def share(rank: Any, field: str) -> float:
-        return float(every[rank.rank][field] / (every[rank.rank].total() or 1))
-
+    whole, comm = _spent(ranks), "exposed_comm_ns"
+    every = {rank.rank: (rank, _spent([rank])) for rank in ranks}
+    first, busy = (
+        max(every.values(), key=lambda told, field=field: (told[1][field] / (told[1].total() or 1), -told[0].rank))
+        for field in ("idle_ns", comm)
+    )
     words: Words = []
-    first = max(ranks, key=lambda rank: (share(rank, idle), -rank.rank))
-    if share(first, idle) > whole[idle] / (whole.total() or 1) + _APART:
-        own = every[first.rank]
-        words += [f" Rank {first.rank} is idle most: ", _share_of(own[idle], own.total(), "idle"), "."]
-    busy = max(ranks, key=lambda rank: (share(rank, comm), -rank.rank))
-    if most != comm and max(SPENT, key=every[busy.rank].__getitem__) == comm:
-        words += [f" Rank {busy.rank} spends ", *_share(every[busy.rank], comm), " ", SPENT[comm][0]]
-        words += [*_why_waiting([busy], run), "."]
+    rank, spent = first
+    if spent["idle_ns"] / (spent.total() or 1) > whole["idle_ns"] / (whole.total() or 1) + _APART:
+        words += [f" Rank {rank.rank} is idle most: ", _share_of(spent["idle_ns"], spent.total(), "idle"), "."]
+    rank, spent = busy
+    if most != comm and max(SPENT, key=spent.__getitem__) == comm:
+        words += [f" Rank {rank.rank} spends ", *_share(spent, comm), " ", SPENT[comm][0]]
+        words += [*_why_waiting([rank], run), "."]
     return words
 
 

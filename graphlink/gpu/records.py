@@ -111,7 +111,8 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     over_time: Annotated[
         dict[str, str] | UnsetType,
         figure(
-            text="what the device did over time, by what it was busy with or why it was idle: its time is cut into "
+            text="in `summary.json` alone: what the device did over time, by what it was busy with or why it was "
+            "idle: its time is cut into "
             "bins of one length, and a character for each says how much of it, from `0` (nothing) over `9`, `A` to `Z` "
             "and `a` to `z` (all of it)"
         ),

@@ -218,7 +218,8 @@ def idle_rows(found: GpuTime) -> Rows:
 
 def blocks(rank: int, found: GpuTime, trace: Trace) -> Iterator[bytes]:
     """Yield the file, an interval a line. ``trace``: the recording, which names the ops."""
-    head = msgspec.json.encode(IdleFile(rank=rank, gpu=list(found.gpu), steps=list(found.steps), idle=[]))
+    gpu = [msgspec.structs.replace(one, over_time=UNSET) for one in found.gpu]  # the intervals below tell more
+    head = msgspec.json.encode(IdleFile(rank=rank, gpu=gpu, steps=list(found.steps), idle=[]))
     yield head.removesuffix(b"]}")
     encode, before = msgspec.json.Encoder().encode, b"\n"
     for device, idle in found.idle:

@@ -96,6 +96,12 @@ def about(found: Found) -> str:
     return ", ".join([*parts, *([f"recorded {when[0]}"] if when else [])])
 
 
+def _name(folder: Path) -> str:
+    """Return the name of the run: that of its folder, of one that is called as usual with the folder around it."""
+    folder = folder if folder.name else folder.resolve()
+    return "/".join(folder.parts[-2:]) if folder.name in ("out", "graphlink-out") else folder.name
+
+
 _OF_CORE: Final = {30: critical_path, 50: syncs, 60: communication, 80: recording}
 _OF_A_GRAPH: Final = ("gpu", "gains", "path", "operations", "syncs", "communication")
 
@@ -113,7 +119,7 @@ def run_page(folder: Path, summary: Summary) -> Page:
         sections = [section for section in sections if section.name not in _OF_A_GRAPH]
     lead = verdict(found)
     return Page(
-        title=f"{folder.resolve().name}: where the time goes",
+        title=f"{_name(folder)}: where the time goes",
         about=about(found),
         lead=lead,
         sections=sections,

@@ -27,11 +27,10 @@ from graphlink.records import (
     against_recorded,
     joined,
     ms,
+    path_words,
     percent,
     share_word,
-    shares_words,
     shortened,
-    unexplained_parts,
 )
 from graphlink.tables import grouped
 from graphlink.version import __version__
@@ -497,10 +496,8 @@ def _path(rank: Rank) -> str:
     """Return the parts of the path, the largest first."""
     path = rank.critical_path
     shares = {share_word(name): ns for name, ns in msgspec.structs.asdict(path.share_ns).items()}
-    words = shares_words(shares, path.length_ns)
-    whole = f"{share_word('idle')} {percent(path.share_ns.idle, path.length_ns)}"
-    parts = unexplained_parts(rank.replay.gap_share, rank.replay.delay_share)
-    return f"{ms(path.length_ns)} ms decide when it ends: {words.replace(whole, f'{whole} ({parts})')}"
+    words = path_words(shares, path.length_ns, rank.replay.gap_share, rank.replay.delay_share)
+    return f"{ms(path.length_ns)} ms decide when it ends: {words}"
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:
