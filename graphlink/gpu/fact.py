@@ -99,10 +99,10 @@ def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:
 def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
     """Return the rank that is idle for far longer than all together, and one whose own main fact is communication."""
     whole, comm = _spent(ranks), "exposed_comm_ns"
-    every = {rank.rank: (rank, _spent([rank])) for rank in ranks}
+    every = [(rank, _spent([rank])) for rank in ranks]
     first, busy = (
-        max(every.values(), key=lambda told, field=field: (told[1][field] / (told[1].total() or 1), -told[0].rank))
-        for field in ("idle_ns", comm)
+        max(every, key=lambda told: (told[1]["idle_ns"] / (told[1].total() or 1), -told[0].rank)),
+        max(every, key=lambda told: (told[1]["exposed_comm_ns"] / (told[1].total() or 1), -told[0].rank)),
     )
     words: Words = []
     rank, spent = first

@@ -33,7 +33,7 @@ def test_the_page_is_an_output_like_the_others(graphlink_once: Run, folder: Path
     before = json.loads((folder / "summary.json").read_bytes())
     ran = graphlink_once("report", folder)
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith(f"{folder}/report.html: 7 sections, ")
+    assert ran.out.startswith(f"{folder}/report.html: 8 sections, ")
     after = json.loads((folder / "summary.json").read_bytes())
     assert after == {**before, "files": sorted([*before["files"], "report.html"])}
     assert (folder / "report.html").read_text() == graphlink.open(folder).report()
