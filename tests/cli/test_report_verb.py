@@ -48,7 +48,7 @@ def test_elsewhere_the_page_leaves_the_folder_as_it_is(graphlink_once: Run, fold
     assert graphlink_once("report", folder, "-o", tmp_path / "page.html", "--json", tmp_path / "page.json").status == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
-    assert json.loads((tmp_path / "page.json").read_bytes())["sections"][0]["name"] == "gpu"
+    assert json.loads((tmp_path / "page.json").read_bytes())["sections"][0]["name"] == "time"
 
 
 def test_pictures_go_beside_each_other(graphlink_once: Run, folder: Path, tmp_path: Path) -> None:
