@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Groups = Mapping[int, Sequence[int]]
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _NO_LINES: Final = (
-    "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
+    "no Python stacks were recorded: profile(with_stack=True) shows which functions wait, launch and compute"
 )
 _ET: Final = (
     "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
@@ -157,7 +157,9 @@ def _with_gain(
     if changes is None:
         return without
     try:
-        changed = fit(work, changes, groups)
+        changed = fit(
+            work, changes, groups, operation_records.of_files(run.operations) if changes.of_operations else None
+        )
     except UsageError as problem:
         return replace(without, why_not=problem.what)
     if changed.refused:

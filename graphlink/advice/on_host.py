@@ -17,7 +17,7 @@ from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.model import NOWHERE
 from graphlink.patterns import LAYOUT, LOADER
-from graphlink.records import counted, ms, percent, shortened
+from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
@@ -149,7 +149,8 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
-            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
+            f", most in {in_function(at)}: {ms(took)} ms"
+            for at, took in waiting_lines(run.operations, op).most_common(1)
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)

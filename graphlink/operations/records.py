@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -236,7 +236,11 @@ def of_nodes(folder: Path, ranks: Iterable[int]) -> dict[int, NodeOperations]:
         InputError: a file is none.
     """
     paths = {rank: folder / output_names.operations(rank) for rank in ranks}
-    files = {rank: load(path) for rank, path in paths.items() if path.exists()}
+    return of_files({rank: load(path) for rank, path in paths.items() if path.exists()})
+
+
+def of_files(files: Mapping[int, Operations]) -> dict[int, NodeOperations]:
+    """Return the operations of the nodes of ranks."""
     return {
         rank: NodeOperations(
             np.clip(np.array(file.of_node, np.int64), -1, len(file.operations) - 1),
