@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from graphlink import output_names
 from graphlink.advice.kinds import candidates
-from graphlink.advice.outputs import Outputs
-from graphlink.advice.records import Advice, AdviceReport
+from graphlink.advice.on_host import LAUNCHES
+from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
+from graphlink.advice.uneven import HEAVY
 from graphlink.errors import UsageError
+from graphlink.model import Bool
 from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, recorded, step_ns
@@ -24,18 +27,25 @@ from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import gain_pct, play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
+from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
+from graphlink.report.summary import NAME as SUMMARY
+from graphlink.report.summary import Summary
+from graphlink.report.summary import load as load_summary
 
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
-    from graphlink.report.summary import Summary
     from graphlink.run.library import Run
 
 Groups = Mapping[int, Sequence[int]]
+Advised = tuple[AdviceReport, list[Changes | None]]  # with the change behind each advice
+_MOST: Final = 0.9  # of the time of nodes that other advice changes
+_PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a rank, beside one that supposes more
+_LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _NO_LINES: Final = (
-    "no Python stacks were recorded: profile(with_stack=True) shows which functions wait, launch and compute"
+    "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
 )
 _ET: Final = (
     "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
@@ -51,7 +61,7 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
     Raises:
         InputError: a file of the run cannot be read.
     """
-    return _advice(run.summary, run.folder, files, str(run.folder))
+    return _advised(run.summary, run.folder, files, str(run.folder))[0]
 
 
 def advice_in(summary: Summary, folder: str) -> AdviceReport:
@@ -62,13 +72,30 @@ def advice_in(summary: Summary, folder: str) -> AdviceReport:
     """
     where = Path(folder)
     files = {rank.rank: where / output_names.graph(summary.options.name, rank.rank) for rank in summary.ranks}
-    return _advice(summary, where, files, folder)
+    return _advised(summary, where, files, folder)[0]
 
 
-def _advice(summary: Summary, folder: Path, files: Mapping[int, Path], name: str) -> AdviceReport:
+def change_of(folder: Path, files: Mapping[int, Path], number: int) -> Changes:
+    """Return the change behind an advice, by its number in ``advice_of`` from 1, for the ranks of ``files``.
+
+    Raises:
+        InputError: a file of the run cannot be read.
+        UsageError: there is no such advice, or no change tells its gain.
+    """
+    report, changes = _advised(load_summary(folder / SUMMARY), folder, files, str(folder))
+    if not 1 <= number <= len(changes):
+        todo = f"graphlink advice {shlex.quote(str(folder))} prints them with their numbers"
+        raise UsageError(f"--advice {number}: there are {len(changes):,}", todo=todo)
+    advice, change = report.advice[number - 1], changes[number - 1]
+    if change is None or advice.gain_ns is None:
+        raise UsageError(f"--advice {number} ({advice.what}) has no gain: {advice.why_not}", todo="choose another one")
+    return change
+
+
+def _advised(summary: Summary, folder: Path, files: Mapping[int, Path], name: str) -> Advised:
     operations = {number: operation_records.load(folder / output_names.operations(number)) for number in files}
     outputs = Outputs(summary, tuple(files), workload(load(files)), operations)
-    return advise(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks))
+    return advised(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks))
 
 
 def of_page(reading: Reading) -> AdviceReport | None:
@@ -78,11 +105,12 @@ def of_page(reading: Reading) -> AdviceReport | None:
     operations = {rank: reading.parts["operations"][rank] for rank in reading.graphs}
     outputs = Outputs(reading.summary, tuple(reading.graphs), reading.work, operations)
     whole = len(reading.graphs) == len(reading.summary.ranks)
-    return advise(outputs, reading.groups, str(reading.folder), whole=whole)
+    return advised(outputs, reading.groups, str(reading.folder), whole=whole)[0]
 
 
-def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceReport:
-    """Return advice for a run, the largest gain first; what gains nothing is left out. A replay for each candidate.
+def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advised:
+    """Return advice for a run, the largest gain first, and the change behind each; what gains nothing is left out. A
+    replay for each candidate.
 
     ``groups`` is ``comm_group.json``; ``folder`` stands in commands; ``whole``: ``run`` has all ranks that the folder
     has.
@@ -96,40 +124,126 @@ def advise(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> AdviceR
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    advice = [_with_gain(*candidate, run, groups, before, path_ns, prefix) for candidate in candidates(run)]
-    gaining = [one for one in _one_of_launches(advice) if one.gain_ns is None or one.gain_ns > 0]
+    operations = operation_records.node_operations(run.operations)
+    tried = [
+        one._replace(advice=_with_gain(one.advice, one.changes, run, groups, before, path_ns, operations))
+        for one in candidates(run)
+    ]
+    told = _one_of_each_cause(tried, Selection(run.work, operations))
+    gaining = _in_order([one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0])
+    advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))
-    return AdviceReport(
+    report = AdviceReport(
         ranks=list(run.ranks),
         machine=machine,
         replayed_ns=before.total_ns,
         path_ns=path_ns,
-        advice=_in_order(gaining),
-        notes=[*cannot(files, machine, Changes()), *_of_recorder(run, gaining)],
+        advice=advice,
+        notes=[*cannot(files, machine, Changes()), *_of_recorder(run, advice)],
     )
+    return report, [one.changes for one in gaining]
 
 
-def _in_order(advice: Sequence[Advice]) -> list[Advice]:
-    """Return the advice by its gain of a step, else of the run, then what came once, then what has no gain; but what
-    came once first, where nothing gains a hundredth."""
-
-    def gain(one: Advice) -> float:
-        return next((share for share in (one.gain_step_pct, one.gain_pct) if share is not None), -inf)
-
-    once = 0 if max(map(gain, advice), default=0) >= 1 else inf
-    return sorted(advice, key=lambda one: once if one.kind == "once" else gain(one), reverse=True)
+def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
+    """Return the advice with its folder in its texts, and with its command: by options where they can tell the change
+    and fit on a line, else by its number."""
+    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (advice.todo, advice.why_not))
+    options = advice.command if advice.command and len(advice.command) <= _LINE else f"--advice {number}"
+    command = f"{shlex.join(prefix)} {options}" if advice.gain_ns is not None else ""
+    return replace(advice, todo=todo, why_not=why_not, command=command)
 
 
-def _one_of_launches(advice: Sequence[Advice]) -> list[Advice]:
-    """Return the advice with one alone against what launches cost, the one that gains most; if that is without CUDA
-    graphs because no graph can hold the work, it says so."""
-    of_launches = [one for one in advice if one.kind == "launch_bound"]
-    best = max(of_launches, key=lambda one: -1 if one.gain_ns is None else one.gain_ns, default=None)
-    kept = [one for one in advice if one is best or one.kind != "launch_bound"]
-    refused = next((one.why_not for one in of_launches if one is not best and one.why_not), "")
-    if best is None or best.gain_ns is None or not refused:
-        return kept
-    return [replace(one, evidence=f"{one.evidence}; {refused}") if one is best else one for one in kept]
+def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
+    """Return the advice by its gain of a step, else of the run, then what came once, then what has no gain, then what
+    gains too little to be printed; but what came once first, where nothing gains a hundredth. Launches stand behind an
+    op that takes far longer than one, if they gain no more than they would without it."""
+
+    def share(one: Advice) -> float | None:
+        return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct
+
+    heavy = (one.advice for one in advice if one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
+    heaviest = max((share(one) or 0.0 for one in heavy), default=0.0)
+
+    def place(candidate: Candidate) -> tuple[int, float, bool]:
+        one, gain = candidate.advice, share(candidate.advice)
+        if one.most_pct is None or gain is None:
+            return (1 if one.kind == "once" else 2), 0.0, False
+        behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
+        return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
+
+    much = any(-place(one)[1] >= 1 for one in advice)
+    return sorted(advice, key=lambda candidate: (not much and candidate.advice.kind != "once", *place(candidate)))
+
+
+def _one_of_each_cause(tried: Sequence[Candidate], selection: Selection) -> list[Candidate]:
+    """Return the advice with one alone for each cause: of a rank that is late, else the one that gains most, and CUDA
+    graphs where nothing else gains a tenth more; if graphs are refused, the other one says why. Work that is heavy goes
+    where other advice is about the same nodes."""
+
+    def worth(candidate: Candidate) -> float:
+        advice, changes, _ = candidate
+        preferred = changes is not None and (changes.cuda_graph or changes.buckets)
+        gain = -1.0 if advice.gain_ns is None else float(advice.gain_ns)
+        return gain * _PREFERRED if gain > 0 and (preferred or advice.kind in ("straggler", "python_pause")) else gain
+
+    best: dict[str, Candidate] = {}
+    for one in sorted(tried, key=worth, reverse=True):
+        best.setdefault(one.cause, one)
+    kept = [
+        one for one in tried if not one.cause or (best[one.cause] is one and (worth(one) > 0 or one.cause == LAUNCHES))
+    ]
+    kept = [one for one in kept if one.advice.kind != "heaviest_work" or not _covered(one, kept, selection)]
+    kept = _with_its_cause(kept, selection)
+    refused = {
+        one.cause: one.advice.why_not.replace("[[buckets]] ", "not computed: ")
+        for one in reversed(tried)
+        if one.cause and one.advice.why_not
+    }
+    return [
+        one._replace(advice=replace(one.advice, evidence=f"{one.advice.evidence}; {refused[one.cause]}"))
+        if one.cause in refused and one.advice.gain_ns is not None
+        else one
+        for one in kept
+    ]
+
+
+def _with_its_cause(advice: list[Candidate], selection: Selection) -> list[Candidate]:
+    """Return the advice with that of a late rank and that of its cause as one: whose work is that rank's."""
+    late = next((one for one in advice if one.advice.kind == "straggler" and one.changes), None)
+    causes = [one for one in advice if late and one is not late and _same(one, late, selection)]
+    if late is None or not causes:
+        return advice
+    cause = max(causes, key=lambda one: one.advice.gain_ns or 0)
+    best = max(cause, late, key=lambda one: one.advice.gain_ns or 0)
+    joined = replace(
+        best.advice,
+        kind=late.advice.kind,
+        what=f"{late.advice.what}: {cause.advice.what}",
+        evidence=f"{late.advice.evidence}; {cause.advice.evidence}",
+        todo=f"{cause.advice.todo}; {late.advice.todo}",
+    )
+    return [best._replace(advice=joined) if one is late else one for one in advice if one not in causes]
+
+
+def _same(one: Candidate, other: Candidate, selection: Selection) -> bool:
+    """Tell whether both are about the same nodes, but for a tenth of the time of either."""
+    cost_ns, (nodes, others) = selection.work.cost_ns, (_changed(each, selection) for each in (one, other))
+    return bool(cost_ns[nodes & others].sum() >= _MOST * max(cost_ns[nodes].sum(), cost_ns[others].sum(), 1))
+
+
+def _covered(heavy: Candidate, others: Sequence[Candidate], selection: Selection) -> bool:
+    """Tell whether other advice that gains as much changes most of the nodes that ``heavy`` is about."""
+    least_ns, cost_ns, own = heavy.advice.gain_ns or 0, selection.work.cost_ns, _changed(heavy, selection)
+    as_much = [one for one in others if one is not heavy and (one.advice.gain_ns or 0) >= least_ns]
+    nodes = np.any([own & _changed(one, selection) for one in as_much], axis=0)
+    return bool(as_much) and bool(cost_ns[nodes].sum() >= _MOST * cost_ns[own].sum())
+
+
+def _changed(candidate: Candidate, selection: Selection) -> Bool:
+    """Return the nodes whose times an advice is about; none where these are all nodes of steps."""
+    changes = candidate.changes.time if candidate.changes else ()
+    some = [selection.nodes(change) for change in changes if change.anything and change.kind != "even_out"]
+    return np.asarray(np.any([np.zeros(len(selection.work), np.bool_), *some], axis=0))
 
 
 def _of_recorder(run: Outputs, told: Sequence[Advice]) -> list[str]:
@@ -149,17 +263,14 @@ def _with_gain(
     groups: Groups,
     before: Played,
     path_ns: int,
-    prefix: list[str],
+    operations: Mapping[int, NodeOperations],
 ) -> Advice:
     work = run.work
-    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (advice.todo, advice.why_not))
-    without = replace(advice, todo=todo, why_not=why_not, supposed="")
+    without = replace(advice, supposed="")
     if changes is None:
         return without
     try:
-        changed = fit(
-            work, changes, groups, operation_records.of_files(run.operations) if changes.of_operations else None
-        )
+        changed = fit(work, changes, groups, operations)
     except UsageError as problem:
         return replace(without, why_not=problem.what)
     if changed.refused:
@@ -169,7 +280,8 @@ def _with_gain(
         return replace(without, why_not=_STUCK)
     gain_ns, records = before.total_ns - after.total_ns, recorded(run.summary.ranks)
     steps_ns = [step_ns(*replayed, records) for replayed in ((work, before), (changed.work, after))]
-    options = [part for change in changes.each() for part in change.title.split(" ", 1)]
+    titles = [change.title for change in changes.each()]
+    options = [part for title in titles for part in title.split(" ", 1)]
     return replace(
         without,
         gain_ns=gain_ns,
@@ -181,5 +293,5 @@ def _with_gain(
         if gain_ns > 0
         else None,
         supposed=advice.supposed,
-        command=shlex.join([*prefix, *options]),
+        command="" if any(title.startswith("[[") for title in titles) else shlex.join(options),
     )

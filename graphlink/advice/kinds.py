@@ -12,20 +12,29 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.advice.on_host import blocking_syncs, data_loading, heaviest, launch_bound, once
+from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.patterns import LAYOUT
+from graphlink.advice.uneven import pauses, stragglers, uneven
+from graphlink.operations.records import node_operations
+from graphlink.patterns import LAYOUT, UserPattern
 from graphlink.records import counted, ms
-from graphlink.replay.workload import Work
+from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
+from graphlink.replay.selection import Selection
+from graphlink.replay.workload import Work, names_found
 
+_CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
+_MOST: Final = 0.9  # of the time of such kernels, in copies
+_JOINED: Final = (2, 4, 8)  # buckets in one, that are tried
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
 _MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
-_POINTWISE: Final = re.compile(r"elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor")
+_POINTWISE: Final = re.compile(
+    r"^(?!.*Fused)(?:.*(?:elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor))"
+)
 
 
 def candidates(run: Outputs) -> Iterator[Candidate]:
@@ -60,7 +69,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
         mine = run.work.work == sort
         if mine.any():
             on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms on the host (gloo), all ranks added up"
-            yield (
+            yield Candidate(
                 Advice(
                     kind=kind,
                     what=what,
@@ -69,47 +78,30 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                     supposed="if all of it took no time; a real change saves less",
                 ),
                 scaled((sort, "", 0)),
+                "communication" if sort == Work.COMM else "",
             )
 
 
-def _stragglers(run: Outputs) -> Iterator[Candidate]:
-    whole = run.summary.run
-    if whole is None or whole.straggler is None:
+def _buckets(run: Outputs) -> Iterator[Candidate]:
+    """Return larger buckets of gradients, where devices wait for communication a hundredth of the time."""
+    exposed_ns = sum(one.exposed_comm_ns for rank in ranks_of(run) for one in rank.gpu)
+    sizes = run.work.column("comm_size")[run.work.work == Work.COMM]
+    if 100 * exposed_ns < sum(rank.replay.measured_ns for rank in ranks_of(run)) or not len(sizes):
         return
-    waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
-    look = "idle" if any(one.gpu for one in ranks_of(run)) else "critical-path"
-    scales = _slower(run, whole.straggler.rank)
-    yield (
-        Advice(
-            kind="straggler",
-            what=f"rank {whole.straggler.rank} comes late to communication",
-            evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication",
-            todo=f"compare graphlink {look} DIR --rank {whole.straggler.rank} with another rank: data, host, GPU "
-            "clock, share of the work",
-            supposed=f"if its {', '.join(sort.name.lower() for sort, _ in scales)} time were the median of the other "
-            "ranks",
-            why_not="" if scales else "its own work takes no longer than that of the others",
-        ),
-        scaled(*((sort, "", factor) for sort, factor in scales), rank=whole.straggler.rank) if scales else None,
-    )
-
-
-def _slower(run: Outputs, rank: int) -> list[tuple[Work, float]]:
-    """Return the sorts of work that take a rank longer than the median of the others, each with the factor that makes
-    them equal.
-
-    Communication is none: it holds the waiting for others.
-    """
-    work, found = run.work, list[tuple[Work, float]]()
-    if rank not in work.ranks or len(work.ranks) == 1:
-        return found
-    for sort in (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY):
-        mine = work.work == sort
-        spent = np.bincount(work.member[mine], work.cost_ns[mine], len(work.ranks))
-        own, usual = spent[work.ranks.index(rank)], np.median(np.delete(spent, work.ranks.index(rank)))
-        if own > usual:
-            found.append((sort, round(float(usual / own), 4)))
-    return found
+    for times in _JOINED:
+        yield Candidate(
+            Advice(
+                kind="exposed_communication",
+                what="communication that no computation hides",
+                evidence=f"{ms(exposed_ns)} ms are exposed, in {counted(len(sizes), 'collective')} of usually "
+                f"{np.median(sizes) / MIB:,.3f} MiB",
+                todo=f"larger buckets of gradients, {times} in one (bucket_cap_mb of DDP: at least "
+                f"{max(times * np.median(sizes) / MIB, 1):,.0f})",
+                supposed=f"if every {times} were one, which costs its latency once",
+            ),
+            Changes(buckets=(BucketChange(join=times),)),
+            "communication",
+        )
 
 
 def _bubbles(run: Outputs) -> Iterator[Candidate]:
@@ -118,7 +110,7 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
         return
     lost_ns = sum(pipeline.causes_ns.values())
     most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="")
-    yield (
+    yield Candidate(
         Advice(
             kind="pipeline_bubble",
             what="stages of the pipeline stand idle",
@@ -159,7 +151,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
             "(layouts, sums)"
         )
-    yield (
+    yield Candidate(
         Advice(
             kind="tensor_cores",
             what="matrix products and convolutions without tensor cores",
@@ -199,20 +191,44 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
         ns = ns_of(run.work, pattern.pattern, Work.KERNEL)
         if names and ns:
             evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
-            yield (
+            yield Candidate(
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
                 scaled((Work.KERNEL, pattern.pattern, 0)),
+                "pointwise" if kind == "small_kernels" else "",
             )
 
 
+def _contiguous(run: Outputs) -> Iterator[Candidate]:
+    """Return copies into another layout: ``contiguous()`` copies only what has another one."""
+    copied = Selection(run.work, node_operations(run.operations)).nodes(
+        Selector(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice"))
+    )
+    if copied.any():
+        single = names_found(run.work, _POINTWISE) & (run.work.work == Work.KERNEL)
+        same = run.work.cost_ns[copied & single].sum() >= _MOST * run.work.cost_ns[single].sum()
+        yield Candidate(
+            Advice(
+                kind="layout_conversions",
+                what="contiguous() copies tensors into another layout",
+                evidence=f"{ms(int(run.work.cost_ns[copied].sum()))} ms in {counted(int(copied.sum()), 'kernel')}",
+                todo="one layout for model and inputs (memory_format=torch.channels_last for convolutions), so that "
+                "contiguous(), after permute() or transpose(), has nothing to copy",
+                supposed="if these kernels took no time",
+            ),
+            Changes((TimeChange(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice"), scale=0),)),
+            "pointwise" if same else "",
+        )
+
+
 def _late_starts(run: Outputs) -> Iterator[Candidate]:
-    if not any(one.gpu for one in ranks_of(run)) or not (
+    if not (run.work.work == Work.KERNEL).any() or not (
         (run.work.work == Work.DELAY).any() or (run.work.fixed_ns > 0).any()
     ):
         return
     idle_ns, unknown_ns = (idle_ns_of(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns
-    yield (
+    usual_us = float(np.median(run.work.fixed_ns[run.work.work == Work.KERNEL])) / 1000
+    yield Candidate(
         Advice(
             kind="late_starts",
             what="device ops begin late, and nothing recorded explains it",
@@ -220,37 +236,27 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
             todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
             "recording lacks",
-            supposed="if all began as soon as they could",
+            supposed=f"if none began later than usual, {usual_us:,.1f} us after it could",
             why_not=""
             if known
             else "most of that time lies behind graph launches, or launches that are not recorded: graphlink idle DIR",
         ),
-        scaled((Work.DELAY, "", 0)) if known else None,
+        Changes((TimeChange(sort="delay", most_us=usual_us),)) if known else None,
     )
 
 
-def _idle_for(run: Outputs) -> Iterator[Candidate]:
-    causes: tuple[tuple[Kind, str, str, str, str], ...] = (
-        (
-            "allocator",
-            "memory_management",
-            "GPUs wait for the allocator",
-            "keep sizes equal, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the step",
-            "the calls lie inside ops, which are nodes as a whole",
-        ),
-        (
-            "profiler",
-            "profiler_artefact",
-            "the profiler itself holds up the run",
-            "fewer activities, shorter windows; stacks and shapes only in a recording of their own",
-            "it is no part of the run that is recorded",
-        ),
-    )
-    for kind, cause, what, todo, why_not in causes:
-        ns = idle_ns_of(run, cause)
-        if ns:
-            evidence = f"GPUs were idle for {ms(ns)} ms for it"
-            yield Advice(kind=kind, what=what, evidence=evidence, todo=todo, why_not=why_not), None
+def _profiler(run: Outputs) -> Iterator[Candidate]:
+    if ns := idle_ns_of(run, "profiler_artefact"):
+        yield Candidate(
+            Advice(
+                kind="profiler",
+                what="the profiler itself holds up the run",
+                evidence=f"GPUs were idle for {ms(ns)} ms for it",
+                todo="fewer activities, shorter windows; stacks and shapes only in a recording of their own",
+                why_not="it is no part of the run that is recorded",
+            ),
+            None,
+        )
 
 
 def _memory(run: Outputs) -> Iterator[Candidate]:
@@ -274,7 +280,7 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
     if not used:
         return
     most, total = max(used, key=lambda one: one[0] / one[1])
-    yield (
+    yield Candidate(
         Advice(
             kind="memory",
             what="memory of the GPUs is left",
@@ -288,16 +294,22 @@ def _memory(run: Outputs) -> Iterator[Candidate]:
 
 
 _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
+    stragglers,
     data_loading,
+    optimizers,
+    allocators,
+    pauses,
+    uneven,
     launch_bound,
     blocking_syncs,
     _exposed,
-    _stragglers,
+    _buckets,
     _bubbles,
     _tensor_cores,
+    _contiguous,
     _kernels_beside,
     _late_starts,
-    _idle_for,
+    _profiler,
     _memory,
     once,
     heaviest,  # the last: of equal gains the first stands first, and others say more

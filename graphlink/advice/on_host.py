@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice
+from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
 from graphlink.graph.families import PYTHON
-from graphlink.model import NOWHERE
-from graphlink.patterns import LAYOUT, LOADER
-from graphlink.records import counted, in_function, ms, percent, shortened
+from graphlink.graph_model import EdgeKind
+from graphlink.model import I64, NOWHERE
+from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern
+from graphlink.records import counted, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
@@ -29,11 +31,10 @@ from graphlink.tables import largest, least
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
 _QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
-_LESS_PYTHON: Final = (
-    "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
-    "shows where it is, and with stacks=True in graphlink.capture in which lines"
-)
+LAUNCHES: Final = "launches"  # a cause of advice
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
+_READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
 MOST_WORKERS: Final = 16  # that are advised
 _ON_DEVICE: Final = (
     "the GPU",
@@ -56,7 +57,7 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
     what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
     workers, making_ns = _workers(run.work)
     if workers:
-        yield (
+        yield Candidate(
             Advice(
                 kind="data_loading",
                 what=what,
@@ -68,7 +69,7 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
         )
         return
     pattern = f"^(?:{'|'.join(loaders)})"
-    yield (
+    yield Candidate(
         Advice(
             kind="data_loading",
             what=what,
@@ -104,10 +105,9 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     work = run.work
     idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
     of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
-    alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
-    if not len(alone) or not len(kernels):
+    launch_ns = _launch_ns(work, of_node, QUICKEST)
+    if not launch_ns or not len(kernels):
         return
-    launch_ns = int(np.quantile(alone, QUICKEST))
     short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
     idle = Advice(
         kind="launch_bound",
@@ -119,14 +119,71 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
         "between waits: shapes have to be the same each time, and a graph keeps its memory",
         supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
     )
-    yield idle, Changes(cuda_graph=(GraphChange(auto=True),))
-    yield (
+    yield Candidate(idle, Changes(cuda_graph=(GraphChange(auto=True),)), LAUNCHES)
+    yield Candidate(
         replace(
             idle,
             todo="fused optimizers, torch.compile, fewer and larger ops, fewer Python layers",
             supposed=f"if each launch call took {launch_ns / 1000:,.1f} us less",
         ),
         Changes((TimeChange(launch_us=-launch_ns / 1000),)),
+        LAUNCHES,
+    )
+
+
+def _launch_ns(work: Workload, of_node: I64, quantile: float) -> int:
+    """Return what the host takes for an op with one launch, a quantile of them; 0 where there are none."""
+    alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
+    return int(np.quantile(alone, quantile)) if len(alone) else 0
+
+
+def optimizers(run: Outputs) -> Iterator[Candidate]:
+    """Return how much the launches of optimizers cost that update each tensor by kernels of its own."""
+    yield Candidate(
+        Advice(
+            kind="optimizer",
+            what="the optimizer launches many kernels",
+            evidence=f"{ms(ns_of(run.work, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops",
+            todo="fused=True of the optimizer, or foreach=True: one kernel for many tensors",
+            supposed="if each of its steps were one launch, and its kernels ran one behind the other",
+        ),
+        Changes(cuda_graph=(GraphChange(name=UserPattern(_OPTIMIZER.pattern, "advice"), gap_us=0),)),
+        "optimizer",
+    )
+
+
+def allocators(run: Outputs) -> Iterator[Candidate]:
+    """Return what calls that allocate or free memory cost the host, by the ops that make them."""
+    idle_ns, spent, calls = idle_ns_of(run, "memory_management"), Counter[str](), Counter[str]()
+    for file in run.operations.values():
+        for part in file.parts:
+            if part.of in ("call", "waiting_call") and ALLOCATOR.fullmatch(part.name):
+                calls[part.name] += sum(part.count)
+                spent[PYTHON if part.operation is None else file.operations[part.operation].path[-1]] += sum(part.ns)
+    if not idle_ns:
+        return
+    once = {gain.name for rank in ranks_of(run) for gain in rank.once}  # it starts CUDA, or loads a library
+    own_ns = {name: ns_of(run.work, f"^{escaped(name)}$", Work.HOST) for name in spent.keys() - once}
+    changes = [
+        replace(change, scale=max(round(1 - spent[name] / own_ns[name], 4), 0))
+        for name in sorted(own_ns, key=lambda name: -spent[name])
+        if own_ns[name]
+        for change in scaled((Work.HOST, f"^{escaped(name)}$", 0)).time
+    ]
+    waits = {name for wait in sync_waits(run.work) for name in wait.names if ALLOCATOR.fullmatch(name)}
+    yield Candidate(
+        Advice(
+            kind="allocator",
+            what="GPUs wait for the allocator",
+            evidence=f"{', '.join(f'{count:,} {name}' for name, count in calls.most_common())}: "
+            f"{ms(spent.total())} ms of the host; GPUs were idle for {ms(idle_ns)} ms for it",
+            todo="keep sizes equal, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the step",
+            supposed="if these calls took no time",
+            why_not="" if changes else "the calls come once, or are not recorded by op",
+        ),
+        Changes(tuple(changes), tuple(WaitChange(which=name, remove=True) for name in sorted(waits)))
+        if changes
+        else None,
     )
 
 
@@ -149,13 +206,12 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
-            f", most in {in_function(at)}: {ms(took)} ms"
-            for at, took in waiting_lines(run.operations, op).most_common(1)
+            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
         waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
-        yield (
+        yield Candidate(
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
@@ -163,8 +219,18 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 todo=todo,
                 supposed="if the host did not wait there",
             ),
-            Changes(wait=(WaitChange(which=op, remove=True),)),
+            _without(run.work, op),
         )
+
+
+def _without(work: Workload, op: str) -> Changes:
+    """Return the what-if without the waits of an op, and without the op where it only reads from a device."""
+    by = names_found(work, re.compile(f"^{escaped(op)}$"))
+    launch = (work.kind == EdgeKind.LAUNCH) & by[work.source]
+    read = work.target[launch & (work.work[work.target] != Work.DELAY)]
+    if len(read) and names_found(work, _READ)[read].all():
+        return Changes((TimeChange(path=UserPattern(f"(?:^|/){escaped(op)}$", "advice"), remove=True),))
+    return Changes(wait=(WaitChange(which=op, remove=True),))
 
 
 def once(run: Outputs) -> Iterator[Candidate]:
@@ -177,7 +243,7 @@ def once(run: Outputs) -> Iterator[Candidate]:
     most = max(some, key=lambda rank: sum(gain.once_ns for gain in rank.once))
     in_steps = len(getattr(most, "steps", ())) > 1
     others = f"; ops of {counted(len(some) - 1, 'other rank')} did so too" if len(some) > 1 else ""
-    yield (
+    yield Candidate(
         Advice(
             kind="once",
             what=f"{shortened(most.once[0].name)} took long once" + f" on rank {most.rank}" * (len(run.ranks) > 1),
@@ -203,6 +269,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         if one.top_gain is not UNSET and one.top_gain.share in sorts
     }
     loader, _ = loaders_of(run.work)
+    usual_ns = _launch_ns(run.work, launches(run.work), 0.5)
     for name, share in sorted(tops):
         if LOADER.fullmatch(name.removesuffix(_PART)) or LAYOUT.search(name):
             continue  # has advice of its own
@@ -211,14 +278,16 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         loading = mine & (loader != NOWHERE)
         if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
             continue  # of the loader, which has advice of its own
-        yield (
+        heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
+        yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that holds up most",
                 evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
                 "name",
-                todo=_LESS_PYTHON if name == PYTHON else _QUICKER,
+                todo=LESS_PYTHON if name == PYTHON else _QUICKER,
                 supposed="if it took half of its time",
             ),
             scaled((sorts[share], pattern, 0.5)),
+            PYTHON if name == PYTHON else f"{HEAVY} {name}" if heavy else "",
         )

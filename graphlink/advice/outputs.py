@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from graphlink.advice.records import Advice
 from graphlink.operations.records import Operations
@@ -13,8 +14,15 @@ from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 
-# what may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says why
-Candidate = tuple[Advice, Changes | None]  # commands in texts are of the folder ``DIR``
+
+class Candidate(NamedTuple):
+    """What may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says
+    why. ``cause``: of those with the same one the best is kept; "" for one of its own. Commands in texts are of the
+    folder ``DIR``."""
+
+    advice: Advice
+    changes: Changes | None
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     out: list[str | Table] = [f"{some}, {_took(report)}: each gain is of one change alone, they do not add up"]
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     first = [
-        one for k, one in enumerate(shown) if k < top or one.gain_pct is None
+        (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
-    for k, one in enumerate(first, 1):
+    for k, one in first:
         saves = f"saves {gain_words(one)}" if one.gain_ns is not None else ""
         out += ["", f"{k}. {saves}{one.what}", Table(advice_rows(one, report.path_ns), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)

@@ -24,7 +24,7 @@ class _Advice(Wing):
             "advice.verb_advice:advice",
         ),
     )
-    answers = {"advice": "advise:advice_of"}
+    answers = {"advice": "advise:advice_of", "change": "advise:change_of"}
     schemas = {"advice.report": "records:AdviceReport"}
     sections = {20: "page:gains"}
     lead = {"gain": "page:gain_words"}

@@ -108,6 +108,9 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
         metavar="US",
         help="every launch takes this much more",
     )
+    change.add_argument(
+        "--advice", type=count, metavar="N", help="the change of the N-th advice of graphlink advice DIR (with --rank)"
+    )
     structural_options(parser)
 
 
@@ -123,7 +126,7 @@ def replay(arguments: argparse.Namespace) -> int:
     from graphlink.replay.machines import usual_machine
     from graphlink.replay.report import Known, listed, report
     from graphlink.report.summary import ranks_of
-    from graphlink.wings import node_operations
+    from graphlink.wings import node_operations, provided
 
     what = Path(arguments.what)
     files = graph_files(what, arguments.rank)
@@ -140,13 +143,14 @@ def replay(arguments: argparse.Namespace) -> int:
         changes_of(arguments.scale, arguments.remove_sync, arguments.bandwidth, arguments.launch_cost)
     )
     changes = changes.joined(structural(arguments))
+    if arguments.advice is not None:
+        changes = changes.joined(provided("answers", "change")(folder, files, arguments.advice))
     if arguments.list is not None:
         sort, top = (
             (None if arguments.list == "all" else arguments.list),
             MOST_NAMES if arguments.top is None else arguments.top,
         )
-        operations = node_operations(folder, files)
-        names = listed(files, machine, groups, sort, top, together=arguments.together, operations=operations)
+        names = listed(files, machine, groups, sort, top, together=arguments.together)
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
     operations = node_operations(folder, files) if changes.of_operations else None
@@ -164,7 +168,9 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
     elif (
         arguments.scale
         or arguments.remove_sync
-        or any(getattr(arguments, name) is not None for name in ("what_if", "bandwidth", "launch_cost", *OPTIONS))
+        or any(
+            getattr(arguments, name) is not None for name in ("what_if", "bandwidth", "launch_cost", "advice", *OPTIONS)
+        )
     ):
         raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
 
@@ -196,22 +202,7 @@ def listing(found: Listed, what: str) -> list[str | Table]:
         lines.append("  on path: no one path, as no machine has replayed all ranks together to their end")
     elif rows:
         lines.append(f"  on path: what they take of the critical path{path}")
-    lines += [f"  ... and {left:,} more: --top N shows so many"] if left else []
-    graphs = [
-        (
-            f"{one.launches:,}",
-            f"{one.nodes:,}",
-            shortened(one.name),
-            one.why_not or f"--cuda-graph {shlex.quote(one.cuda_graph)}",
-        )
-        for one in found.cuda_graphs
-    ]
-    if graphs:
-        head = (
-            "ops and ranges that launch most, as CUDA graphs (--cuda-graph auto: each step, or its parts between waits)"
-        )
-        lines += ["", head, Table(graphs, ("launches", "nodes", "name", "as a graph"), ">><<")]
-    return lines
+    return [*lines, *([f"  ... and {left:,} more: --top N shows so many"] if left else [])]
 
 
 def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:
@@ -458,10 +449,14 @@ def structural(arguments: argparse.Namespace) -> Changes:
     Raises:
         UsageError: a number is out of range, or an option lacks the one that it is for.
     """
-    from graphlink.replay.changes import Changes, graphs_of
+    from graphlink.patterns import UserPattern
+    from graphlink.replay.changes import Changes, GraphChange
 
-    graphs = graphs_of(arguments.cuda_graph or ())
-    return graphs.joined(Changes(buckets=_buckets(arguments), dataloader=_loader(arguments)))
+    graphs = tuple(
+        GraphChange(auto=True) if text == "auto" else GraphChange(name=UserPattern(text, "--cuda-graph"))
+        for text in arguments.cuda_graph or ()
+    )
+    return Changes(cuda_graph=graphs, buckets=_buckets(arguments), dataloader=_loader(arguments))
 
 
 def _buckets(arguments: argparse.Namespace) -> tuple[BucketChange, ...]:

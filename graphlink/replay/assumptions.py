@@ -31,6 +31,10 @@ ASSUMPTIONS: Final = {  # what it rests on, what it cannot know
         "Each of these ops takes so much more or less, whatever it took, and no op less than 0.",
         "It cannot know whether other work on the same GPU, CPU or network becomes faster or slower through it.",
     ),
+    "most_us": (
+        "Each of these nodes that takes longer takes that long, and the others as long as recorded.",
+        "It cannot know why some take longer.",
+    ),
     "remove": (
         "Nothing needs the result of what is removed, and the call that launched a removed device op still costs its "
         "time.",
@@ -41,8 +45,9 @@ ASSUMPTIONS: Final = {  # what it rests on, what it cannot know
         "It cannot know whether the two runs did the same work under the same name.",
     ),
     "even_out": (
-        "The rank has the same work as the others, so that its ops would take the median of theirs.",
-        "It cannot know why the rank is slow: if it has more work than the others, its time does not become theirs.",
+        "The rank has the same work as the others, so that its ops would take the median of theirs; each step has the "
+        "same work, and what most steps do not have is not needed.",
+        "It cannot know why a rank or step is slow: if it has more work than others, its time does not become theirs.",
     ),
     "launch_us": (
         "Each launch call takes so much more or less in its thread, and no op less than 0.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
 
@@ -32,7 +32,7 @@ SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in choices.SO
 SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in choices.SORTS}
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
-_ACTIONS: Final = ("scale", "add_us", "remove", "like", "even_out", "launch_us")  # of a change of times
+_ACTIONS: Final = ("scale", "add_us", "most_us", "remove", "like", "even_out", "launch_us")  # of a change of times
 _OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
 _MOST_BYTES: Final = 1 << 20  # of a file
 _AT: Final = re.compile(
@@ -106,13 +106,15 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0; ``remove``:
-    no time, and no wait in it; ``like``: the times of the run in that folder; ``even_out``: those of the same ops on
-    the other ranks; ``launch_us``: more or less for each launch call that it makes.
+    """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0;
+    ``most_us``: no more than that; ``remove``: no time, and no wait in it; ``like``: the times of the run in that
+    folder; ``even_out``: those of the same ops on the other ranks, or without ``rank`` in the quicker ones of the
+    steps; ``launch_us``: more or less for each launch call that it makes.
     """
 
     scale: float | None = None
     add_us: float | None = None
+    most_us: float | None = None
     remove: bool = False
     like: str | None = None
     even_out: bool = False
@@ -123,14 +125,14 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         _refuse_but_one(self, _ACTIONS)
         if self.scale is not None and not 0 <= self.scale <= MOST_FACTOR:
             raise ValueError(f"scale {self.scale} is no factor from 0 to {MOST_FACTOR:,}")
-        for name in ("add_us", "launch_us"):
+        for name in ("add_us", "launch_us", "most_us"):
             us = getattr(self, name)
-            if us is not None and not -MOST_US < us < MOST_US:
+            if us is not None and not (0 if name == "most_us" else -MOST_US) <= us < MOST_US:
                 raise ValueError(f"{name} {us} is no time in us")
-        if not self.anything and self.kind in ("scale", "add_us", "remove"):
+        if not self.anything and self.kind in ("scale", "add_us", "most_us", "remove"):
             raise ValueError("names nothing to change: give one of " + ", ".join(Selector.__struct_fields__))
-        if self.even_out and self.rank is None:
-            raise ValueError("even_out wants the rank that is to be as the others")
+        if self.even_out and self.rank is None and self.step is None:
+            raise ValueError("even_out wants the rank that is to be as the others, or the steps that are to be equal")
 
     @property
     def kind(self) -> str:
@@ -144,7 +146,8 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.launch_us is not None:
             return f"launches {self.launch_us:+g} us each" + (f" of {what}" if self.anything else "")
         acts = {"scale": f"x {self.scale or 0:g}", "add_us": f"{self.add_us or 0:+g} us each"}
-        acts |= {"remove": "removed", "like": f"like {self.like}", "even_out": "as on the other ranks"}
+        acts |= {"most_us": f"at most {self.most_us or 0:g} us each", "remove": "removed", "like": f"like {self.like}"}
+        acts |= {"even_out": "as in the quicker steps" if self.rank is None else "as on the other ranks"}
         return f"{what} {acts[self.kind]}"
 
     @property
@@ -348,9 +351,8 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def of_operations(self) -> bool:
-        """Tell whether a change chooses paths or lines, or names lines that are in its way, for which the operations of
-        nodes are wanted."""
-        return bool(self.cuda_graph) or any(change.part("path", "line").anything for change in (*self.time, *self.wait))
+        """Tell whether a change chooses paths or lines, for which the operations of nodes are wanted."""
+        return any(change.part("path", "line").anything for change in (*self.time, *self.wait, *self.cuda_graph))
 
     def each(self) -> list[AnyChange]:
         """Return every change, in the order in which they are made, those of one table in their order."""
@@ -395,12 +397,6 @@ def changes_of(
     return Changes(tuple(times), waits, network)
 
 
-def graphs_of(names: Sequence[str]) -> Changes:
-    """Return the changes that ``--cuda-graph`` asks for: ``auto``, or regular expressions. Raises UsageError."""
-    auto, named = GraphChange(auto=True), [UserPattern(name, "--cuda-graph") for name in names if name != "auto"]
-    return Changes(cuda_graph=(*([auto] if "auto" in names else []), *(GraphChange(name=name) for name in named)))
-
-
 def parse_scale(text: str) -> TimeChange:
     """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is
     of one rank.
@@ -431,19 +427,13 @@ def parse_scale(text: str) -> TimeChange:
     return TimeChange(sort=SORT_OF[SORTS[sort]], name=named, scale=factor, rank=rank)
 
 
-def load_changes(path: Path | Mapping[str, Any]) -> Changes:
-    """Read a file of changes; folders in it are from the folder that it is in. Or take its tables as they are.
+def load_changes(path: Path) -> Changes:
+    """Read a file of changes; folders in it are from the folder that it is in.
 
     Raises:
         InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error
             names.
-        UsageError: the tables have such a one.
     """
-    if isinstance(path, Mapping):
-        try:
-            return msgspec.convert(path, Changes, dec_hook=_pattern)
-        except (msgspec.ValidationError, ValueError) as problem:
-            raise UsageError(f"what_if: {problem}", todo="docs/replay.md has all tables and keys") from None
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as problem:

@@ -16,7 +16,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.records import shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import SORTS, Selector, TimeChange
-from graphlink.replay.counterparts import as_others, in_other_run
+from graphlink.replay.counterparts import as_others, in_other_run, in_quick_steps
 from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
@@ -55,8 +55,12 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
         draft.scale_delays(named if of_delays else nodes & (draft.work.work == Work.DELAY), factor)
     elif change.add_us is not None:
         nodes, note = _add(draft, nodes, round(change.add_us * 1000))
+    elif change.most_us is not None:
+        nodes = delayed = _capped(draft, nodes, delayed, round(change.most_us * 1000))
     elif change.remove:
         nodes, note = _remove(draft, selection, nodes)
+    elif change.even_out and change.rank is None:
+        nodes, note = _as_in_steps(draft, selection, change, nodes)
     else:
         nodes, note = _taken_over(draft, selection, change, nodes)
     if staged_ns := _stage(draft, copies, was_ns, nodes):
@@ -115,6 +119,29 @@ def _add(draft: Draft, nodes: Bool, ns: int) -> tuple[Bool, str]:
     draft.set_own(rows, np.maximum(own, 0))
     draft.explained[rows] = np.minimum(draft.explained[rows], draft.cost[rows])
     return nodes, _cut_short(int(np.count_nonzero(own < 0)))
+
+
+def _capped(draft: Draft, nodes: Bool, delayed: Bool, most_ns: int) -> Bool:
+    """Let nodes, and the start delays of ``delayed``, take no longer than ``most_ns``; return the nodes that did."""
+    own_ns = draft.cost - draft.fixed
+    longer = nodes & (own_ns > most_ns)
+    draft.set_own(np.flatnonzero(longer), np.minimum(own_ns, most_ns)[longer])
+    late = delayed & (draft.fixed > most_ns)
+    draft.cost[late] -= draft.fixed[late] - most_ns
+    draft.fixed[late] = most_ns
+    for ns in (draft.launch, draft.stream, draft.explained):
+        ns[longer | late] = np.minimum(ns[longer | late], most_ns)
+    return longer | late
+
+
+def _as_in_steps(draft: Draft, selection: Selection, change: TimeChange, nodes: Bool) -> tuple[Bool, str]:
+    """Let what takes longer than in the quicker steps take what it takes there; what these do not have goes, with its
+    waits."""
+    assert change.steps is not None, "a change without rank has steps"
+    own_ns = in_quick_steps(selection, nodes, change.steps)
+    longer = own_ns != NOWHERE
+    draft.set_own(np.flatnonzero(longer), own_ns[longer])
+    return longer, _remove(draft, selection, own_ns == 0)[1]
 
 
 def _cut_short(count: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import graphlink
-from graphlink.advice.advise import advise
+from graphlink.advice.advise import advised, change_of
 from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.advice.table import advice_table
@@ -24,7 +24,7 @@ from graphlink.operations.records import load as read_operations
 from graphlink.pipeline.records import Pipeline
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
-from graphlink.replay.folder import load
+from graphlink.replay.folder import graph_files, load
 from graphlink.replay.workload import workload
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
@@ -122,8 +122,8 @@ def halved(name: str) -> Callable[[Action], Action]:
     return change
 
 
-def carried_out(one: Program, advice: Advice) -> Program:
-    """The program, changed as the advice supposes."""
+def carried_out(one: Program, advice: Advice, folder: Path, number: int) -> Program:
+    """The program, changed as the advice supposes, which is that of a number in a folder."""
     if advice.kind == "data_loading":
 
         def without(action: Action) -> Action:
@@ -152,9 +152,10 @@ def carried_out(one: Program, advice: Advice) -> Program:
             ),
         )
     if advice.kind == "heaviest_work":
-        sort, pattern = re.fullmatch(r"(host|kernel):\^(.*)\$=0.5", shlex.split(advice.command)[-1]).groups()  # type: ignore[union-attr]
-        name = re.sub(r"\\(.)", r"\1", pattern)
-        if sort == "kernel":
+        (change,) = change_of(folder, graph_files(folder), number).time
+        assert change.name is not None and change.scale == 0.5
+        name = re.sub(r"\\(.)", r"\1", change.name.pattern[1:-1])
+        if change.sort == "kernel":
             return changed(one, of_work(name, lambda ns: ns // 2))
         return changed(one, halved(name))
     of_kind = {
@@ -162,9 +163,7 @@ def carried_out(one: Program, advice: Advice) -> Program:
         "copies": of_work(COPY, lambda _: 1),
         "tensor_cores": of_work(GEMM, lambda ns: ns // 2),
         "small_kernels": of_work(ADD, lambda _: 1),
-        "late_starts": lambda a: (
-            replace(a, work=tuple(replace(w, gap_ns=0) for w in a.work)) if isinstance(a, Call) else a
-        ),
+        "late_starts": lambda a: a,  # all begin as late as usual
     }
     return changed(one, of_kind[advice.kind])
 
@@ -190,7 +189,9 @@ def test_what_is_promised_comes_true(tmp_path: Path, figures: dict[str, int], fi
     told = report(one, tmp_path)
     before = run(one).makespan_ns
     true_pct = {
-        a.kind: 100 * (1 - run(carried_out(one, a)).makespan_ns / before) for a in told.advice if a.gain_pct is not None
+        a.kind: 100 * (1 - run(carried_out(one, a, tmp_path / "out", k)).makespan_ns / before)
+        for k, a in enumerate(told.advice, 1)
+        if a.gain_pct is not None
     }
     promised = {a.kind: a.gain_pct for a in told.advice if a.gain_pct is not None}
     print(*(f"{kind:24}{promised[kind]:8.2f}{true_pct[kind]:8.2f}" for kind in promised), sep="\n")
@@ -205,7 +206,7 @@ def test_a_wait_that_goes(tmp_path: Path) -> None:
     one = program(load=300, gemm=60)
     told = {a.kind: a for a in report(one, tmp_path).advice}
     assert told["blocking_sync"].gain_pct is not None
-    true_pct = 100 * (1 - run(carried_out(one, told["blocking_sync"])).makespan_ns / run(one).makespan_ns)
+    true_pct = 100 * (1 - run(carried_out(one, told["blocking_sync"], tmp_path, 0)).makespan_ns / run(one).makespan_ns)
     assert true_pct > 5 and abs(told["blocking_sync"].gain_pct - true_pct) <= 2
     assert told["blocking_sync"].evidence.startswith("5 waits (cudaStreamSynchronize)")
 
@@ -229,11 +230,14 @@ def test_what_has_no_gain_says_why_and_comes_last(tmp_path: Path) -> None:
     slow = msgspec.structs.replace(rank, gpu=[msgspec.structs.replace(gpu, idle_by_cause_ns=causes)])
     whole = msgspec.structs.replace(run_.summary, ranks=[slow])
     work = workload(load({0: tmp_path / "out" / "trace.0.et"}))
-    told = advise(Outputs(whole, (0,), work, {}), {}, "out", whole=True)
-    assert [a.kind for a in told.advice][-2:] == ["allocator", "profiler"]
-    assert all(a.why_not and a.gain_ns is None for a in told.advice[-2:])
+    told = advised(Outputs(whole, (0,), work, {}), {}, "out", whole=True)[0]
+    assert [a.kind for a in told.advice if a.why_not] == ["allocator", "profiler"]
+    assert all(a.gain_ns is None for a in told.advice if a.why_not)
     text = "\n".join(line if isinstance(line, str) else str(line.rows) for line in advice_table(told, 99))
-    assert "not computed: the calls lie inside ops" in text and "GPUs were idle for 0.007 ms for it" in text
+    assert (
+        "not computed: the calls come once, or are not recorded by op" in text
+        and "GPUs were idle for 0.007 ms for it" in text
+    )
 
 
 def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
@@ -346,7 +350,7 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
         logs=Logs(nvidia_smi=[smi], megatron=[]),
     )
     work = workload({rank: read_et(tmp_path / "out" / "trace.0.et") for rank in (0, 1)})
-    told = advise(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)
+    told = advised(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)[0]
     why = {a.kind: a for a in told.advice if a.gain_ns is None}
     assert why["straggler"].evidence.startswith("last in 3 of 4") and "--rank 1" in why["straggler"].todo
     assert why["pipeline_bubble"].evidence == "4.000 ms in 2 stages, most of it warmup"
@@ -354,7 +358,9 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     assert told.machine == "coupled"
     nothing = msgspec.structs.replace(smi, gpus=[])
     without = msgspec.structs.replace(whole, logs=Logs(nvidia_smi=[nothing], megatron=[]))
-    assert "memory" not in {a.kind for a in advise(Outputs(without, (0, 1), work, {}), {}, "out", whole=True).advice}
+    assert "memory" not in {
+        a.kind for a in advised(Outputs(without, (0, 1), work, {}), {}, "out", whole=True)[0].advice
+    }
 
 
 def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
@@ -394,8 +400,26 @@ def test_ranks_that_wait_for_ever_and_waits_of_two_ranks_have_no_gain(tmp_path: 
     ]
     mine.append(N(3, name="7 (cont.)", deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC))))
     stuck = hand(mine, mine[:2])
-    told = {a.kind: a for a in advise(Outputs(one, (0, 1), stuck, {}), {}, "out", whole=False).advice}
+    told = {a.kind: a for a in advised(Outputs(one, (0, 1), stuck, {}), {}, "out", whole=False)[0].advice}
     assert told["copies"].why_not.startswith("ranks wait for each other for ever") and told["copies"].gain_pct is None
-    told = {a.kind: a for a in advise(Outputs(one, (0, 1), hand(mine, mine), {}), {}, "out", whole=False).advice}
+    told = {a.kind: a for a in advised(Outputs(one, (0, 1), hand(mine, mine), {}), {}, "out", whole=False)[0].advice}
     assert told["blocking_sync"].gain_ns is None and "7" in told["blocking_sync"].why_not
     assert told["copies"].command == "graphlink replay out --rank 0 --rank 1 --scale copy=0"
+
+
+def test_an_advice_is_replayed_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = report(program(load=200, gemm=30, add=20), tmp_path)
+    out = str(tmp_path / "out")
+    for k, one in enumerate(told.advice, 1):
+        status = main(["replay", out, "--advice", str(k), "--json", "-"])
+        printed = capsys.readouterr()
+        if one.gain_pct is None:
+            assert status == 2 and f"--advice {k} ({one.what}) has no gain: " in printed.err
+        else:
+            (what_if,) = msgspec.json.decode(printed.out.encode())["what_if"]
+            assert (status, what_if["gain_pct"]) == (0, one.gain_pct)
+        assert len(one.command) <= len(f"graphlink replay {out} ") + 80
+    assert any(one.command.endswith(f"--advice {k}") for k, one in enumerate(told.advice, 1))
+    assert main(["replay", out, "--advice", "99"]) == 2
+    assert f"--advice 99: there are {len(told.advice)}" in capsys.readouterr().err
+    assert main(["replay", out, "--advice", "1", "--list"]) == 2

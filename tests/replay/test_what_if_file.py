@@ -172,6 +172,51 @@ def test_what_each_action_does(tmp_path: Path) -> None:
     assert total(work, tmp_path, both + "[[wait]]\nremove = true\n") == 2 * (2 + 8 + 5 + 1 + 25)
 
 
+def uneven_steps() -> list[N]:
+    """Six steps of ``aten::mm`` and its kernel: in the fifth it takes twice as long, and the fourth saves a file."""
+    out: list[N] = []
+    for k in range(6):
+        at, t = 10 * k, 100 * k
+        before = ((10 * (k - 1) + 1 + 2 * (k == 4), H),) if k else ()
+        out += [
+            N(at, CPU, 1, before, f"ProfilerStep#{k}", t, lane=7),
+            N(at + 1, CPU, 8, ((at, H),), "aten::mm", t + 1, lane=7),
+            N(
+                at + 2,
+                GPU,
+                80 if k == 4 else 41 if k == 5 else 40,
+                ((at + 1, L),) + (((at - 8, S),) if k else ()),
+                "gemm",
+                t + 10,
+                lane=20,
+                correlation=k + 1,
+                delay_us=3 if k == 2 else 1,
+            ),
+        ]
+        out += [N(at + 3, CPU, 500, ((at + 1, H),), "save", t + 20, lane=7)] if k == 3 else []
+    return out
+
+
+def test_steps_are_as_the_quicker_ones(tmp_path: Path) -> None:
+    work = load(uneven_steps())
+    file = work.files[0]
+    file.end_ns[np.isin(file.id, range(0, 60, 10))] += 90_000  # marks last until the next one begins
+    (one,) = made(work, tmp_path, "[[time]]\nstep = '0-5'\nsort = 'kernel'\neven_out = true\n").done
+    assert one.what == "kernel of step 0-5 as in the quicker steps: 1 nodes, -0.040 ms of work"
+    (one,) = made(work, tmp_path, "[[time]]\nstep = '0-5'\neven_out = true\n").done
+    assert one.what == "step 0-5 as in the quicker steps: 2 nodes, -0.540 ms of work"
+    (one,) = made(work, tmp_path, "[[time]]\nstep = '3-5'\neven_out = true\n").done
+    assert one.nodes == 0, "three steps do not tell which are usual"
+
+
+def test_no_node_takes_longer(tmp_path: Path) -> None:
+    work = load(uneven_steps())
+    (one,) = made(work, tmp_path, "[[time]]\nname = 'gemm'\nmost_us = 40\n").done
+    assert (one.kind, one.nodes, one.ns) == ("most_us", 2, -41_000)
+    (one,) = made(work, tmp_path, "[[time]]\nsort = 'delay'\nmost_us = 1\n").done
+    assert (one.nodes, one.ns) == (1, -2_000)
+
+
 def test_what_is_removed_says_how_much(tmp_path: Path) -> None:
     (one,) = made(load(steps()), tmp_path, "[[time]]\nname = 'item'\nremove = true\n").done
     assert (one.kind, one.nodes, one.ns) == ("remove", 4, -18_000) and one.what.endswith(
@@ -468,6 +513,8 @@ def test_a_change_that_another_one_leaves_nothing_of_is_made_all_the_same(tmp_pa
         ("[[time]]\nrank = 0\nscale = nan", "scale nan is no factor", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nadd_us = inf", "add_us inf is no time", "[[time]] number 1"),
         ("[[time]]\neven_out = true", "wants the rank", "[[time]] number 1"),
+        ("[[time]]\nmost_us = 3", "names nothing to change", "[[time]] number 1"),
+        ("[[time]]\nrank = 0\nmost_us = -1", "most_us -1", "[[time]] number 1"),
         ("[[wait]]\nremove = true\nrank = [-1]", "Expected `int` >= 0", "[[wait]] number 1, key rank"),
         ("[[wait]]\nremove = true\nmove_before = 'x'", "and has remove, move_before", "[[wait]] number 1"),
         ("[[network]]\nlatency_us = 1", "missing required field `bandwidth_gb_per_s`", "[[network]] number 1"),

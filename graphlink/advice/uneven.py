@@ -1,0 +1,180 @@
+"""What may be worth a change because it is uneven: pauses of Python, steps and kernels that take longer than others, a
+rank that the others wait for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from graphlink.advice.outputs import Candidate, Outputs, escaped, ranks_of, scaled
+from graphlink.advice.records import Advice
+from graphlink.graph.families import PYTHON
+from graphlink.linking.step_cut import Steps
+from graphlink.model import NOWHERE
+from graphlink.patterns import UserPattern
+from graphlink.records import counted, ms, shortened
+from graphlink.replay.changes import SORT_OF, Changes, TimeChange
+from graphlink.replay.counterparts import in_quick_steps
+from graphlink.replay.loader import loaders_of
+from graphlink.replay.selection import Selection
+from graphlink.replay.workload import GAP_NAME, Work, Workload, names_found
+from graphlink.tables import sums
+
+LESS_PYTHON: Final = (
+    "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
+    "shows where it is, and with stacks=True in graphlink.capture in which lines"
+)
+HEAVY: Final = "heavy op"  # a cause of advice, with its name
+FAR: Final = 4  # times as long as the longest usual pause, or as a launch
+_PAUSE: Final = f"^(?:{PYTHON}|{GAP_NAME})$"
+_MOST: Final = 0.9  # of usual pauses; of a difference, in so few names that these are its cause
+_FEW: Final = 3
+_ONCE: Final = 0.8  # of all, in one pause
+_OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
+_SELDOM: Final = (
+    "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it; where convolutions "
+    "try algorithms, torch.backends.cudnn.benchmark = False or fewer different sizes"
+)
+
+
+def pauses(run: Outputs) -> Iterator[Candidate]:
+    """Return the pauses of Python between ops that are far longer than the usual ones, as if they were as long."""
+    work, least_ns = run.work, round(run.summary.options.gap_us * 1000)
+    ns = work.cost_ns[names_found(work, re.compile(_PAUSE))]
+    ns = np.append(least_ns, np.sort(ns[ns > least_ns]))
+    far = int(np.argmax(ns[1:] / np.maximum(ns[:-1], 1))) if len(ns) > 1 else 0
+    long = ns[far + 1 :]
+    if len(long) < 2 or long[0] < FAR * ns[far] or long[-1] > _ONCE * long.sum() or _waits_unseen(work):
+        return
+    most_us = round(float(np.quantile(ns[: far + 1], _MOST)) / 1000, 3)
+    yield Candidate(
+        Advice(
+            kind="python_pause",
+            what="Python pauses between ops",
+            evidence=f"{counted(len(long), 'pause')} of {ms(int(long[0]))} to {ms(int(long[-1]))} ms, where all others "
+            f"take at most {ms(int(ns[far]))} ms",
+            todo=LESS_PYTHON,
+            supposed=f"if each took {most_us:,.0f} us, the most that nine of ten others take",
+        ),
+        Changes((TimeChange(name=UserPattern(_PAUSE, "advice"), most_us=most_us),)),
+        PYTHON,
+    )
+
+
+def _waits_unseen(work: Workload) -> bool:
+    """Tell whether what looks like work or a pause may be a wait for messages of other ranks: over gloo."""
+    return bool(((work.work == Work.COMM) & (work.column("device") < 0)).any())
+
+
+def uneven(run: Outputs) -> Iterator[Candidate]:
+    """Return what takes longer in some of the marked steps than in the quicker ones: kernels, and what the host does in
+    the steps that count. All ranks have to have the same steps."""
+    selection = Selection(run.work)
+    numbers = [[number for number, *_ in sorted(marks, key=lambda mark: mark[1])] for marks in selection.marks]
+    if len(numbers[0]) > 1 and all(own == numbers[0] for own in numbers):
+        yield from _uneven_kernels(run, selection, Steps(numbers[0][0], numbers[0][-1]))
+        yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]))
+
+
+def _uneven_kernels(run: Outputs, selection: Selection, steps: Steps) -> Iterator[Candidate]:
+    quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, steps)
+    slower = quick_ns > 0
+    own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
+    if slower.any():
+        yield Candidate(
+            Advice(
+                kind="uneven_kernels",
+                what="the same kernels take longer in some steps",
+                evidence=f"{counted(len(own_ns), 'kernel')} take {np.median(own_ns / quick_ns):.1f} times as long as "
+                f"in the quicker steps, {ms(int((own_ns - quick_ns).sum()))} ms more",
+                todo="look for another process on the GPU and for clocks that go down for power or heat (nvidia-smi -q "
+                "-d PERFORMANCE, graphlink --nvidia-smi); other sizes in some steps take longer, too",
+                supposed="if all took what they take in the quicker steps",
+            ),
+            Changes((TimeChange(step=f"{steps.first}-{steps.last}", sort="kernel", even_out=True),)),
+        )
+
+
+def _uneven_steps(work: Workload, selection: Selection, steps: Steps) -> Iterator[Candidate]:
+    quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), steps)
+    more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
+    family, names = work.names()
+    of_name = np.bincount(family, more_ns, len(names))
+    name, which = names[int(of_name.argmax())], f"{steps.first}-{steps.last}"
+    python = name in (PYTHON, GAP_NAME)
+    loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
+    if not more_ns.any() or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
+        return
+    yield Candidate(
+        Advice(
+            kind="uneven_steps",
+            what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
+            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones",
+            todo=LESS_PYTHON if python else _SELDOM,
+            supposed="if each step took what the quicker ones take, without what these do not have",
+        ),
+        Changes((TimeChange(step=which, even_out=True),)),
+        PYTHON if python else f"{HEAVY} {name}",
+    )
+
+
+def stragglers(run: Outputs) -> Iterator[Candidate]:
+    """Return the rank that the others wait for, with the work that takes it longer than them."""
+    whole = run.summary.run
+    if whole is None or whole.straggler is None:
+        return
+    rank = whole.straggler.rank
+    waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
+    look = "idle" if any(one.gpu for one in ranks_of(run)) else "critical-path"
+    changes, why = _slower(run.work, rank)
+    yield Candidate(
+        Advice(
+            kind="straggler",
+            what=f"rank {rank} comes late to communication",
+            evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
+            todo=f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, GPU clock, share of work",
+            supposed="if that took as long as on the other ranks",
+            why_not="" if changes.any else "its own work takes no longer than that of the others",
+        ),
+        changes if changes.any else None,
+    )
+
+
+def _slower(work: Workload, rank: int) -> tuple[Changes, str]:
+    """Return what makes a rank as the median of the others, and what takes it longer: by name where a few make most of
+    the difference and are less than half of the others' work, else by sort.
+
+    Communication is no cause: it holds the waiting for others.
+    """
+    if rank not in work.ranks or len(work.ranks) == 1:
+        return Changes(), ""
+    family, names = work.names()
+    cost_ns = np.where(np.isin(work.work, [*_OWN]), work.cost_ns, 0)
+    for key in (family * len(Work) + work.work, work.work.astype(np.int64)):
+        count = int(key.max()) + 1
+        spent = sums(len(work.ranks) * count, work.member * count + key, cost_ns).reshape(-1, count)
+        own_ns = spent[work.ranks.index(rank)]
+        usual_ns = np.median(np.delete(spent, work.ranks.index(rank), axis=0), axis=0)
+        more_ns = np.maximum(own_ns - usual_ns, 0)
+        most = np.argsort(-more_ns, kind="stable")[:_FEW]
+        most = most[more_ns[most] > (1 - _MOST) * more_ns.max()]
+        of_sorts = np.isin(np.arange(len(own_ns)) % len(Work), most % len(Work))
+        if more_ns[most].sum() >= _MOST * more_ns.sum() and 2 * usual_ns[most].sum() < usual_ns[of_sorts].sum():
+            break
+    of = [(Work(k % len(Work)), names[k // len(Work)] if len(own_ns) > len(Work) else "") for k in most.tolist()]
+    changes = scaled(
+        *(
+            (sort, f"^{escaped(name)}$" if name else "", round(float(usual_ns[k] / own_ns[k]), 4))
+            for k, (sort, name) in zip(most.tolist(), of, strict=True)
+        ),
+        rank=rank,
+    )
+    why = "".join(
+        f"; {shortened(name) or SORT_OF[sort] + ' work'} takes {ms(int(own_ns[k]))} ms there, {ms(int(usual_ns[k]))} "
+        "on the others"
+        for k, (sort, name) in zip(most.tolist(), of, strict=True)
+    )
+    return changes, why
