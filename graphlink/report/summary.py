@@ -295,7 +295,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        ("saves most", _top_gain(rank) if gain else ""),
+        ("most of it", _top_gain(rank) if gain else ""),
         ("only once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
