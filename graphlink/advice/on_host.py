@@ -195,14 +195,15 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     calls: dict[str, set[str]] = defaultdict(set)
     causes: dict[str, Counter[str]] = defaultdict(Counter)
     blocked, device = blocked_ns(run.work), run.work.column("device")
-    for wait in sync_waits(run.work):
+    waits = sync_waits(run.work)
+    for wait, cause in zip(waits, awaited(run.work, waits), strict=True):
         ops = waiting_ops(wait)
         for op in ops[:1]:
             waited[op] += int(blocked[wait.targets[0]])
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            causes[op][run.work.name(awaited(run.work, wait))] += 1
+            causes[op][run.work.name(cause)] += 1
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(

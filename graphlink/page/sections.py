@@ -238,10 +238,10 @@ def _grouped(found: Found, work: Workload) -> dict[tuple[str, str, str], _Waits]
     blocked, start = blocked_ns(work), work.column("start_ns")
     gain = {(rank, one.id): one.gain_ns for rank, file in found.paths.items() for one in file.gains.sync_points}
     out: dict[tuple[str, str, str], _Waits] = {}
-    for wait in sync_waits(work):
+    waits = sync_waits(work)
+    for wait, source in zip(waits, awaited(work, waits), strict=True):
         op = waiting_ops(wait)[:1]
         target, rank = wait.targets[0], work.rank(wait.targets[0])
-        source = awaited(work, wait)
         of = out.setdefault((op[0] if op else "", ", ".join(sorted(wait.names - {*op})), work.name(source)), _Waits())
         ns = int(blocked[target])
         of.count += 1

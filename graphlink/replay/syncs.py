@@ -116,10 +116,10 @@ def waiting_lines(operations: Mapping[int, Any], op: str) -> Counter[str]:
     return waited
 
 
-def awaited(work: Workload, wait: SyncWait) -> int:
-    """Return the node that ended last of those that were waited for."""
+def awaited(work: Workload, waits: Sequence[SyncWait]) -> list[int]:
+    """Return of each wait the node that ended last of those that were waited for."""
     ended = work.column("start_ns") + work.column("duration_ns")
-    return max(wait.sources, key=lambda one: int(ended[one]))
+    return [max(wait.sources, key=lambda one: int(ended[one])) for wait in waits]
 
 
 def waiting_ops(wait: SyncWait) -> list[str]:
