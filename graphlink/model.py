@@ -488,12 +488,11 @@ class Communication(Short):
         """Return the host rows that are communication, ascending."""
         return np.sort(self.ops.row[self.ops.on_host])
 
-    @property
-    def host_sends(self) -> Bool:
-        """Return which of ``host_row`` are sends, those of unknown peer too."""
+    def host_are(self, kind: CommKind) -> Bool:
+        """Return which of ``host_row`` are sends or receives (``kind``), those of unknown peer too."""
         at = np.flatnonzero(self.ops.on_host)
-        sends = np.array([name == CommKind.SEND.name for name in self.ops.names], np.bool_)
-        return sends[self.ops.name[at[np.argsort(self.ops.row[at])]]]
+        named = np.array([name == kind.name for name in self.ops.names], np.bool_)
+        return named[self.ops.name[at[np.argsort(self.ops.row[at])]]]
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ class Host(NamedTuple):
     seq_id: int = -1
     fw_tid: int = 0
     comm: Comm | None = None
+    shapes: str = ""
 
 
 class Call(NamedTuple):
@@ -159,7 +160,7 @@ def _host_rows(rows: Iterable[Host], strings: Strings) -> HostRows:
         rf_id=ints(r.rf_id for r in given),
         seq_id=ints(r.seq_id for r in given),
         fw_tid=ints(r.fw_tid for r in given),
-        input_shapes=nothing,
+        input_shapes=strings.codes(r.shapes for r in given),
         input_types=nothing,
         comm=comm_table(r.comm for r in given),
     )

@@ -31,6 +31,7 @@ from graphlink.model import (
     NOWHERE,
     U8,
     Bool,
+    CommKind,
     Communication,
     DeviceKind,
     DeviceRows,
@@ -335,7 +336,8 @@ def _columns(x: _Parts) -> dict[str, I64]:
         return np.concatenate([np.broadcast_to(part, count) for part, count in parts]).astype(np.int64)
 
     row, end_ns = _host_rows(x)
-    comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
+    ended_ns = x.host.comm_waits.ended_ns
+    comm_ns = np.where(x.comm.host_are(CommKind.SEND), 0, np.maximum(ended_ns - begun.start_ns, 0)[comm_row])
     order, (number, stream) = x.device.order, _places(device)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     return {
@@ -349,9 +351,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
             late.start_ns,
             x.host.end_ns,
         ),
-        "end_ns": column(
-            end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, x.host.end_ns
-        ),
+        "end_ns": column(end_ns, ended_ns[async_row], ended_ns[comm_row], device.end_ns, late.end_ns, x.host.end_ns),
         "duration_ns": column(
             nodes.duration_ns, comm=comm_ns, ops=order.end_ns - device.start_ns, delays=late.end_ns - late.start_ns
         ),

@@ -16,17 +16,17 @@ from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import device_side
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
-from graphlink.depend.hostcomm import WAIT_END_NS
+from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.depend.hta import NO_ROWS as HTA_NO_ROWS
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.reject import Dependencies, merge
-from graphlink.depend.sleep import WAKING_NS, Sleeps
+from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import NOWHERE, Communication, Linked, Sync, Waits
+from graphlink.model import I64, NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import NOTE, Short
 from graphlink.tables import take
@@ -43,10 +43,19 @@ class Untold:
 
     calls: int = 0  # blocked in synchronisation, and nothing says on what
     calls_ns: int = 0
-    comms: int = 0  # were pending on the host, and who waited for them cannot be seen
+    comms: int = 0  # silences with something pending on the host, and whether they waited for it cannot be seen
     comms_ns: int = 0
     spins: int = 0  # silences of the host that ended as a kernel ended, once
     spins_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Thread ``tid`` ran nothing that is recorded over [from_ns, until_ns)."""
+
+    tid: I64
+    from_ns: I64
+    until_ns: I64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,6 +67,7 @@ class Built(Short):
     rejected: Waits  # that rows name exactly
     warnings: tuple[str, ...]
     handed: Sleeps  # that a tensor alone tells the end of: it went on later than waking takes
+    pending: Silent  # while host-side operations were
     untold: Untold = Untold()
 
 
@@ -118,8 +128,17 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(linked, comm, found.dependencies, host, device)
-    late, spun = host.comm_waits, host.spins
-    untold = replace(found.untold, comms=late.late, comms_ns=late.late_ns, spins=spun.untold, spins_ns=spun.untold_ns)
+    spun, silent, axis = host.spins, host.comm_waits.unknown, host.nodes.axis
+    pending = Silent(
+        axis.tids[axis.thread(silent.start_ns)], axis.time_ns(silent.start_ns), axis.time_ns(silent.end_ns)
+    )
+    untold = replace(
+        found.untold,
+        comms=len(pending.tid),
+        comms_ns=int((pending.until_ns - pending.from_ns).sum()),
+        spins=spun.untold,
+        spins_ns=spun.untold_ns,
+    )
     # event waits that showed only in late starts, and waits without a call, are found and kept, too
     added = device.events.found_by[len(found.dependencies.device.source) :]
     inferred = int(np.count_nonzero(added)) + len(spun.source)
@@ -129,13 +148,15 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         found=counts.found + inferred, kept=counts.kept + inferred, rejected=counts.rejected, by_source=by_source
     )
     warnings = [*found.warnings]
-    if late.late:
+    if untold.comms:
+        kind = NOTE if 100 * untold.comms_ns < int(graph.end_ns.max()) else ""
+        todo = f"graphlink.capture records waits in Python, as ranges {WAIT_RANGE}"
+        if WAIT_RANGE in linked.trace.strings:
+            todo = "waits in Python are recorded: so Python ran, or PyTorch waited inside of C++"
         warnings.append(
-            f"{late.late} host-side receives or collectives were pending for {late.late_ns / 1e6:.3f} ms while their "
-            "thread ran nothing, "
-            f"but the next op of that thread began more than {WAIT_END_NS // 1000} us after they ended "
-            f"({WAKING_NS // 1_000_000} ms if "
-            "another thread ran them): that time is not taken as waiting"
+            f"{kind}{untold.comms:,} times, {untold.comms_ns / 1e6:,.3f} ms in all, a thread was silent between ops "
+            "while a host-side receive or collective was pending, and nothing shows whether it waited: that time is "
+            f"unexplained ({todo})"
         )
     if len(spun.source):
         warnings.append(
@@ -143,7 +164,13 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
             "writes): inferred"
         )
     return Built(
-        graph, counts, found.dependencies.rejected, tuple(warnings), take(host.sleeps, host.sleeps.handed == 1), untold
+        graph,
+        counts,
+        found.dependencies.rejected,
+        tuple(warnings),
+        take(host.sleeps, host.sleeps.handed == 1),
+        pending,
+        untold,
     )
 
 

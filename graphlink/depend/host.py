@@ -65,7 +65,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     begun = asked(linked)
-    comm_waits = host_comm_waits(linked, comm, begun, el, tour)
+    comm_waits = host_comm_waits(linked, comm, begun, el, tour, slept)
     spun = spins(linked, found, el, tour, slept)
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)
     waited_at = _places(tour, calls.tid[blocking], wait_ns[blocking])
@@ -80,7 +80,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         Cuts.of(np.union1d(spun.blocked.until_ns, spun.ended_ns)),
         Cuts.of(_places(tour, begun.tid[begins], begun.at_ns[begins]), launch=True),
     )
-    nodes = host_nodes(el, tour, concat(in_calls, comm_waits.blocked, spun.blocked).disjoint(), cuts, slept, gap_ns)
+    blocks = concat(in_calls, comm_waits.blocked, spun.blocked).disjoint()
+    nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, comm_waits.unknown)
     part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
     part[finished] = nodes.opening(finished_at)
     behind = part[blocking]
@@ -98,7 +99,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         launched_ns=launched_ns,
         spins=spun,
         start_ns=start_ns,
-        end_ns=end_ns,
+        end_ns=max(int(ns.max()) for ns in (comm_waits.ended_ns, linked.trace.device.end_ns, el.end_ns) if len(ns)),
     )
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Final
+
 import msgspec
 import numpy as np
 
 from graphlink.depend.points import Blocked
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Elements, EulerTour
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
+from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.linking.nest import askers
-from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.tables import spread, take
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
+from graphlink.patterns import fits
+from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
+from graphlink.tables import begins, concat, distinct, marked, spread, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
+LONG: Final = 4  # times the median of silence between ops with nothing pending: longer ones are waits
+_WORKING: Final = re.compile("aten::.*", re.DOTALL)
+_VIEW: Final = "aten::as_strided"
+_REDUCED: Final = "torch.distributed.ddp.reducer::copy_bucket_to_grad"  # DDP has waited for a bucket
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -61,53 +71,223 @@ def asked(linked: Linked) -> Asked:
 class HostCommWaits(msgspec.Struct, frozen=True):
     """``comm`` (position in ``Communication.host_row``) was waited for over each stretch of ``blocked``.
 
-    ``late``: receives and collectives that would be waits, had the next row not begun too late; they were pending for
-    ``late_ns`` in all.
+    ``ended_ns``: of each host row, when it counts as ended: where it was recorded to, or, of host-side communication,
+    where who waited for it had gone on before. ``unknown``: silence between ops in which a receive or collective was
+    pending, and that is no wait for it as far as the recording shows; positions on the axis.
     """
 
     comm: I64
     blocked: Blocked
-    late: int
-    late_ns: int
+    ended_ns: I64
+    unknown: Spans
 
 
-def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: EulerTour) -> HostCommWaits:
-    """Find waits for host-side communication.
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Receives and collectives whose thread is known: positions from when they were asked for to where their row ends,
+    which began at ``start_ns``.
 
-    Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait
-    for it.
-
-    A recorded ``WAIT_RANGE`` is a wait in any case. Where a thread of gloo's ran it, the one that asked for it slept
-    and had to be woken: after 100 us and more of such time, up to 2 ms after (``depend.sleep``). Of several that end in
-    one stretch the last counts. A send is not waited for: its row ends because somebody asks, and it costs 0, so the
-    time would be lost. Cost: O(n log n).
+    ``elsewhere``: a thread of gloo's ran it. ``returns``: its row ends as the call returns that waited for it.
     """
-    rows = linked.trace.host
-    at = np.flatnonzero(~comm.host_sends)
+
+    comm: I64
+    from_ns: I64
+    start_ns: I64
+    until_ns: I64
+    elsewhere: Bool
+    returns: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Silences(Spans):
+    """Positions of what lies between ops for 100 us and longer; ``waits``: ``recorded`` ones, and those of DDP."""
+
+    recorded: Bool
+    waits: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches(Blocked):
+    """What of the ``pending`` ones ended last in a stretch in which nothing nested ran, which went on ``after_ns``."""
+
+    pending: I64
+    after_ns: I64
+
+
+def host_comm_waits(
+    linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: EulerTour, slept: Sleeps
+) -> HostCommWaits:
+    """Find waits for host-side communication. Cost: O(n log n).
+
+    Host time outside of ATen's ops, in which nothing nested ran, was a wait. The row of a receive ends as the call
+    returns that waited for it. That of a collective ends on a thread of gloo's, near the moment at which who waits goes
+    on: up to 50 us before (100 us of a thread that slept for as long, which has to wake up), or after, as both threads
+    may share a core; then the wait ended with the silence (``_before``). Where neither is so, a row that ended up to 2
+    ms before its thread went on was waited for, too (``depend.sleep``). A recorded ``WAIT_RANGE`` is a wait in any
+    case, and DDP waits before it goes on with a bucket. Of several rows that end in one stretch the last counts. A send
+    is not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost.
+    """
+    if not len(comm.host_row):
+        none = np.zeros(0, np.int64)
+        return HostCommWaits(none, Blocked(none.astype(np.int32), none, none), linked.trace.host.end_ns, NONE)
+    pending = _pending(linked, comm, begun, marks)
+    reduced = _reduced(linked, el, marks.axis)
+    strange = _strange(linked, comm, begun, el, marks.axis)
+    silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns), reduced)
+    within = _within(linked, el, marks, pending, reduced, silence)
+    at = holding(silence, within.until_ns - 1)
+    sure = ~pending.elsewhere[within.pending]
+    sure |= (within.until_ns - within.from_ns >= ASLEEP_NS) & (within.after_ns <= ASLEEP_NS)
+    row, span = _before(pending, silence, within.pending[sure], at[sure])
+    until_ns = silence.end_ns[span]
+    before = _Stretches(
+        marks.owner[marks.behind(until_ns, before=True)],
+        np.maximum(silence.start_ns[span], pending.from_ns[row]),
+        until_ns,
+        row,
+        np.zeros_like(row),
+    )
+    found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
+    ended_ns = linked.trace.host.end_ns.copy()
+    ended_ns[comm.host_row[pending.comm[row]]] = marks.axis.time_ns(until_ns)
+    pending.until_ns[row] = until_ns
+    return HostCommWaits(pending.comm[found.pending], found, ended_ns, _unknown(pending, strange, silence, found))
+
+
+def _pending(linked: Linked, comm: Communication, begun: Asked, marks: EulerTour) -> _Pending:
+    at = np.flatnonzero(~comm.host_are(CommKind.SEND))
+    at = at[marks.axis.has(begun.tid[comm.host_row[at]])]
     row = comm.host_row[at]
-    known = marks.axis.has(begun.tid[row])
-    at, row = at[known], row[known]
-    from_ns, until_ns = marks.axis.of(begun.tid[row], begun.at_ns[row]), marks.axis.of(begun.tid[row], rows.end_ns[row])
-    mark = marks.behind(until_ns, before=True)
+    return _Pending(
+        at,
+        marks.axis.of(begun.tid[row], begun.at_ns[row]),
+        marks.axis.of(begun.tid[row], begun.start_ns[row]),
+        marks.axis.of(begun.tid[row], linked.trace.host.end_ns[row]),
+        begun.elsewhere[row],
+        comm.host_are(CommKind.RECV)[at] & ~begun.elsewhere[row],
+    )
+
+
+def _strange(linked: Linked, comm: Communication, begun: Asked, el: Elements, axis: Axis) -> Spans:
+    """Return the receives and collectives that nobody is known to have asked for, on each thread that runs ops."""
+    row = comm.host_row[~comm.host_are(CommKind.SEND)]
+    row = row[~axis.has(begun.tid[row])]
+    tid = distinct(el.tid[_of_rows(el, np.arange(len(el.tid)), ~linked.trace.host.annotation)])
+    each, row = np.repeat(tid, len(row)), np.tile(row, len(tid))
+    return Spans(axis.of(each, linked.trace.host.start_ns[row]), axis.of(each, linked.trace.host.end_ns[row]))
+
+
+def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, asked_ns: I64, reduced: I64) -> _Silences:
+    """Find the silences of the threads of what was asked for, without calls, and without sleep that others ended."""
+    calls, owner, axis = linked.trace.calls, marks.owner[:-1], marks.axis
+    from_ns, until_ns, thread = marks.at_ns[:-1], marks.at_ns[1:], axis.thread(marks.at_ns)
+    recorded = _in_wait_range(linked, el, owner)
+    between = (owner == NOWHERE) | _of_rows(el, owner, linked.trace.host.annotation)
+    own = (thread[1:] == thread[:-1]) & np.isin(thread[1:], distinct(axis.thread(asked_ns)))
+    known = axis.has(calls.tid)
+    called = np.sort(axis.clipped(calls.tid[known], calls.start_ns[known]))
+    asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.until_ns))
+    quiet = np.searchsorted(called, until_ns) <= np.searchsorted(called, from_ns, side="right")
+    quiet &= (overlap_ns(asleep, from_ns, until_ns) == 0) & (until_ns - from_ns >= ASLEEP_NS)
+    return take(_Silences(from_ns, until_ns, recorded, recorded | np.isin(until_ns, reduced)), own & between & quiet)
+
+
+def _reduced(linked: Linked, el: Elements, axis: Axis) -> I64:
+    """Return where DDP goes on with a bucket that was reduced: it views its parts, and copies them to the gradients."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    outer = (el.row != NOWHERE) & ~_of_rows(el, np.arange(len(el.tid)), rows.annotation)
+    outer &= (el.parent == NOWHERE) | _of_rows(el, el.parent, rows.annotation)
+    at = np.flatnonzero(outer)
+    view, copy = (
+        np.array([text == name for text in strings], np.bool_)[rows.name[el.row[at]]] for name in (_VIEW, _REDUCED)
+    )
+    if not copy.any():
+        return np.zeros(0, np.int64)
+    others, first = np.flatnonzero(~view), np.flatnonzero(view & begins(view, el.tid[at]))
+    then = others[np.minimum(np.searchsorted(others, first), len(others) - 1)]
+    first = at[first[copy[then] & (el.tid[at[then]] == el.tid[at[first]])]]
+    return axis.of(el.tid[first], el.start_ns[first])
+
+
+def _within(
+    linked: Linked, el: Elements, marks: EulerTour, pending: _Pending, reduced: I64, silence: _Silences
+) -> _Stretches:
+    """Find the stretches in which rows ended, if their thread went on soon, or later as it woke up; those of ATen's ops
+    are work. Where the recording tells waits, who goes on late was busy with something else.
+    """
+    mark = marks.behind(pending.until_ns, before=True)
     following = np.append(marks.at_ns[1:], 0)[mark]
+    working = fits(_WORKING, linked.trace.strings)[linked.trace.host.name]
     ends = (
-        (marks.axis.thread(following) == marks.axis.thread(until_ns))
-        & (following >= until_ns)
-        & (marks.at_ns[mark] < until_ns)
+        (marks.axis.thread(following) == marks.axis.thread(pending.until_ns))
+        & (following >= pending.until_ns)
+        & (marks.at_ns[mark] < pending.until_ns)
+        & ~_of_rows(el, marks.owner[mark], working)
     )
     order = np.flatnonzero(ends)
-    order = order[np.lexsort((until_ns[order], mark[order]))]
+    order = order[np.lexsort((pending.until_ns[order], mark[order]))]
     last = order[np.append(mark[order][1:] != mark[order][:-1], True)] if len(order) else order
-    from_ns, until_ns, mark = np.maximum(from_ns, marks.at_ns[mark])[last], until_ns[last], mark[last]
-    slept = begun.elsewhere[row[last]] & (until_ns - from_ns >= ASLEEP_NS)
-    soon = following[last] - until_ns <= np.where(slept, WAKING_NS, WAIT_END_NS)
-    soon |= _in_wait_range(linked, el, marks.owner[mark])
-    late_ns = int((until_ns - from_ns)[~soon].sum())
-    blocked = take(Blocked(marks.owner[mark], from_ns, until_ns), soon)
-    return HostCommWaits(at[last][soon], blocked, int(np.count_nonzero(~soon)), late_ns)
+    until_ns, owner = pending.until_ns[last], marks.owner[mark[last]]
+    from_ns = np.maximum(pending.from_ns[last], marks.at_ns[mark[last]])
+    asleep = pending.elsewhere[last] & (until_ns - from_ns >= ASLEEP_NS)
+    after_ns = following[last] - until_ns
+    slow_ns = ASLEEP_NS if silence.waits.any() else WAKING_NS
+    soon = after_ns <= np.where(asleep, slow_ns, WAIT_END_NS)
+    soon |= _in_wait_range(linked, el, owner) | np.isin(following[last], reduced)
+    soon |= pending.returns[last] & ~silence.recorded.any()
+    return take(_Stretches(owner, from_ns, until_ns, last, after_ns), soon)
+
+
+def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I64, I64]:
+    """Return which of the pending ones were waited for in a silence before their row ended, and in which.
+
+    ``row`` and ``at``: those that are known to have ended a silence, and which. Of the other silences that are waits
+    and, in a recording that tells none, of other long ones, each waited for the first that was asked for and whose row
+    ended up to 2 ms later (of a long wait, at any time later).
+    """
+    length_ns = silence.end_ns - silence.start_ns
+    idle = overlap_ns(joined(pending.from_ns, pending.until_ns), silence.start_ns, silence.end_ns) == 0
+    idle &= ~silence.waits
+    least_ns = max(LONG * np.median(length_ns[idle]), ASLEEP_NS) if idle.any() else ASLEEP_NS
+    long = length_ns >= np.where(silence.recorded, ASLEEP_NS, least_ns)
+    told = silence.waits if silence.waits.any() else long
+    waits = np.flatnonzero(told & ~np.isin(np.arange(len(long)), at))
+    latest_ns = np.where(silence.waits & long, np.iinfo(np.int64).max, silence.end_ns + WAKING_NS)[waits].tolist()
+    row = np.flatnonzero(pending.elsewhere & ~marked(len(pending.comm), row))
+    row = row[np.argsort(pending.from_ns[row], kind="stable")]
+    asked, begun, ended = (column[row].tolist() for column in (pending.from_ns, pending.start_ns, pending.until_ns))
+    given: list[tuple[int, int]] = []
+    going: list[int] = []
+    following = 0
+    for k, until_ns, last_ns in zip(waits.tolist(), silence.end_ns[waits].tolist(), latest_ns, strict=True):
+        while following < len(row) and asked[following] < until_ns:
+            going.append(following)
+            following += 1
+        going = [r for r in going if ended[r] > until_ns]
+        first = next((r for r in going if begun[r] < until_ns and ended[r] <= last_ns), NOWHERE)
+        if first != NOWHERE:
+            given.append((int(row[first]), k))
+            going.remove(first)
+    pairs = np.array(given, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _unknown(pending: _Pending, strange: Spans, silence: _Silences, waits: Blocked) -> Spans:
+    """Return where something was pending in the silences that have no wait."""
+    waited = joined(waits.from_ns, waits.until_ns)
+    silence = take(silence, overlap_ns(waited, silence.start_ns, silence.end_ns) == 0)
+    asked = joined(np.append(pending.from_ns, strange.start_ns), np.append(pending.until_ns, strange.end_ns))
+    at, span, ns = overlaps(asked, silence.start_ns, silence.end_ns)
+    start_ns = np.maximum(silence.start_ns[at], asked.start_ns[span])
+    return take(Spans(start_ns, start_ns + ns), ns >= ASLEEP_NS)
 
 
 def _in_wait_range(linked: Linked, el: Elements, element: I32) -> Bool:
     named = np.array([text == WAIT_RANGE for text in linked.trace.strings], np.bool_)
-    row = el.row[element]
-    return np.asarray((element != NOWHERE) & (row != NOWHERE) & named[linked.trace.host.name[row]])
+    return _of_rows(el, element, named[linked.trace.host.name])
+
+
+def _of_rows(el: Elements, element: I64 | I32, of_row: Bool) -> Bool:
+    """Return what of host rows is true for the rows of elements; of none and of calls it is false."""
+    row = np.append(el.row, NOWHERE)[element]
+    return np.asarray(np.append(of_row, False)[row])

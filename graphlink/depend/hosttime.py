@@ -12,6 +12,7 @@ from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.graph_model import NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.spans import NONE, Spans
 from graphlink.tables import spread
 
 
@@ -55,9 +56,11 @@ class HostNodes(msgspec.Struct, frozen=True):
         return found.astype(np.int32)
 
 
-def host_nodes(el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
+def host_nodes(
+    el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int, unknown: Spans = NONE
+) -> HostNodes:
     """Make the nodes of all threads; ``blocked`` must be disjoint and in order. Cost: O(n log n)."""
-    p = points(marks, blocked, cuts, sleeps, gap_ns)
+    p = points(marks, blocked, cuts, sleeps, gap_ns, unknown)
     following = np.where(p.last, p.at_ns, np.append(p.at_ns[1:], p.at_ns[-1:]))
     asleep = _asleep(p)
     spent = following - p.at_ns

@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import EulerTour
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.spans import covered_before
+from graphlink.spans import NONE, Spans, covered_before, holding
 from graphlink.tables import take
 
 LAUNCH_REST_NS = 5_000
@@ -82,9 +82,11 @@ class Points(msgspec.Struct, frozen=True):
 _EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one time behind one mark
 
 
-def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
-    """Find all points, with the nodes that open. Cost: O(n log n)."""
-    kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
+def points(
+    marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int, unknown: Spans = NONE
+) -> Points:
+    """Find all points, with the nodes that open; what is ``unknown`` is a gap of its own. Cost: O(n log n)."""
+    kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps, unknown)
     order = np.lexsort((kind, at_ns, segment))
     kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]
     is_mark = kind == _MARK
@@ -94,6 +96,7 @@ def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_n
     late[late] = (
         sleeps.handed[sleep[late]] == 1
     )  # what it did until it went on is not known: it may have waited for a core
+    late |= (kind >= _CUT) & (holding(unknown, at_ns) != NOWHERE)
     owner = np.where(early | late, NOWHERE, marks.owner[segment]).astype(np.int32)
     thread = marks.axis.thread(at_ns)
     last = np.append(thread[1:] != thread[:-1], True)
@@ -107,7 +110,7 @@ def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_n
     return Points(at_ns, owner, opens, sleep, falls, begins, last)
 
 
-def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[U8, I64, I64, I32]:
+def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps, unknown: Spans) -> tuple[U8, I64, I64, I32]:
     """Collect (kind, position, mark it lies behind, row of Sleeps), unsorted."""
     axis = marks.axis
     heads = marks.bounds[:-1]
@@ -130,6 +133,8 @@ def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[U8, I64, I64
         (_WAKE, wake, behind, np.arange(len(wake), dtype=np.int32)),
         (_CUT, cuts.at_ns[~cuts.launch], behind_cut[~cuts.launch], None),
         (_CUT, released, marks.behind(released, before=False), None),
+        (_CUT, unknown.start_ns, marks.behind(unknown.start_ns, before=False), None),
+        (_CUT, unknown.end_ns, marks.behind(unknown.end_ns, before=True), None),
         (_LAUNCH, cuts.at_ns[cuts.launch], behind_cut[cuts.launch], None),
     )
     return (

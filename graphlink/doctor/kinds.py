@@ -161,9 +161,8 @@ _ALL: Final = (
          "cuda_runtime rows",
          by_capture=True),
     Kind("host-comm", "inferred", "{comms} operations of gloo, and who waited for them is not all recorded",
-         "waits are inferred where the next row begins soon after one ended; {late} operations were pending {late_ms} "
-         "ms that stay host "
-         "time",
+         "waits are inferred from when rows ended and threads went on; {late} times, {late_ms} ms in all, a thread was "
+         "silent while something was pending: that time is unexplained",
          f"a record_function('{WAIT_RANGE}') around each wait for gloo (graphlink.capture does so for those in "
          "Python); NCCL's kernels "
          f"show it"),

@@ -249,11 +249,10 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
     from_ns, until_ns = bounds(trace)
-    if comms and (built.untold.comms or WAIT_RANGE not in trace.strings):
-        late, late_ns = built.untold.comms, built.untold.comms_ns
-        yield Finding(
-            "host-comm", share_of(late_ns, until_ns - from_ns), {"comms": comms, "late": late, "late_ns": late_ns}
-        )
+    late, late_ns = built.untold.comms, built.untold.comms_ns
+    share = share_of(late_ns, until_ns - from_ns)
+    if comms and (share > 1 - EXPLAINED_SHARE or WAIT_RANGE not in trace.strings):
+        yield Finding("host-comm", share, {"comms": comms, "late": late, "late_ns": late_ns})
     if not len(trace.device.start_ns):
         return
     blocking = np.isin(role, SYNCS)

@@ -15,9 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.linking.commtypes import collective_type, kind_of
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
 from graphlink.patterns import fits
-from graphlink.tables import marked, spread
+from graphlink.tables import marked, numbered_rows, spread
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
 _FRAMES: Final = 8  # of a stack
@@ -131,24 +132,42 @@ def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_
 
 def askers(linked: Linked) -> I32:
     """Find the op that asked for each host row that another thread ran; NOWHERE of rows that nest, that began on the
-    asking thread, or without ids. O(n log n).
+    asking thread, or that no op fits. O(n log n).
 
     Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it
     was asked for, and with several of them in another order than asked. The op that asked shows by PyTorch's record
     function ids: the range gets its id where the work is made, inside the ``c10d`` op, so the op is the last one with a
-    lesser id. (A send or receive begins on the thread that asks.)
+    lesser id. (A send or receive begins on the thread that asks.) Without ids the ranges of one kind and inputs come in
+    the order in which they were asked for.
     """
     rows = linked.trace.host
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
     asking = np.flatnonzero(fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation)
+    if not len(asking) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
+        return _in_turn(linked, run, asking)
     asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]
-    ids = rows.rf_id[asking]
-    if not len(ids) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
-        run = run[:0]
-    at = np.searchsorted(ids, rows.rf_id[run]) - 1
+    at = np.searchsorted(rows.rf_id[asking], rows.rf_id[run]) - 1
     op = asking[np.maximum(at, 0)]
     known = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
     return spread(len(rows.tid), run[known], op[known].astype(np.int32))
+
+
+def _in_turn(linked: Linked, run: I64, asking: I64) -> I32:
+    """Give each of the rows ``run`` the next op of its kind whose inputs hold its own, if that had begun."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    out = np.full(len(rows.tid), NOWHERE, np.int32)
+    asked, form_of_op = numbered_rows(rows.name[asking], rows.input_shapes[asking])
+    wanted, form_of_row = numbered_rows(rows.name[run], rows.input_shapes[run])
+    kinds = {name: (kind_of(strings[name]), collective_type(strings[name])) for name, _ in (*asked, *wanted)}
+    for form, (name, shapes) in enumerate(wanted.tolist()):
+        fit = [kinds[op] == kinds[name] and strings[shapes] in strings[inputs] for op, inputs in asked.tolist()]
+        ops, turn = asking[np.array(fit, np.bool_)[form_of_op]], run[form_of_row == form]
+        number = np.arange(len(turn))
+        begun = np.searchsorted(rows.start_ns[ops], rows.start_ns[turn], side="right")
+        taken = np.minimum(np.minimum.accumulate(begun - number), 1) + number
+        known = taken > np.append(0, taken[:-1])
+        out[turn[known]] = ops[taken[known] - 1]
+    return out
 
 
 def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:

@@ -271,7 +271,7 @@ def receive_waits(linked: Linked, comm: Communication, threads: I64, texts: Text
     nothing else is hidden in them.
     """
     rows = linked.trace.host
-    row = comm.host_row[~comm.host_sends]
+    row = comm.host_row[~comm.host_are(CommKind.SEND)]
     row = row[np.isin(rows.tid[row], threads)]
     nested = np.flatnonzero(~linked.crossing & np.isin(rows.tid, threads))
     moments = np.append(rows.start_ns[nested], rows.end_ns[nested])

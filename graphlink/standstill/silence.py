@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.build import Silent
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
@@ -80,15 +81,17 @@ class Silences(Stretches):
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it
     running, or a row that it was in a data loader. ``start_ns``: where it begins. ``late``: the thread was handed what
-    it went on with, and went on later than waking takes.
+    it went on with, and went on later than waking takes. ``pending``: a host-side operation was, and no edge says
+    whether the thread waited for it.
     """
 
     tid: I64
     python_ns: I64
     late: Bool
+    pending: Bool
 
 
-def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
+def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> Silences:
     """Find all silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they
@@ -99,8 +102,9 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart. A thread that was
     ``handed`` a tensor and went on later than waking takes may have waited for a core, as others wanted to run: that is
     standstill and not explained, but where its stack shows it running. In a row of a data loader it was in the loader,
-    which is no standstill that nothing explains either. One without ops and calls did no work that a wait could be
-    taken for: what ended its silence then came from outside the process.
+    which is no standstill that nothing explains either. What a host-side operation was ``pending`` in is standstill,
+    but where its stack shows the thread running. One without ops and calls did no work that a wait could be taken for:
+    what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
     waits = np.isin(roles(calls, linked.trace.strings), WAITS)
@@ -124,6 +128,9 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     since_ns = np.where(alone, since_ns, end_ns)
     shown = _running(graph, linked, active)
     ran_ns = work.between(tid, since_ns, end_ns) + shown.between(tid, start_ns, since_ns)
+    held = Timeline.of(pending.tid, pending.from_ns - graph.epoch_ns, pending.until_ns - graph.epoch_ns)
+    held_ns = held.between(tid, since_ns, end_ns)
+    ran_ns -= np.maximum(held_ns - shown.between(tid, since_ns, end_ns), 0)
     since_ns = end_ns - Timeline.of(
         handed.tid, handed.release_ns - graph.epoch_ns, handed.until_ns - graph.epoch_ns
     ).between(tid, start_ns, end_ns)
@@ -137,7 +144,14 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps) -> Silences:
     ran_ns[late] = shown.between(tid, since_ns, end_ns)[late]
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
     return Silences(
-        _next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns, late
+        _next_row(graph, linked, tid, end_ns),
+        length_ns - python_ns,
+        explained_ns,
+        start_ns,
+        tid,
+        python_ns,
+        late,
+        held.between(tid, start_ns, end_ns) > 0,
     )
 
 

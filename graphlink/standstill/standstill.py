@@ -20,19 +20,21 @@ from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
-from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, role_of, roles
+from graphlink.linking.nest import ASKING
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
-from graphlink.patterns import containing
+from graphlink.patterns import containing, fits
 from graphlink.records import Short, ms
-from graphlink.spans import NEVER
+from graphlink.spans import NEVER, overlap_ns, union
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import marked, spread, take, values_at
+from graphlink.tables import distinct, marked, spread, take, values_at
 from graphlink.wings import Field
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
+HIDDEN_SHARE: Final = 0.01  # of the path, up to which waiting that only the ranks tell of is not worth a warning
 _BLOCKING: Final = (*WAITS, Role.COPY_ASYNC)
 
 CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
@@ -50,6 +52,10 @@ LATE: Final = (
     "the tensor that it reads next was there: it then waited for a core or ran Python; record on a machine that does "
     "nothing else, with "
     "stacks=True, which shows whether it ran"
+)
+PENDING: Final = (
+    "graphlink.capture, which records waits for gloo in Python as ranges graphlink::wait (a receive or collective was "
+    "pending); else with_stack=True, which shows whether it ran"
 )
 STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
 
@@ -141,18 +147,22 @@ def _stood(part: Stretches) -> Stood:
     return Stood(ns=int(part.ns.sum()), explained_ns=int(part.explained_ns.sum()))
 
 
-def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill:
-    """Measure the standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
+def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Column | None = None) -> StoodStill:
+    """Measure the standstill of a rank; ``path``: of the replay of the graph; ``waited``: how long nodes that
+    communicate ran until the last rank came. Cost: O(n log n).
+    """
     graph = built.graph
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
-    threads = silences(graph, linked, built.handed)
+    threads = silences(graph, linked, built.handed, built.pending)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
     queued = Stretches(
         launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns
     )
+    hidden_ns = 0 if waited is None else _as_ranks_tell(graph, linked, waited)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
+    pinned_ns = min(pinned_ns + hidden_ns, path.length_ns)
     standstill = Standstill(
         calls=_stood(calls),
         threads=_stood(threads),
@@ -161,8 +171,27 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
         largest=_largest(graph, linked, (calls, threads, streams, queued), exact, pending),
     )
-    told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
-    return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, told)
+    told = [*_rejected(built, linked, calls, streams, exact), *_beside(built, queued)]
+    if hidden_ns > HIDDEN_SHARE * path.length_ns:
+        told.append(
+            f"other ranks came late to collectives while this rank ran Python for {hidden_ns / 1e6:,.3f} ms that the "
+            "graph takes for work: it may have waited, so bands of predictions are wider by that"
+        )
+    return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, tuple(told))
+
+
+def _as_ranks_tell(graph: Graph, linked: Linked, waited: Column) -> int:
+    """Return how long the threads that ask for host-side communication ran Python, as the graph has it, for 100 us and
+    more, while others were waited for by the starts of all ranks.
+    """
+    comm = (graph.kind[waited.node] == NodeKind.HOST_COMM) & (graph.duration_ns[waited.node] > 0)  # no sends
+    start_ns, rows = graph.start_ns[waited.node[comm]], linked.trace.host
+    late = union(start_ns, start_ns + waited.value[comm])
+    asking = distinct(rows.tid[fits(ASKING, linked.trace.strings)[rows.name]])
+    long = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.duration_ns >= ASLEEP_NS)
+    node = np.flatnonzero(long & (np.isin(graph.tid, asking) | (not len(asking))))
+    node = node[rows.annotation[graph.row[node]]]
+    return int(overlap_ns(late, graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node]).sum())
 
 
 def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretches:
@@ -380,7 +409,8 @@ def _largest(
     def of_thread(at: int) -> tuple[str, str]:
         row = int(parts[1].of[at])
         before = f" before {trace.strings[trace.host.name[row]]}" if row != NOWHERE else ""
-        return f"thread {parts[1].tid[at]} silent{before}", LATE if parts[1].late[at] else STACKS
+        record = LATE if parts[1].late[at] else PENDING if parts[1].pending[at] else STACKS
+        return f"thread {parts[1].tid[at]} silent{before}", record
 
     def of_stream(at: int) -> tuple[str, str]:
         node = int(parts[2].of[at])

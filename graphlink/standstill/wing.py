@@ -22,7 +22,8 @@ class _Standstill(Wing):
     def finish(self, work: RankWork) -> RankPart:
         from graphlink.standstill.standstill import stood_still
 
-        stood = stood_still(replace(work.prepared.built, graph=work.graph), work.linked, work.explained.path)
+        built = replace(work.prepared.built, graph=work.graph)
+        stood = stood_still(built, work.linked, work.explained.path, work.joined.wait_ns)
         return RankPart({"standstill": stood.standstill}, warnings=stood.warnings)
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:

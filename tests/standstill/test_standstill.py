@@ -15,7 +15,7 @@ from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.fold import fold
-from graphlink.graph_model import Graph, NodeKind
+from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
@@ -48,11 +48,28 @@ def built_of(x: Linked) -> Built:
     return build(x, communication(x), BuildOptions(sync="cuda"))
 
 
-def stood(x: Linked, built: Built | None = None) -> StoodStill:
+def stood(x: Linked, built: Built | None = None, waited: Column | None = None) -> StoodStill:
     built = built or built_of(x)
     cost = cost_ns(built.graph)
     path = critical_path(built.graph, replay(built.graph, cost).end_ns, cost, shares(built.graph, x, communication(x)))
-    return stood_still(built, x, path)
+    return stood_still(built, x, path, waited)
+
+
+def test_waiting_that_the_ranks_tell_and_the_graph_has_not_is_said_and_widens_bands() -> None:
+    """The collective took 40 us here, but by the starts of all ranks the last one came 300 us after it began."""
+    step = Host("ProfilerStep#1", 0, 1000, annotation=True)
+    ops = Host("c10d::allreduce_", 10, 20, rf_id=2), Host("aten::mm", 520, 900, rf_id=9)
+    rows = Host("gloo:all_reduce", 15, 55, annotation=True, tid=8, rf_id=3), Host("aten::add", 60, 70, rf_id=5)
+    x = linked(build_trace([step, *ops, *rows]))
+    built = built_of(x)
+    [comm] = np.flatnonzero(built.graph.kind == NodeKind.HOST_COMM).tolist()
+    without, known = stood(x, built), stood(x, built, Column(np.array([comm]), np.array([300_000])))
+    assert not without.warnings
+    assert known.warnings == (
+        "other ranks came late to collectives while this rank ran Python for 0.245 ms that the graph takes for work: "
+        "it may have waited, so bands of predictions are wider by that",
+    )
+    assert known.standstill.path.pinned_ns - without.standstill.path.pinned_ns == 245_000
 
 
 def of(**rows: object) -> Standstill:
@@ -338,7 +355,7 @@ def test_silences_are_those_of_a_plain_walk(tmp_path: Path, seed: int) -> None:
     x = written(tmp_path, execution, cuda_sync=False)
     built = built_of(x)
     graph = built.graph
-    found = silences(graph, x, built.handed)
+    found = silences(graph, x, built.handed, built.pending)
     columns = (found.tid, found.start_ns, found.ns, found.explained_ns, found.python_ns)
     assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == plain_silences(graph, x)
 
