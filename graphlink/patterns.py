@@ -36,6 +36,7 @@ OPERATOR: Final = re.compile(r"\A(?:.*::.*|\w*Backward\d*|record_param_comms)(?:
 END: Final = re.compile(r"\Aend\Z")  # the node after the last op of a thread
 MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
 MOST_CHARACTERS: Final = 10_000
+_SPECIAL: Final = re.compile(r"[][(){}?*+|^$\\.]")
 _MOST_REPEATS: Final = 100_000  # counted ones inside each other; compiling takes 1 kB for each
 _COUNTED: Final = re.compile(r"(\)?)\{(\d{0,20}),?(\d{0,20})\}")
 
@@ -48,6 +49,11 @@ def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
 def containing(strings: Sequence[str], *words: str) -> Bool:
     """Mark the texts that contain any of the words."""
     return np.fromiter((any(word in text for word in words) for text in strings), np.bool_, len(strings))
+
+
+def escaped(text: str) -> str:
+    """Return the expression of ``text`` itself; ``re.escape`` marks more, which expressions take as they are."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 class UserPattern:

@@ -4,6 +4,7 @@ verbs print.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 MOST: Final = 300  # characters
 _FEW: Final = 40
+_FRAME: Final = re.compile(r"(.*)\((\d{1,9})\): (.*)", re.DOTALL)
 _UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _PATH: Final = 76  # characters of a path, where it is not printed in full
@@ -116,6 +118,12 @@ def signed(ns: float) -> str:
 def times(factor: float) -> str:
     """Return how many times as long something takes: ``1.50 x``, ``0.015 x``."""
     return f"{factor:,.2f} x" if factor >= 0.095 else f"{factor:.2g} x"
+
+
+def in_function(frame: str) -> str:
+    """Return a Python frame of Kineto, ``train.py(12): step``, in words: ``function step (train.py:12)``. Its number is
+    the first line of the function, not the line that runs (``co_firstlineno`` in PyTorch's profiler)."""
+    return _FRAME.sub(r"function \3 (\1:\2)", frame)
 
 
 def percent(part: float, whole: float) -> str:

@@ -45,7 +45,7 @@ _PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a r
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _NO_LINES: Final = (
-    "no Python stacks were recorded: profile(with_stack=True) shows which line waits, launches and computes"
+    "no Python stacks were recorded: profile(with_stack=True) shows which functions wait, launch and compute"
 )
 _ET: Final = (
     "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
@@ -124,7 +124,7 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    operations = operation_records.node_operations(run.operations)
+    operations = operation_records.of_files(run.operations)
     tried = [
         one._replace(advice=_with_gain(one.advice, one.changes, run, groups, before, path_ns, operations))
         for one in candidates(run)

@@ -16,7 +16,7 @@ from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, h
 from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import pauses, stragglers, uneven
-from graphlink.operations.records import node_operations
+from graphlink.operations.records import of_files
 from graphlink.patterns import LAYOUT, UserPattern
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
@@ -200,7 +200,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
 
 def _contiguous(run: Outputs) -> Iterator[Candidate]:
     """Return copies into another layout: ``contiguous()`` copies only what has another one."""
-    copied = Selection(run.work, node_operations(run.operations)).nodes(
+    copied = Selection(run.work, of_files(run.operations)).nodes(
         Selector(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice"))
     )
     if copied.any():

@@ -19,7 +19,7 @@ from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE
 from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern
-from graphlink.records import counted, ms, percent, shortened
+from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
@@ -196,27 +196,28 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     causes: dict[str, Counter[str]] = defaultdict(Counter)
     blocked, device = blocked_ns(run.work), run.work.column("device")
     waits = sync_waits(run.work)
-    for wait, cause in zip(waits, awaited(run.work, waits), strict=True):
+    for wait, last in zip(waits, awaited(run.work, waits), strict=True):
         ops = waiting_ops(wait)
         for op in ops[:1]:
             waited[op] += int(blocked[wait.targets[0]])
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            causes[op][run.work.name(cause)] += 1
+            causes[op][run.work.name(last)] += 1
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
-            f", most from {at} ({ms(took)} ms)" for at, took in waiting_lines(run.operations, op).most_common(1)
+            f", most in {in_function(at)}: {ms(took)} ms"
+            for at, took in waiting_lines(run.operations, op).most_common(1)
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
-        waits = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
+        often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
         yield Candidate(
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{waits}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
+                evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
                 todo=todo,
                 supposed="if the host did not wait there",
             ),

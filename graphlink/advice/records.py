@@ -79,3 +79,10 @@ class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     path_ns: int
     advice: list[Advice]
     notes: list[str]
+
+    def __str__(self) -> str:
+        """Return the advice as ``graphlink advice`` prints all of it."""
+        from graphlink.advice.table import advice_table
+        from graphlink.cli.out import rendered
+
+        return rendered(advice_table(self, len(self.advice)))

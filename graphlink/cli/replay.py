@@ -150,7 +150,8 @@ def replay(arguments: argparse.Namespace) -> int:
             (None if arguments.list == "all" else arguments.list),
             MOST_NAMES if arguments.top is None else arguments.top,
         )
-        names = listed(files, machine, groups, sort, top, together=arguments.together)
+        operations = node_operations(folder, files)
+        names = listed(files, machine, groups, sort, top, together=arguments.together, operations=operations)
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
     operations = node_operations(folder, files) if changes.of_operations else None
@@ -202,7 +203,22 @@ def listing(found: Listed, what: str) -> list[str | Table]:
         lines.append("  on path: no one path, as no machine has replayed all ranks together to their end")
     elif rows:
         lines.append(f"  on path: what they take of the critical path{path}")
-    return [*lines, *([f"  ... and {left:,} more: --top N shows so many"] if left else [])]
+    lines += [f"  ... and {left:,} more: --top N shows so many"] if left else []
+    graphs = [
+        (
+            f"{one.launches:,}",
+            f"{one.nodes:,}",
+            shortened(one.name),
+            one.why_not or f"--cuda-graph {shlex.quote(one.cuda_graph)}",
+        )
+        for one in found.cuda_graphs
+    ]
+    if graphs:
+        head = (
+            "ops and ranges that launch most, as CUDA graphs (--cuda-graph auto: each step, or its parts between waits)"
+        )
+        lines += ["", head, Table(graphs, ("launches", "nodes", "name", "as a graph"), ">><<")]
+    return lines
 
 
 def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:
@@ -449,14 +465,10 @@ def structural(arguments: argparse.Namespace) -> Changes:
     Raises:
         UsageError: a number is out of range, or an option lacks the one that it is for.
     """
-    from graphlink.patterns import UserPattern
-    from graphlink.replay.changes import Changes, GraphChange
+    from graphlink.replay.changes import Changes, graphs_of
 
-    graphs = tuple(
-        GraphChange(auto=True) if text == "auto" else GraphChange(name=UserPattern(text, "--cuda-graph"))
-        for text in arguments.cuda_graph or ()
-    )
-    return Changes(cuda_graph=graphs, buckets=_buckets(arguments), dataloader=_loader(arguments))
+    graphs = graphs_of(arguments.cuda_graph or ())
+    return graphs.joined(Changes(buckets=_buckets(arguments), dataloader=_loader(arguments)))
 
 
 def _buckets(arguments: argparse.Namespace) -> tuple[BucketChange, ...]:

@@ -27,6 +27,7 @@ from graphlink.linking.launch import launched_before
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
 from graphlink.patterns import GRAPH_LAUNCH, fits
+from graphlink.records import in_function
 from graphlink.spans import NEVER, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import (
@@ -365,10 +366,10 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
 
 
 def _blocked(op: str, call: str, awaited: str, line: str) -> str:
-    """Return ``the host was in aten::nonzero, which waited for Memcpy DtoH in cudaStreamSynchronize, at train.py(34):
-    step``.
+    """Return ``the host was in aten::nonzero, which waited for Memcpy DtoH in cudaStreamSynchronize, called in
+    function step (train.py:34)``.
     """
-    inside, where = f" in {call}" * bool(call), f", at {line}" * bool(line)
+    inside, where = f" in {call}" * bool(call), f", called in {in_function(line)}" * bool(line)
     if op:
         what = f"waited for {awaited}{inside}" if awaited else f"was blocked{inside}"
         return f"the host was in {op}, which {what}{where}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -171,6 +171,30 @@ def _line(one: Phase) -> str:
     parts += [f"{one.mean_batch:g} requests a step"] if one.mean_batch is not None else []
     parts += [counted(one.tokens, "token")] if one.tokens is not None else []
     return ", ".join(parts)
+
+
+_PARTS: Final = (
+    "from_ns",
+    "to_ns",
+    "compute_ns",
+    "exposed_comm_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+    "comm_ns",
+    "copy_ns",
+)
+
+
+def table(ranks: Iterable[Any], *, by_step: bool) -> dict[str, list[Any]]:
+    """Return columns of one row per device of each rank, in all or in each step: the parts of its time."""
+    rows = [
+        (rank.rank, *name, one.device, *(getattr(one, part) for part in _PARTS))
+        for rank in ranks
+        for name, devices in ([((step.name,), step.gpu) for step in rank.steps] if by_step else [((), rank.gpu)])
+        for one in devices
+    ]
+    names = ("rank", *(["step"] if by_step else []), "device", *_PARTS)
+    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
 FIELDS: Final = (

@@ -21,6 +21,7 @@ _FEW: Final = 8  # outliers that are named
 class _GpuTime(Wing):
     verbs = (Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),)
     tables = {"idle": "records:TABLE"}
+    answers = {"gpu": "phases:table"}
     schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}
     sections = {5: "strip:run_over_time", 10: "page:gpu_time"}
     fields = {"Rank": "phases:FIELDS"}

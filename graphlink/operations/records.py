@@ -236,11 +236,11 @@ def of_nodes(folder: Path, ranks: Iterable[int]) -> dict[int, NodeOperations]:
         InputError: a file is none.
     """
     paths = {rank: folder / output_names.operations(rank) for rank in ranks}
-    return node_operations({rank: load(path) for rank, path in paths.items() if path.exists()})
+    return of_files({rank: load(path) for rank, path in paths.items() if path.exists()})
 
 
-def node_operations(files: Mapping[int, Operations]) -> dict[int, NodeOperations]:
-    """Return the operations of the nodes of each rank."""
+def of_files(files: Mapping[int, Operations]) -> dict[int, NodeOperations]:
+    """Return the operations of the nodes of ranks."""
     return {
         rank: NodeOperations(
             np.clip(np.array(file.of_node, np.int64), -1, len(file.operations) - 1),

@@ -28,7 +28,7 @@ from graphlink.page.parts import (
 )
 from graphlink.page.words import entries, share_figure, table, time_figure
 from graphlink.ranks.summary import NOBODY, Collectives, Group, RankWait, Run, SetApart, matched_lines
-from graphlink.records import NOTE, counted, first_few, shortened, time
+from graphlink.records import NOTE, counted, first_few, in_function, shortened, time
 from graphlink.records import Table as TextTable
 from graphlink.replay.syncs import awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.workload import Workload
@@ -229,7 +229,9 @@ def syncs(found: Found) -> Section:
     some_ranks = f", of {counted(len(work.ranks), 'rank')}" if len(work.ranks) < len(found.ranks) else ""
     caption = f"Waits of host threads for {'device work' if calls else 'other ranks'}{some_ranks}"
     head = _ON_DEVICE if calls else _ON_RANKS
-    bare = "The recording has no Python stacks, so the lines are not known (profile with with_stack=True)."
+    bare = (
+        "The recording has no Python stacks, so the functions that waited are not known (profile with with_stack=True)."
+    )
     every = table("syncs-all", caption, shown, more=more)
     return Section("syncs", title, [Sentence([head]), every, *([] if lines else [Sentence([bare], note=True)])])
 
@@ -259,7 +261,7 @@ def _line(found: Found, op: str) -> Cell:
     lines = waiting_lines(found.parts.get("operations", {}), op)
     first = [line for line, _ in lines.most_common(_LINES)]
     more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-    return Cell(", ".join(map(shortened, first)) + more, whole=", ".join(lines))
+    return Cell(", ".join(shortened(in_function(line)) for line in first) + more, whole=", ".join(lines))
 
 
 MOST_ROWS: Final = 100

@@ -149,8 +149,9 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "types": ("type", "Types of its inputs, the one with most device time first."),
     "line": (
-        "Python line",
-        "Innermost Python frame outside of PyTorch around its ops. Recorded only with with_stack=True.",
+        "Python function",
+        "With the line where it begins: the innermost Python frame outside of PyTorch around its ops. Recorded only "
+        "with with_stack=True.",
     ),
     "place": (
         "place in the timeline",

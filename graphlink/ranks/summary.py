@@ -147,7 +147,7 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
+class RunReplay(Short, msgspec.Struct, frozen=True, kw_only=True):
     """All graphs together: dependencies only, collectives meet, receives wait. ``ran``: nodes that ran.
     ``measured_ns``: from the first recorded start to the last end on the run's clock; None where the clocks have
     nothing in common.

@@ -4,7 +4,6 @@ one that came late.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ from graphlink.graph.gains import FamilyGain
 from graphlink.graph_model import NO_GROUP, Graph
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
-from graphlink.patterns import UserPattern
+from graphlink.patterns import UserPattern, escaped
 from graphlink.read import document
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
@@ -213,7 +212,7 @@ def _top_gain(
     if family is None:
         return None
     sort = SORTS[family.work]
-    change = TimeChange(sort=SORT_OF[sort], name=UserPattern(f"^{re.escape(family.name)}$", "--scale"), scale=0)
+    change = TimeChange(sort=SORT_OF[sort], name=UserPattern(f"^{escaped(family.name)}$", "--scale"), scale=0)
     changed = apply(work, Changes((change,)), groups)
     return FamilyGain(
         gain_ns=played.total_ns - play(changed.work, groups, COUPLED).total_ns,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
 
@@ -351,8 +351,9 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def of_operations(self) -> bool:
-        """Tell whether a change chooses paths or lines, for which the operations of nodes are wanted."""
-        return any(change.part("path", "line").anything for change in (*self.time, *self.wait, *self.cuda_graph))
+        """Tell whether a change chooses paths or lines, or names lines that are in its way, for which the operations of
+        nodes are wanted."""
+        return bool(self.cuda_graph) or any(change.part("path", "line").anything for change in (*self.time, *self.wait))
 
     def each(self) -> list[AnyChange]:
         """Return every change, in the order in which they are made, those of one table in their order."""
@@ -397,6 +398,12 @@ def changes_of(
     return Changes(tuple(times), waits, network)
 
 
+def graphs_of(names: Sequence[str]) -> Changes:
+    """Return the changes that ``--cuda-graph`` asks for: ``auto``, or regular expressions. Raises UsageError."""
+    auto, named = GraphChange(auto=True), [UserPattern(name, "--cuda-graph") for name in names if name != "auto"]
+    return Changes(cuda_graph=(*([auto] if "auto" in names else []), *(GraphChange(name=name) for name in named)))
+
+
 def parse_scale(text: str) -> TimeChange:
     """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is
     of one rank.
@@ -427,13 +434,19 @@ def parse_scale(text: str) -> TimeChange:
     return TimeChange(sort=SORT_OF[SORTS[sort]], name=named, scale=factor, rank=rank)
 
 
-def load_changes(path: Path) -> Changes:
-    """Read a file of changes; folders in it are from the folder that it is in.
+def load_changes(path: Path | Mapping[str, Any]) -> Changes:
+    """Read a file of changes; folders in it are from the folder that it is in. Or take its tables as they are.
 
     Raises:
         InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error
             names.
+        UsageError: the tables have such a one.
     """
+    if isinstance(path, Mapping):
+        try:
+            return msgspec.convert(path, Changes, dec_hook=_pattern)
+        except (msgspec.ValidationError, ValueError) as problem:
+            raise UsageError(f"what_if: {problem}", todo="docs/replay.md has all tables and keys") from None
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as problem:

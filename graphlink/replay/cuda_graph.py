@@ -15,29 +15,32 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
+from graphlink.graph.families import PYTHON
 from graphlink.graph.waits import ON_DEVICE
 from graphlink.graph_model import PART, EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import END, GRAPH_LAUNCH, LOADER, OPERATOR
+from graphlink.patterns import END, GRAPH_LAUNCH, LOADER, OPERATOR, UserPattern, escaped
 from graphlink.records import ms, shortened
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import GraphChange
 from graphlink.replay.draft import outermost, rewired
-from graphlink.replay.records import Made
+from graphlink.replay.records import Capturable, Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, largest, last_before, least, marked, spread
+from graphlink.tables import begins, largest, last_before, least, marked, spread, sums
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
 GAP_US: Final = 1.0
 _PAGEABLE: Final = re.compile(r"Pageable")
 _BACKWARD: Final = re.compile(r"^(?:autograd::engine::|\w+Backward\d*$)")
+_MARK: Final = "ProfilerStep"
 _WAITS: Final = "waits for the device in"
 _WAITS_FOR_THREAD: Final = "waits for another thread in"
 _ROUNDS: Final = 4
+_DEEPEST: Final = 256  # of callers: in the file of somebody else they may go in a circle
 _ONCE: Final = 0.8  # of the time of a family, taken by
 _SHARE: Final = 10  # one of so many of its nodes, or fewer
 
@@ -64,7 +67,7 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     if not on_device.any():
         todo = "choose an op or range around its launches, on their thread"
         raise UsageError(f"{change.title}: launches no device work{outside}", todo=todo)
-    _refuse(work, change, owner, launched)
+    _refuse(work, selection, change, owner, launched)
     if change.launch_us is None:
         launch_ns, why = _launch_ns(work)
     else:
@@ -93,6 +96,30 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     what += outside
     grown_ns = int((cost - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(inside)), grown_ns)
+
+
+def capturable(work: Workload, selection: Selection, most: int) -> list[Capturable]:
+    """Return the ``most`` names of ops and ranges that have most launches inside, of two and more each, and what keeps
+    them from being CUDA graphs. O(n log n) each."""
+    inside = launches(work).astype(np.int64)
+    node, amount = np.flatnonzero(inside), inside[inside > 0]
+    for _ in range(_DEEPEST):
+        node = selection.callers[node]
+        node, amount = node[node != NOWHERE], amount[node != NOWHERE]
+        np.add.at(inside, node, amount)
+    family, names = work.names()
+    head = np.flatnonzero((work.work == Work.HOST) & ~work.is_part & (inside > 1))
+    count, total = np.bincount(family[head], minlength=len(names)), sums(len(names), family[head], inside[head])
+    out = []
+    for k in np.lexsort((np.arange(len(names)), -total))[: min(most, np.count_nonzero(total))].tolist():
+        name = names[k] if names[k] != PYTHON else _MARK
+        text, why_not = _MARK if name == _MARK else f"^{escaped(name)}$", ""
+        try:
+            as_graphs(work, selection, GraphChange(name=UserPattern(text, "--cuda-graph")))
+        except UsageError as problem:
+            why_not = problem.what.partition(": ")[2]
+        out.append(Capturable(name=name, nodes=int(count[k]), launches=int(total[k]), cuda_graph=text, why_not=why_not))
+    return out
 
 
 def _once(work: Workload, inside: Bool) -> I64:
@@ -172,8 +199,10 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
     else:
         owner[np.isin(owner, owner[nodes])] = NOWHERE
     left_out = np.flatnonzero((bad | closed) & main & ~np.append(closed, False)[selection.callers])
-    names = Counter(shortened(work.name(node)).removesuffix(PART) for node in left_out.tolist())
-    listed = ", ".join(f"{name} ({count:,})" for name, count in names.most_common(3))
+    texts = [shortened(work.name(node)).removesuffix(PART) for node in left_out.tolist()]
+    names = Counter(texts)
+    first = dict(zip(reversed(texts), left_out[::-1].tolist(), strict=True))
+    listed = ", ".join(f"{name} ({count:,}{selection.line(first[name])})" for name, count in names.most_common(3))
     return owner, f"; not in a graph, as they wait or block: {listed}" if names else ""
 
 
@@ -304,7 +333,7 @@ def _in_the_way(work: Workload, owner: I64, launched: I64) -> dict[str, I64]:
     }
 
 
-def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> None:
+def _refuse(work: Workload, selection: Selection, change: GraphChange, owner: I64, launched: I64) -> None:
     """Refuse a part that no graph can hold, naming what it is. Raises UsageError."""
     for why, nodes in _in_the_way(work, owner, launched).items():
         if len(nodes):
@@ -312,6 +341,6 @@ def _refuse(work: Workload, change: GraphChange, owner: I64, launched: I64) -> N
             part = launched[node] if launched[node] != NOWHERE else owner[node]
             raise UsageError(
                 f"{change.title}: {shortened(work.name(int(part)))} cannot be a graph: it {why} "
-                f"{shortened(work.name(node))} (node {work.id(node)})",
+                f"{shortened(work.name(node))} (node {work.id(node)}{selection.line(node)})",
                 todo="choose parts before and after it, or take it out first, as --remove-sync does with waits",
             )

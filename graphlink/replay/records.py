@@ -175,6 +175,18 @@ class ScalableName(msgspec.Struct, frozen=True, kw_only=True):
     before: list[str] = []
 
 
+class Capturable(msgspec.Struct, frozen=True, kw_only=True):
+    """Ops or ranges of one name, ``nodes`` of them, with the ``launches`` inside them. ``cuda_graph``: what takes them
+    on ``--cuda-graph``; ``why_not``: what keeps them from being launches of CUDA graphs.
+    """
+
+    name: str
+    nodes: int
+    launches: int
+    cuda_graph: str
+    why_not: str = ""
+
+
 class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
     """What can be scaled, longest first. ``of``, ``ns``: how many names there are in all, with ``sort`` of that sort,
     and what they take.
@@ -189,6 +201,7 @@ class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
     of: int
     ns: int
     names: list[ScalableName]
+    cuda_graphs: list[Capturable] = []  # the names with most launches inside
 
 
 class Report(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,26 +16,28 @@ from graphlink.choices import COUPLED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
 from graphlink.graph_model import Graph
+from graphlink.patterns import escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
 from graphlink.replay.band import Recorded, band
 from graphlink.replay.changes import Changes
+from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.folder import load
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.machines import error_pct, gain_pct, play, usual_machine
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, ScalableName, WhatIf
-from graphlink.replay.selection import NodeOperations
+from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, measured_ns, workload
 from graphlink.tables import sums
 
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
+TOP_GRAPHS: Final = 8
 _LONG: Final = 60  # characters of a name; of a longer one the ends are enough where no other name has them
 _HEAD, _TAIL = 40, 17
-_SPECIAL: Final = re.compile(r"[][(){}?*+|^$\\.]")  # re.escape has more, which a regular expression takes as they are
 
 
 class Known(NamedTuple):
@@ -141,9 +142,10 @@ def listed(
     top: int,
     *,
     together: bool = False,
+    operations: Mapping[int, NodeOperations] | None = None,
 ) -> Listed:
     """List the ``top`` names that take longest, with ``sort`` of that sort of work, and what of it is on the critical
-    path of a replay.
+    path of a replay; and of host work what can be a CUDA graph.
 
     Raises:
         InputError: a graph cannot be read, or holds no nodes.
@@ -155,7 +157,16 @@ def listed(
     names = [name for name in scalable(work, path) if sort in (None, name.sort)]
     length_ns = None if path is None else path.length_ns
     whole_ns = sum(name.ns for name in names)
-    return Listed(machine=chosen, sort=sort, path_ns=length_ns, of=len(names), ns=whole_ns, names=names[:top])
+    graphs = capturable(work, Selection(work, operations or {}), TOP_GRAPHS) if sort in (None, "host") else []
+    return Listed(
+        machine=chosen,
+        sort=sort,
+        path_ns=length_ns,
+        of=len(names),
+        ns=whole_ns,
+        names=names[:top],
+        cuda_graphs=graphs,
+    )
 
 
 def _workload(files: Mapping[int, Graph]) -> Workload:
@@ -278,11 +289,7 @@ def _patterns(pairs: list[tuple[str, str]]) -> list[str]:
         if names_of[sort] == 1:
             out.append(sort)
         elif len(name) > _LONG and ends[sort, name[:_HEAD], name[-_TAIL:]] == 1 and "\n" not in name:
-            out.append(f"{sort}:^{_escaped(name[:_HEAD])}.*{_escaped(name[-_TAIL:])}$")
+            out.append(f"{sort}:^{escaped(name[:_HEAD])}.*{escaped(name[-_TAIL:])}$")
         else:
-            out.append(f"{sort}:^{_escaped(name)}$")
+            out.append(f"{sort}:^{escaped(name)}$")
     return out
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)

@@ -15,7 +15,7 @@ from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
-from graphlink.records import first_few
+from graphlink.records import first_few, in_function
 from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
@@ -35,6 +35,11 @@ class NodeOperations:
     of_node: I64
     path: tuple[str, ...]
     line: tuple[str, ...]
+
+    def lines_of(self, node_id: int) -> list[str]:
+        """Return the Python frames of a node, outermost first."""
+        of_node = int(self.of_node[node_id]) if node_id < len(self.of_node) else NOWHERE
+        return [] if of_node == NOWHERE else self.line[of_node].splitlines()
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,14 @@ class Selection:
                 if out[node] == len(texts):
                     texts.append(f"{texts[above]}/{name}" if above else name)
         return np.array(out, np.int64), texts
+
+    def line(self, node: int) -> str:
+        """Return what called the op of a node: ``, called in function step (train.py:12)``; "" where that is not
+        known."""
+        work = self.work
+        known = self.operations.get(work.rank(node))
+        lines = [] if known is None else known.lines_of(work.id(node))
+        return f", called in {in_function(lines[-1])}" if lines else ""
 
     def _of_operations(self, what: str, pattern: UserPattern) -> Bool:
         """Return the nodes of operations in whose path or lines ``pattern`` is found, of ranks whose operations are

@@ -8,9 +8,9 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.choices import MACHINES
@@ -24,7 +24,7 @@ from graphlink.publish import settle
 from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.band import recorded
-from graphlink.replay.changes import Changes, changes_of, load_changes
+from graphlink.replay.changes import Changes, changes_of, graphs_of, load_changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
 from graphlink.replay.report import Known, kept, report
@@ -204,6 +204,12 @@ class Run:
         groups = load_groups(self.folder)
         return self._of_graphs(rank, lambda file: tables.collectives(file, groups, self.summary))
 
+    def waits(self) -> pd.DataFrame:
+        """Return one row per rank: how long it waited in communication until the last rank came, in ns, what transfers
+        took, and how often it came last itself. No row where ranks were not linked together.
+        """
+        return tables.waits(self.summary)
+
     def idle(self, rank: int | None = None) -> pd.DataFrame:
         """Return one row per interval in which a GPU was idle, as ``graphlink idle`` shows: cause, evidence, and the op
         that ended it.
@@ -211,6 +217,17 @@ class Run:
         Times are in ns, on the GPU's own clock (docs/idle.md).
         """
         return self._table("idle", rank)
+
+    def gpu(self, rank: int | None = None, *, by_step: bool = False) -> pd.DataFrame:
+        """Return one row per GPU of a rank, or with ``by_step`` one in each step: computation, communication and copies
+        that nothing hides, and idle time in ns; they add up to ``to_ns`` - ``from_ns`` (docs/idle.md).
+
+        Raises:
+            UsageError: there is no such rank.
+        """
+        chosen = set(self._chosen(rank))
+        ranks = [one for one in self.summary.ranks if one.rank in chosen]
+        return tables.frame(provided("answers", "gpu")(ranks, by_step=by_step))
 
     def bubbles(self) -> pd.DataFrame:
         """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no
@@ -260,7 +277,8 @@ class Run:
         remove_sync: str | int | Sequence[str | int] = (),
         gb_per_s: float | None = None,
         launch_us: float | None = None,
-        what_if: str | Path | None = None,
+        cuda_graph: str | Sequence[str] = (),
+        what_if: str | Path | Mapping[str, Any] | None = None,
         machine: str | None = None,
         rank: int | None = None,
     ) -> Report:
@@ -276,7 +294,10 @@ class Run:
                 calls.
             gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
             launch_us: Every launch takes this many us more.
-            what_if: A file of changes (docs/replay.md), which the others add to.
+            cuda_graph: ``"auto"``, each step or its parts between waits as CUDA graphs; or regular expressions, the ops
+                and ranges of these names.
+            what_if: A file of changes (docs/replay.md), or its tables, as ``{"dataloader": [{"workers": 4}]}``; the
+                others add to them.
             machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and
                 ``ideal`` for one and where several would wait for each other for ever.
             rank: Only this rank.
@@ -292,8 +313,9 @@ class Run:
             raise bad_value("gb_per_s", gb_per_s, "a bandwidth in GB/s above 0")
         if launch_us is not None and not -1e9 < launch_us < 1e9:
             raise bad_value("launch_us", launch_us, "a time in us")
-        given = Changes() if what_if is None else load_changes(Path(what_if))
-        changes = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
+        given = Changes() if what_if is None else load_changes(Path(what_if) if isinstance(what_if, str) else what_if)
+        given = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
+        changes = given.joined(graphs_of(_several(cuda_graph)))
         operations = node_operations(self.folder, files) if changes.of_operations else None
         known = Known(load_groups(self.folder), operations, recorded(self.summary.ranks))
         return report(files, machine, known, changes, before=self._before)

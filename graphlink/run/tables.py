@@ -24,6 +24,7 @@ from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.ranks.summary import RankWait
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
 from graphlink.report.summary import Summary
@@ -130,7 +131,7 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
     """Return one row per communication node, with what the ranks of the run together say of its group and type.
 
     ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is
-    known (a rank alone).
+    known (a rank alone). ``own_bytes_per_s``: its own bytes by the time that it took, waiting included.
     """
     mine = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
     types = [_comm_type(t, c) for t, c in zip(file.type[mine].tolist(), file.comm_type[mine].tolist(), strict=True)]
@@ -142,6 +143,7 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
     }
     found = [rates.get(key, (None, None)) for key in zip(group.tolist(), types, strict=True)]
     algorithm, bus = (np.array([pair[k] for pair in found], np.float64) for k in (0, 1))
+    took_ns = np.where(file.duration_ns[mine] > 0, file.duration_ns[mine], np.nan)
     members = np.empty(len(types), object)
     members[:] = [groups.get(g) for g in group.tolist()]
     return frame(
@@ -155,8 +157,14 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
             **{name: getattr(file, name)[mine] for name in _TIMES},
             "algorithm_bytes_per_s": algorithm,
             "bus_bytes_per_s": bus,
+            "own_bytes_per_s": 1e9 * file.comm_size[mine] / took_ns,
         }
     )
+
+
+def waits(whole: Summary) -> pd.DataFrame:
+    """Return one row per rank: its waiting for others in communication."""
+    return _of_figures(RankWait, ("rank", "wait_ns", "transfer_ns", "last"), whole.run.waits if whole.run else ())
 
 
 def critical_path(file: PathFile) -> pd.DataFrame:

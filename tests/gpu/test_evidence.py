@@ -75,7 +75,7 @@ def test_a_blocked_host_names_op_awaited_work_and_call(op: bool, awaited: bool, 
 def test_the_line_of_python_is_named_where_stacks_were_recorded() -> None:
     frames = [("train.py(3): main", 0, 460), ("train.py(34): step", 80, 415), ("torch/_tensor.py(5): item", 85, 412)]
     (text,) = said(blocked(True, True, [(name, float(low), float(high)) for name, low, high in frames]), "host_blocked")
-    assert text.endswith(" in cudaStreamSynchronize, at train.py(34): step")
+    assert text.endswith(" in cudaStreamSynchronize, called in function step (train.py:34)")
 
 
 def working(inner: list[tuple[str, int, int]], outer: str = "aten::linear") -> dict[str, int]:

@@ -273,7 +273,9 @@ def test_waits_are_told_by_call_operation_and_line() -> None:
         for part in operations_table(OperationsReport(ranks=[top_of(found, 1)]))
         if isinstance(part, Table) and "call" in part.head
     ]
-    assert list(table.rows) == [("0.188", "1", "cudaStreamSynchronize", "step/aten::item", "loss.py(7): value")]
+    assert list(table.rows) == [
+        ("0.188", "1", "cudaStreamSynchronize", "step/aten::item", "function value (loss.py:7)")
+    ]
 
 
 def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:

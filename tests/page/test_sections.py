@@ -116,7 +116,7 @@ def test_bars_say_what_is_half_and_what_is_uncertain(shown: Show) -> None:
     assert [note for label, note in notes.items() if "reduce_kernel" in label] == [
         "931 us, 15.5 %, a step 17.7 % (half of its time), uncertain"
     ]
-    assert notes["copies that nothing hides"] == "217 us, 3.6 %, a step 3.4 %"  # of no time at all: no band
+    assert not notes["copies that nothing hides"].endswith(", uncertain"), "a bound has no band"
 
 
 def test_gains_above_the_time_of_an_op_are_explained(shown: Show) -> None:

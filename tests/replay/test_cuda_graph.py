@@ -14,7 +14,9 @@ import pytest
 from graphlink.errors import UsageError
 from graphlink.patterns import UserPattern
 from graphlink.replay.changes import Changes, GraphChange
+from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.machines import play_ideal
+from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload
 from tests.replay.test_what_if import recorded
@@ -281,3 +283,17 @@ def test_what_comes_in_each_of_a_few_steps_did_not_come_once(tmp_path: Path) -> 
     replayed = by_itself(recorded(tmp_path, run(Program((main.thread(),))), cuda_sync=True))
     assert " once" not in replayed.done[0].what
     assert play_ideal(replayed.work).total_ns < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("inside", "why"), [([], ""), (["sync"], "## part ## cannot be a graph: it waits for the device in ")]
+)
+def test_what_launches_most_is_listed_with_what_is_in_the_way(tmp_path: Path, inside: list[str], why: str) -> None:
+    """An op that launches once is no graph; who called what is in the way is told."""
+    work = small(tmp_path, inside)
+    frames = NodeOperations(np.zeros(len(work), np.int64), ("",), ("train.py(3): main\ntrain.py(12): step",))
+    (listed,) = capturable(work, Selection(work, {0: frames}), 8)
+    assert (listed.name, listed.nodes, listed.launches, listed.cuda_graph) == (PART, 1, 2, f"^{PART}$")
+    assert listed.why_not.startswith(why) and (", called in function step (train.py:12))" in listed.why_not) is bool(
+        why
+    )

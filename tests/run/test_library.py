@@ -73,6 +73,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[graphlink.Run]:
 def test_several_ranks_are_linked_from_a_plain_script_and_opened_alike(two: graphlink.Run) -> None:
     assert two.ranks == (0, 1) and two.nodes()["rank"].unique().tolist() == [0, 1]
     assert two.nodes(1).equals(two.nodes().query("rank == 1").reset_index(drop=True))
+    waits = [(one.rank, one.wait_ns, one.transfer_ns, one.last) for one in two.summary.run.waits]
+    assert list(two.waits().itertuples(index=False, name=None)) == waits and len(waits) == 2
 
 
 def test_the_files_are_those_of_the_command(tmp_path: Path, demo: graphlink.Run) -> None:
@@ -158,6 +160,18 @@ def test_a_replay_is_that_of_the_command(demo: graphlink.Run, tmp_path: Path) ->
     report = demo.replay(scale=["kernel=0.5", "comm=2"], remove_sync="all", launch_us=1.5)
     assert msgspec.json.decode((tmp_path / "r.json").read_bytes()) == msgspec.to_builtins(report)
     syncs = demo.gains(0, of="sync_points")
+    assert str(demo.advice()).startswith("rank 0, critical path ") and "\n   from  graphlink replay" in str(
+        demo.advice()
+    )
+    gpu, steps = demo.gpu(), demo.gpu(by_step=True)
+    assert list(gpu["rank"]) == [0] and len(steps) == 3
+    for table in (gpu, steps):
+        parts = table[["compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns"]].sum(axis=1)
+        assert list(parts) == list(table.to_ns - table.from_ns)
+    rows = demo.collectives()
+    assert list(rows.own_bytes_per_s.round()) == list((1e9 * rows.size_bytes / rows.duration_ns).astype(float).round())
+    graphs = demo.replay(cuda_graph="auto").what_if
+    assert graphs == demo.replay(what_if={"cuda_graph": [{"auto": True}]}).what_if and graphs[0].gain_pct
     assert demo.replay(remove_sync=syncs.id[0]).what_if == demo.replay(remove_sync=[str(syncs.id[0])]).what_if
     with pytest.raises(UsageError, match="no such node"):
         demo.replay(scale="kernel:nothing=0.5")
@@ -227,6 +241,8 @@ def test_what_cannot_be_done_is_said(how: Any, problem: str) -> None:
         (lambda run: run.replay(machine="gpu"), "machine='gpu': must be one of ideal"),
         (lambda run: run.replay(gb_per_s=0), "gb_per_s=0: must be"),
         (lambda run: run.replay(launch_us=float("nan")), "launch_us=nan: must be"),
+        (lambda run: run.replay(what_if={"dataloader": [{"workers": 0}]}), "what_if: Expected `int` >= 1"),
+        (lambda run: run.replay(what_if={"loader": []}), "what_if: Object contains unknown field `loader`"),
         (lambda run: run.critical_path(0, across=True), "leave rank out"),
     ],
 )
