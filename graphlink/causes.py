@@ -59,7 +59,7 @@ CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)
 OF_DEVICES: Final = tuple(Cause[name.upper()] for name in CAUSES)
 MEANING: Final[dict[str, str]] = {
     "profiler_artefact": "the profiler worked",
-    "straggler_wait": "the host waited for a rank that came late",
+    "straggler_wait": "the host waited for a rank that arrived late",
     "dependency_stall": "it waited for work of another device or rank",
     "memory_management": "the host allocated or freed memory",
     "data_loading": "the host loaded data",

@@ -113,9 +113,8 @@ class RankPart(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Blocks of the printed summary: at its top, ahead of that of all ranks and behind it."""
+    """Blocks of the printed summary, ahead of that of all ranks and behind it."""
 
-    top: Sequence[str | Table] = ()
     ahead: Sequence[str | Table] = ()
     behind: Sequence[str | Table] = ()
 
@@ -342,11 +341,13 @@ class Wing:
         return ()
 
     def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
-        """Return what to do about the main fact of a run, whose files lie in ``folder``."""
+        """Return the first lines on a run: its main fact, and what to do about it. ``folder``: where its files lie, ""
+        where they are not asked.
+        """
         return ()
 
     def blocks(self, summary: Any) -> Blocks:
-        """Return blocks of the run: at the top, ahead of that of all ranks and behind it."""
+        """Return blocks of the run, ahead of that of all ranks and behind it."""
         return Blocks()
 
 

@@ -35,6 +35,8 @@ from graphlink.report.summary import Summary
 from graphlink.report.summary import load as load_summary
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from graphlink.page.found import Reading
     from graphlink.run.library import Run
 
@@ -49,8 +51,8 @@ _NO_LINES: Final = (
 )
 _ET: Final = (
     "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
-    "what they take without it, and the GPU may wait for launches that else come in time; compare with a recording "
-    "without it (execution_trace=False)"
+    "what they take without it, and the GPU may wait for launches that otherwise come in time; compare with a "
+    "recording without it (execution_trace=False)"
 )
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
@@ -62,17 +64,6 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
         InputError: a file of the run cannot be read.
     """
     return _advised(run.summary, run.folder, files, str(run.folder))[0]
-
-
-def advice_in(summary: Summary, folder: str) -> AdviceReport:
-    """Return advice for all ranks of a run whose files lie in ``folder``.
-
-    Raises:
-        InputError: a file of the run cannot be read.
-    """
-    where = Path(folder)
-    files = {rank.rank: where / output_names.graph(summary.options.name, rank.rank) for rank in summary.ranks}
-    return _advised(summary, where, files, folder)[0]
 
 
 def change_of(folder: Path, files: Mapping[int, Path], number: int) -> Changes:

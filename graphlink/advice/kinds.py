@@ -250,7 +250,7 @@ def _profiler(run: Outputs) -> Iterator[Candidate]:
         yield Candidate(
             Advice(
                 kind="profiler",
-                what="the profiler itself holds up the run",
+                what="the profiler itself delays the run",
                 evidence=f"GPUs were idle for {ms(ns)} ms for it",
                 todo="fewer activities, shorter windows; stacks and shapes only in a recording of their own",
                 why_not="it is no part of the run that is recorded",

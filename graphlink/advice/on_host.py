@@ -284,7 +284,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         yield Candidate(
             Advice(
                 kind="heaviest_work",
-                what=f"{shortened(name)} is the work that holds up most",
+                what=f"{shortened(name)} is the work that delays the run most",
                 evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
                 "name",
                 todo=LESS_PYTHON if name == PYTHON else _QUICKER,

@@ -47,7 +47,7 @@ def gains(found: Found) -> Section:
         parts.append(_bars([told for _, told in gaining[:MOST]], report.replayed_ns))
     parts.append(Proposals([_proposal(k, told, report.path_ns) for k, told in shown[:MOST]]))
     if not report.advice:
-        parts.append(Sentence(["Nothing was found that would make it end earlier."]))
+        parts.append(Sentence(["No change was found that would save time."]))
     left = len(report.advice) - len(shown[:MOST])
     parts += (
         [Sentence([f"{counted(left, 'more finding')} with less or no gain: graphlink advice prints them."], note=True)]
@@ -93,7 +93,7 @@ def gain_words(found: Found) -> Words | None:
     long: Words = [f" Once: {once.evidence}."] if once else []
     best = next((one for one in report.advice if one.gain_ns), None)
     if best is None or best.gain_ns is None or best.gain_pct is None:
-        return ["No change of those that were tried would make the run end earlier.", *long] if once else None
+        return ["No change of those that were tried would save time.", *long] if once else None
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")

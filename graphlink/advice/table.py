@@ -24,7 +24,7 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
     if not report.advice:
-        rest = ["nothing was found that would make it end earlier"]
+        rest = ["no change was found that would save time"]
     if rest:
         out += ["", "; ".join(rest)]
     if report.notes:
@@ -35,22 +35,19 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
 def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     """Return the first advice, as it stands below the main fact of a run."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
-    if not shown:
-        return [Table([("saves most", "none of the changes that were tried would make it end earlier")])]
-    best = shown[0]
-    name = "what to do" if best.gain_ns is None else "saves most"
-    rows = [(name, f"{gain_words(best)}{best.what}"), ("do", best.todo), ("computed by", best.command)]
-    others = (
-        f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}" if len(shown) > 1 else ""
-    )
-    return [Table([row for row in (*rows, ("then", others)) if row[1]])]
+    rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
+    for best in shown[:1]:
+        name = "what to do" if best.gain_ns is None else "saves most"
+        rows = [(name, f"{gain_words(best)}{best.what}"), ("do", best.todo), ("computed by", best.command)]
+    if len(shown) > 1:
+        rows.append(("then", f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}"))
+    return ["", Table([row for row in rows if row[1]])]
 
 
 def gain_words(advice: Advice) -> str:
-    """Return ahead of an advice what it saves: ``saves 19.750 ms (26.6 %, a step 26.6 %): ``."""
-    if advice.gain_ns is None:
-        return ""
-    return f"{ms(advice.gain_ns)} ms ({advice.gain_pct:.1f} %{advice.of_step}): "
+    """Return ahead of an advice what it saves: ``19.750 ms (26.6 %, a step 26.6 %): ``; "" where that is not known."""
+    of_step = f"({advice.gain_pct or 0:.1f} %{advice.of_step}): "
+    return "" if advice.gain_ns is None else f"{ms(advice.gain_ns)} ms {of_step}"
 
 
 def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:

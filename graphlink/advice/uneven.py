@@ -133,7 +133,7 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
     yield Candidate(
         Advice(
             kind="straggler",
-            what=f"rank {rank} comes late to communication",
+            what=f"make rank {rank} arrive on time",
             evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
             todo=f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, GPU clock, share of work",
             supposed="if that took as long as on the other ranks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.records import Table
@@ -20,7 +21,7 @@ class _Advice(Wing):
             70,
             "advice",
             "DIR",
-            "print what would make a run end earlier, with the gain that a replay computes",
+            "print what to change, with the time that it saves, as a replay computes it",
             "advice.verb_advice:advice",
         ),
     )
@@ -34,14 +35,12 @@ class _Advice(Wing):
 
     def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
         from graphlink.advice.table import first_lines
-
-        if not summary.ranks or sum(rank.graph_nodes for rank in summary.ranks) > MOST_NODES:
-            return ()
-        from graphlink.advice.advise import advice_in
         from graphlink.errors import GraphlinkError
+        from graphlink.run.library import Run
 
+        nodes = sum(rank.graph_nodes for rank in summary.ranks)
         try:
-            return first_lines(advice_in(summary, folder), folder)
+            return first_lines(Run(Path(folder)).advice(), folder) if folder and 0 < nodes <= MOST_NODES else ()
         except GraphlinkError:  # graphlink advice says why
             return ()
 

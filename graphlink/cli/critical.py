@@ -30,8 +30,7 @@ STRETCHES: Final = 10
 GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
 _ABOUT: Final = (
-    "A gain is how much earlier the end would come if that thing alone took no time. It is no share, and "
-    "gains never add up."
+    "A gain is what would be saved if that thing alone took no time. It is no share, and gains never add up."
 )
 
 
@@ -41,8 +40,8 @@ def critical_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--across",
         action="store_true",
-        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that came "
-        "late",
+        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that "
+        "arrived late",
     )
     parser.add_argument("--rank", type=count, metavar="R", help="which rank (default: the one with the longest path)")
     parser.add_argument(
@@ -87,7 +86,7 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
         others = [
             "",
             "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
-            "Each path is of a rank alone, with its waits for others; --across shows what held up all of them.",
+            "Each path is of a rank alone, with its waits for others; --across shows what delayed all of them.",
         ]
     file = path.load(files[chosen])
     tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])

@@ -19,7 +19,7 @@ from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
-from graphlink.records import Table, counted
+from graphlink.records import Table
 from graphlink.wings import each
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _Record = TypeVar("_Record", bound="Recordings | Options")
 
 def link_options(parser: argparse.ArgumentParser) -> None:
     _add_inputs(
-        parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)")
+        parser.add_argument_group("inputs (plain, .gz or .zst, recognised by content; folders and traces may be URLs)")
     )
     _add_graph(parser.add_argument_group("the graph"))
     _add_outputs(parser.add_argument_group("outputs"))
@@ -123,13 +123,15 @@ def _filled(record: type[_Record], arguments: argparse.Namespace, **others: obje
     return record(**fields)
 
 
-def _next(made: Summary, out: str, notes: int) -> list[str | Table]:
-    """Return what to run next, of a run with graphs. ``notes``: how many are shown with ``-v`` alone."""
+def _next(made: Summary, out: str) -> list[str | Table]:
+    """Return what to run next, of a run with graphs."""
     if not made.ranks:
         return []
     across = " --across" if len(made.ranks) > 1 else ""
-    counts = f"all counts, and {counted(notes, 'note')} on the recording" if notes else "all counts"
-    steps = [(30, f"critical-path {{}}{across}", "what decides when the run ends"), (50, "show -v {}", counts)]
+    steps = [
+        (30, f"critical-path {{}}{across}", "what decides when the run ends"),
+        (50, "show -v {}", "all counts, and notes on the recording"),
+    ]
     steps += [step for _, hooks in each() for step in hooks.next_steps(made)]
     folder = shlex.quote(out)
     return ["next", Table([(f"graphlink {step.format(folder)}", tells) for _, step, tells in sorted(steps)])]
@@ -141,7 +143,7 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
     with contextlib.ExitStack() as progress:
         progress.enter_context(reporting(quiet=arguments.quiet, verbose=arguments.verbose))
         with making as made:
-            remote = is_url(arguments.out)
+            folder = "" if is_url(arguments.out) else arguments.out
             progress.close()
             done = (
                 f"{arguments.out} was complete already"
@@ -153,9 +155,9 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
                 arguments.json,
                 made.summary,
                 lambda: [
-                    *summary.table(made.summary, verbose=arguments.verbose, folder="" if remote else arguments.out),
+                    *summary.table(made.summary, verbose=arguments.verbose, folder=folder),
                     "",
-                    *_next(made.summary, arguments.out, 0 if arguments.verbose else summary.notes(made.summary)),
+                    *_next(made.summary, arguments.out),
                     done,
                 ],
                 quiet=arguments.quiet,
@@ -169,7 +171,8 @@ def _add_inputs(inputs: _Options) -> None:
         "folder",
         nargs="*",
         metavar="DIR|FILE",
-        help="folders or quoted globs of them, or traces and nsys exports themselves: told by content, paired by rank",
+        help="folders or quoted globs of them, or traces and nsys exports themselves: recognised by content, paired by "
+        "rank",
     )
     for option, what in (
         ("--et", "execution traces"),
@@ -273,7 +276,7 @@ def _add_running(parser: _Options) -> None:
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
     loudness.add_argument(
-        "-v", "--verbose", action="store_true", help="a line a stage on stderr, and all that was counted"
+        "-v", "--verbose", action="store_true", help="a line for each stage on stderr, and all that was counted"
     )
 
 

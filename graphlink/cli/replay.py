@@ -26,9 +26,9 @@ MOST_LANES: Final = 8
 MOST_NAMES: Final = 20
 _ABOUT: Final = {
     "ideal": "dependencies only, each rank alone",
-    "astra-sim": "one CPU, one GPU and one communication slot a rank, lowest id first",
-    "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
-    "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
+    "astra-sim": "one CPU, one GPU and one communication slot for each rank, lowest id first",
+    "ranks": "ASTRA-sim's slots on all ranks; collectives wait for all members, receives for their send",
+    "coupled": "dependencies only, on all ranks; collectives wait for all members, receives for their send",
 }
 _EPILOG: Final = """what-if, all of it combinable:
   --scale SORT[:REGEX]=FACTOR   SORT is kernel (computation), comm (communication), copy (copies and memsets), host, gap (host gaps)
@@ -369,7 +369,7 @@ def _answer(w: WhatIf) -> str:
     if w.gain_pct is None:
         return "it does not finish"
     gain = w.before_ns - w.after_ns
-    return f"ends {_ms(abs(gain))} ({percent(abs(gain), w.path_ns)}) {'later' if gain < 0 else 'earlier'}"
+    return f"{'costs' if gain < 0 else 'saves'} {_ms(abs(gain))} ({percent(abs(gain), w.path_ns)})"
 
 
 def _answers(report: Report) -> list[str | Table]:

@@ -43,8 +43,12 @@ def show(arguments: argparse.Namespace) -> int:
                 tell(arguments.json, made.data, functools.partial(list, made.lines))
                 return 0
         whole = summary.load(path / summary.NAME)
-        shown = functools.partial(summary.table, whole, verbose=arguments.verbose, folder=arguments.what)
-        tell(arguments.json, whole, shown, most=summary.WIDE)
+        tell(
+            arguments.json,
+            whole,
+            lambda: summary.table(whole, verbose=arguments.verbose, folder=arguments.what),
+            most=summary.WIDE,
+        )
         return 0
     if not path.exists():
         raise InputError(

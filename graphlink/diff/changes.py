@@ -192,7 +192,7 @@ def run_effects(
     after = sum(one.wait_after_ns for one in found) / max(len(both.after.ranks), 1)
     if noise.beyond(before, after):
         told = both.stragglers[after > before]
-        what = "ranks wait for late ranks in communication, mean over ranks"
+        what = "ranks wait in communication for ranks that arrive late, mean over ranks"
         yield _effect("straggler_wait", what, np.array([before]), np.array([after]), per, told)
     if pipeline and pipeline.bubble_rate_before is not None and pipeline.bubble_rate_after is not None:
         one, other = pipeline.bubble_rate_before, pipeline.bubble_rate_after

@@ -189,7 +189,7 @@ def _notes(both: Both) -> list[str]:
     one, other, pairs = both.before, both.after, both.ranks
     out = []
     if both.basis.per == "first step":
-        out.append("a run has one step only: the first steps are compared, which may hold what is done once")
+        out.append("a run has one step only: the first steps are compared, which may include what is done only once")
     if both.basis.per == "run":
         out.append("not both runs have steps, or they were found by other names: all that was recorded is compared")
     if len(pairs) < max(len(one.ranks), len(other.ranks)):

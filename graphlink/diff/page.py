@@ -96,7 +96,7 @@ def _compares(report: DiffReport) -> Words:
         score,
         "; ",
         alike,
-        f" of the work is alike, matched by {found.matched_by}.{differ}{refused}",
+        f" of the work is equal, matched by {found.matched_by}.{differ}{refused}",
     ]
 
 
@@ -133,7 +133,7 @@ def _comparable(report: DiffReport) -> Section:
             "points off", "number", [Cell(f"{reason.points:g}", reason.points) for reason in reasons], name="points"
         ),
     )
-    caption = "What tells the runs apart, and what they have in common"
+    caption = "How the runs differ, and what they have in common"
     compared = table("reasons", caption, shown, "diff#/comparable/reasons", rows=order)
     notes = [Sentence([f"Note: {note}."], note=True) for note in report.notes]
     return Section("comparable", "Do they compare?", [compared, *notes])
@@ -323,7 +323,7 @@ def _ranks(report: DiffReport) -> list[Part]:
     ]
     return [
         *stragglers,
-        Bars("split-ranks", f"Each rank{some}: A above B", "As the chart of the run, of each GPU.", bars),
+        Bars("split-ranks", f"Each rank{some}: A above B", "The chart of the run, for each GPU.", bars),
         _rank_table(report, order[:MOST_RANK_ROWS]),
     ]
 

@@ -192,7 +192,7 @@ def path(report: DiffReport) -> Section | None:
         for side, of, whole in (("A", one, sums[0]), ("B", other, sums[1]))
     ]
     says = (
-        "What the end of the run hung on, over all that was recorded: the first step is in it, so the times are no "
+        "What decided when the run ended, over all that was recorded: the first step is in it, so the times are no "
         "times of a step."
     )
     shares = table("path-shares", "Shares of the critical path", shown)

@@ -97,7 +97,7 @@ def side_line(side: Side) -> str:
 def _compares(report: DiffReport) -> list[tuple[str, str]]:
     found = report.comparable
     others = [f"{one.about} {one.before} / {one.after}" for one in found.reasons if not one.same]
-    told = f"score {found.score} of 100: {found.alike_pct:.0f} % of the work is alike, matched by {found.matched_by}"
+    told = f"score {found.score} of 100: {found.alike_pct:.0f} % of the work is equal, matched by {found.matched_by}"
     return [("compares", told), *([("differs", "; ".join(others))] if others else [])]
 
 
@@ -170,7 +170,7 @@ def _ranks(report: DiffReport, top: int) -> list[str | Table]:
         rows,
         "rank",
         *compared(rows, "{}_ns")[:3],
-        column("waits for late ranks", "number", waits),
+        column("waits for ranks that arrive late", "number", waits),
         column("most by", "word", most),
     )
     out: list[str | Table] = ["ranks", table(shown)]

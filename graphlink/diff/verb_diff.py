@@ -15,7 +15,7 @@ def diff_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", help="output folder of the run before")
     parser.add_argument("after", metavar="B", help="output folder of the run after")
     parser.add_argument("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file")
-    parser.add_argument("--anyway", action="store_true", help="compare runs that do not compare, too")
+    parser.add_argument("--anyway", action="store_true", help="compare runs even if they are too different")
     parser.add_argument(
         "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
     )

@@ -67,7 +67,7 @@ def _answer(
     basis: Basis, found: Compared | None, change_pct: float, margin: float | None, identical: bool
 ) -> tuple[Answer, str]:
     if identical:
-        return "the same", "the recordings are identical: every step and every operation takes the same time to the ns"
+        return "the same", "the recordings are identical: every step and every operation takes exactly the same time"
     if found is None or margin is None:
         few = (
             f"A has {basis.before:,} and B has {basis.after:,} after the first, and these prove no difference"
@@ -162,7 +162,7 @@ def refuse(found: Comparable, before: RunFacts, after: RunFacts) -> None:
         worst = sorted((one for one in found.reasons if one.points), key=lambda one: -one.points)
         told = "; ".join(_told(one, found) for one in worst[:3])
         raise InputError(
-            f"does not compare with {before.folder}: score {found.score} of 100, {found.least} are needed",
+            f"cannot be compared with {before.folder}: score {found.score} of 100, {found.least} are needed",
             path=after.folder,
             where=told,
             todo="compare two runs of one program; --anyway compares these all the same",
@@ -171,7 +171,7 @@ def refuse(found: Comparable, before: RunFacts, after: RunFacts) -> None:
 
 def _told(one: Reason, found: Comparable) -> str:
     if one.about == "work":
-        return f"only {found.alike_pct:.0f} % of the work is alike: {one.before} before, {one.after} after"
+        return f"only {found.alike_pct:.0f} % of the work is equal: {one.before} before, {one.after} after"
     return f"{one.about}: {one.before} before, {one.after} after"
 
 

@@ -126,7 +126,7 @@ def _group(of: str, group: Group, per: str) -> Change:
         )
         return _change("data_loading" if loading else "host", what, group, per, f"{took} of host time {per}")
     kind = {"kernel": "operation", "copy": "copy", "communication": "collective"}[of]
-    note = "; what it waits for late ranks is in it" if of == "communication" else ""
+    note = "; it includes the wait for ranks that arrive late" if of == "communication" else ""
     return _change(
         kind,
         f"{_subject(of, group)} takes {_factor(group)} as long on the device",

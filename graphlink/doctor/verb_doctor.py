@@ -50,7 +50,7 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="FILE|DIR",
-        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by "
+        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, recognised by "
         "content and paired by "
         "rank; of a folder that graphlink wrote, the recordings that it was made from",
     )

@@ -47,8 +47,12 @@ def main_fact(summary: Any) -> Words:
     spent = _spent(ranks)
     most = max(SPENT, key=spent.__getitem__)
     devices = sum(len(rank.gpu) for rank in ranks)
-    who = "The GPU" if devices == 1 else f"The {devices:,} GPUs"
-    words: Words = [f"{who} spend{'s' * (devices == 1)} ", *_share(spent, most), " ", SPENT[most][0]]
+    words: Words = [
+        "The GPU spends " if devices == 1 else f"The {devices:,} GPUs spend ",
+        *_share(spent, most),
+        " ",
+        SPENT[most][0],
+    ]
     if most == "idle_ns":
         words += _why_idle(ranks)
     elif most == "exposed_comm_ns":
@@ -56,11 +60,6 @@ def main_fact(summary: Any) -> Words:
     if most != "idle_ns" and spent["idle_ns"] >= _WORTH * spent.total():
         words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
     return [*words, ".", *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else [])]
-
-
-def text(words: Words) -> str:
-    """Return words as they are printed."""
-    return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
 def _spent(ranks: Sequence[Any]) -> Counter[str]:
@@ -75,9 +74,7 @@ def _share(spent: Counter[str], field: str) -> Words:
 
 def _why_idle(ranks: Sequence[Any]) -> Words:
     """Return the cause of most idle time of ranks, behind the share of it."""
-    causes = Counter[str]()
-    for rank in ranks:
-        causes.update(idle_causes(rank))
+    causes = sum((idle_causes(rank) for rank in ranks), Counter[str]())
     if not causes.total():
         return []
     most, ns = causes.most_common(1)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -40,8 +39,8 @@ def run_over_time(found: Found) -> Section | None:
     }
     some = f", the {len(shown)} most idle of {len(devices)} GPUs" if len(shown) < len(devices) else ""
     says = (
-        "From left to right the time of the run. How high a colour is says how much of the moment the GPU spent so: "
-        "busy time above, idle time by its cause below it."
+        "From left to right the time of the run. The height of a colour shows for which part of the moment the GPU did "
+        "so: busy time above, idle time by its cause below it."
     )
     return Section(
         "time",
@@ -51,17 +50,13 @@ def run_over_time(found: Found) -> Section | None:
                 "run-strip",
                 f"What each GPU did, and why it was idle{some}",
                 says,
-                _labels(shown),
+                [f"rank {rank.rank}" + f", GPU {gpu.device}" * (len(rank.gpu) > 1) for rank, gpu in shown],
                 length_ns,
                 cells,
                 strip_cells(parts, KEYS, cells),
             )
         ],
     )
-
-
-def _labels(shown: Sequence[tuple[Rank, DeviceTime]]) -> list[str]:
-    return [f"rank {rank.rank}" + f", GPU {gpu.device}" * (len(rank.gpu) > 1) for rank, gpu in shown]
 
 
 def _span(found: Found, rank: Rank, gpu: DeviceTime) -> tuple[int, int]:
@@ -76,5 +71,4 @@ def _resampled(levels: str, start_ns: int, end_ns: int, edges: F64) -> I64:
     shares = np.array([LEVELS.index(level) for level in levels]) / (len(LEVELS) - 1)
     so_far = np.append(0.0, np.cumsum(shares * (end_ns - start_ns) / len(levels)))
     at_edges = np.interp(edges, np.linspace(start_ns, end_ns, len(levels) + 1), so_far)
-    resampled: I64 = np.diff(np.rint(at_edges)).astype(np.int64)
-    return resampled
+    return np.asarray(np.diff(np.rint(at_edges)), np.int64)

@@ -125,7 +125,11 @@ def idle_table(report: IdleReport) -> list[str | Table]:
     )
     out: list[str | Table] = []
     if len(ranks) > _FEW_RANKS:
-        out += [_devices(ranks), "compute: kernels and memsets; comm, copies: what of them no compute hides", ""]
+        out += [
+            _devices(ranks),
+            "compute: kernels and memsets; comm, copies: the part beside which nothing computes",
+            "",
+        ]
         ranks = ranks[:1]
     out += [part for rank in ranks for part in _rank(rank)]
     return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
@@ -225,21 +229,21 @@ def _streams(gpu: DeviceTime) -> list[str | Table]:
 
 
 def wait_lines(waited: Waited) -> list[str]:
-    """Return on a line what communication waited for ranks that came late, and who did."""
+    """Return on a line what communication waited for ranks that arrived late, and who did."""
     if not (waited.ns or waited.apart_ns):
         return []
     who = [
-        f"mostly for rank {one.rank}, last in {one.times_late:,} of {counted(one.meetings, 'meeting')} of {name}"
+        f"mostly for rank {one.rank}, last in {one.times_late:,} of {counted(one.meetings, 'collective')} of {name}"
         for name, one in waited.stragglers.items()
     ]
     apart = (
-        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'meeting')} set apart"]
+        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')} set apart"]
         if waited.apart
         else []
     )
     return [
-        f"  in communication it waited {ms(waited.ns)} ms for ranks that came "
-        f"late{''.join(f'; {part}' for part in [*who, *apart])}"
+        f"  in communication it waited {ms(waited.ns)} ms for ranks that "
+        f"arrived late{''.join(f'; {part}' for part in [*who, *apart])}"
     ]
 
 

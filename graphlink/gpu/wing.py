@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.records import first_few
-from graphlink.wings import Blocks, RankPart, Telling, Verb, Wing
+from graphlink.wings import RankPart, Telling, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
@@ -59,17 +59,15 @@ class _GpuTime(Wing):
         lines += [("steps", steps_line(rank)), ("phases", "" if rank.phases is UNSET else phases_line(rank.phases))]
         return [("critical path", line) for line in lines]
 
-    def blocks(self, summary: Any) -> Blocks:
-        from graphlink.gpu.fact import main_fact, text
+    def first(self, summary: Any, folder: str) -> Sequence[str]:
+        from graphlink.gpu.fact import main_fact
 
-        fact = text(main_fact(summary))
-        return Blocks(top=[fact] if fact else [])
+        fact = "".join(word if isinstance(word, str) else word.text for word in main_fact(summary))
+        return [fact] if fact else []
 
-    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any] | None:
+    def ranked(self, ranks: Sequence[Any]) -> Sequence[Any]:
         from graphlink.gpu.table import idle_percent
 
-        if not any(rank.gpu for rank in ranks):
-            return None
         return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ from graphlink.tables import least, marked, numbered_values, spread, sums, take
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
     "it; "
-    "--host full tells ops apart"
+    "--host full shows each op"
 )
 
 

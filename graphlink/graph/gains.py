@@ -51,7 +51,7 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
     ``before``: of device delays, the op and the device op before which most of their time lies.
     """
 
-    gain_ns: Annotated[int, figure(text="how much earlier the rank would end")]
+    gain_ns: Annotated[int, figure(text="what it would save of the time of the rank")]
     on_path_ns: Annotated[
         int, figure("on the path", "their time on the critical path", head="on path ms", means="on_path")
     ]

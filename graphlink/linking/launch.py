@@ -44,7 +44,8 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     if cut:
         trace = replace(trace, calls=replace(trace.calls, end_ns=call_end_ns))
         warnings.append(
-            f"{cut} API calls run on into the next call or op of their thread, or out of their op: taken to end there"
+            f"{cut} API calls run on into the next call or op of their thread, or out of their op: they count as ended "
+            "there"
         )
     ids = np.sort(trace.calls.correlation)
     repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))

@@ -85,7 +85,7 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32,
         *differences(trace, et),
     ]
     raise InputError(
-        f"ET and Kineto trace are of two runs: {shared} ids are in both, but only {shared - unequal} under the same "
+        f"ET and Kineto trace belong to two runs: {shared} ids are in both, but only {shared - unequal} under the same "
         "name",
         path=et.path,
         where="; ".join(evidence),

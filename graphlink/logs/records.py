@@ -165,7 +165,7 @@ def _smi(log: SmiLog) -> list[str | Table]:
     apart = (
         []
         if log.told_apart
-        else ["  no column tells GPUs apart: all rows of a host stand as one (add index to the query)"]
+        else ["  no column says which GPU a row belongs to: all rows of a host stand as one (add index to the query)"]
     )
     times = [time for gpu in log.gpus for time in (gpu.from_time, gpu.to_time) if time]
     when = f", {times[0]} to {times[-1]} local time" if times else ""

@@ -97,7 +97,8 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     gain_ns: Annotated[
         int | None,
         figure(
-            text="how much earlier the rank would end if it took no time; missing where it is none of the 100 largest"
+            text="what it would save of the time of the rank if it took no time; missing where it is none of the 100 "
+            "largest"
         ),
     ]
     tensor_cores: TensorCores

@@ -141,7 +141,7 @@ def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
 
 def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
     """Return what ran behind the launches of a graph, most time first."""
-    which = "a graph, its nodes told by name and turn" if graph.graph is None else f"graph {graph.graph}"
+    which = "a graph, its nodes known by name and order" if graph.graph is None else f"graph {graph.graph}"
     by = graph.call or "launch not recorded"
     times = f"{graph.replays:,} launch{'es' * (graph.replays != 1)}"
     head = f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}"

@@ -164,7 +164,7 @@ def told_ranks(ranks: Sequence[Rank], summary: Summary) -> dict[int, str]:
         last |= telling.last
     told = first or {max(ranks, key=lambda one: (one.replay.measured_ns, -one.rank)).rank: "longest recording"}
     if summary.run and summary.run.straggler:
-        told.setdefault(summary.run.straggler.rank, "comes late to others")
+        told.setdefault(summary.run.straggler.rank, "arrives late")
     on_path = summary.run.replay.path_rank_ns if summary.run and summary.run.replay else {}
     most = max(on_path, key=on_path.__getitem__, default="")
     if most.isascii() and most.isdecimal():

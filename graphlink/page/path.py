@@ -31,7 +31,7 @@ _ALL: Final = "all ranks"
 
 def critical_path(found: Found) -> Section:
     """Return the section: the path over all ranks where there is one, then that of each rank in detail."""
-    title = "Critical path: what held the run up, and when"
+    title = "Critical path: what decided when it ended"
     if not found.paths:
         return Section("path", title, [Sentence(["Without a graph there is no critical path."], note=True)])
     parts = _across(found.across) if found.across is not None and found.across.nodes.id else []
@@ -74,7 +74,7 @@ def _across(found: CriticalAcross) -> list[Part]:
         f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: "
         "where a rank waited, it "
     )
-    lead += "goes on at the rank that came late."
+    lead += "goes on at the rank that arrived late."
     if found.before_ns:
         lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
     families = found.families[:MOST_ROWS]

@@ -27,7 +27,7 @@ def verdict(found: Found) -> list[Sentence]:
     if not found.ranks:
         return _without_graphs(bubbles)
     fact = [*lead.get("fact", []), *([" ", *bubbles] if bubbles and not found.has_gpus else [])]
-    gain = lead.get("gain", ["No change of those that were tried would make the run end earlier."])
+    gain = lead.get("gain", ["No change of those that were tried would save time."])
     return [Sentence([*_step(found), *fact]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
 
 
@@ -72,13 +72,12 @@ def _error(found: Found) -> Words:
     so.
     """
     run, advice = found.summary.run.replay if found.summary.run else None, found.parts.get("advice")
+    worst = max((rank.replay for rank in found.ranks), key=lambda replay: abs(replay.error_pct))
+    at = f"summary.json#/ranks/{[rank.replay for rank in found.ranks].index(worst)}"
+    who, error_pct = "the replay ", worst.error_pct
     if run is not None and run.error_pct is not None and advice and len(advice.ranks) == len(found.ranks):
-        error = Figure(against_recorded(run.error_pct), run.error_pct, "replay", "summary.json#/run/replay/error_pct")
-        return ["the replay of all ranks together ", error, "."]
-    worst = max(found.ranks, key=lambda one: abs(one.replay.error_pct))
-    at = f"summary.json#/ranks/{found.at[worst.rank]}/replay/error_pct"
-    error = Figure(against_recorded(worst.replay.error_pct), worst.replay.error_pct, "replay", at)
-    return ["the replay ", error, "."]
+        who, error_pct, at = "the replay of all ranks together ", run.error_pct, "summary.json#/run"
+    return [who, Figure(against_recorded(error_pct), error_pct, "replay", f"{at}/replay/error_pct"), "."]
 
 
 def about(found: Found) -> str:

@@ -168,7 +168,7 @@ def _apart(run: Run) -> Table:
         column("last", "number", [meeting.late_rank for meeting in apart]),
         column("why", "word", [meeting.why for meeting in apart]),
     )
-    return table("apart", "Meetings that count in no sum", shown, "summary.json#/run/set_apart")
+    return table("apart", "Collectives that count in no sum", shown, "summary.json#/run/set_apart")
 
 
 _LINES: Final = 2
@@ -321,12 +321,7 @@ def _warnings(found: Found) -> list[Part]:
     told = [(text, count, _whose(ranks_of[text], count)) for text, count in alike(ranks_of)]
     told += [(text, count, "the run") for text, count in alike(found.summary.warnings)]
     if not told:
-        world = max((rank.world_size for rank in found.ranks), default=0)
-        verb = "was" if len(found.ranks) == 1 else "were"
-        missing = (
-            f"Only {len(found.ranks):,} of {counted(world, 'rank')} {verb} linked. " if len(found.ranks) < world else ""
-        )
-        return [Sentence([f"{missing}There are no {'other ' if missing else ''}warnings."])]
+        return [Sentence(["There are no warnings."])]
     parts: list[Part] = []
     for name, caption, notes in (
         ("warnings", "Warnings: what of the recording changes figures", False),

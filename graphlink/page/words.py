@@ -86,7 +86,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "evidence": ("evidence", "What in the recording says so, most by time."),
     "gain": (
         "gain",
-        "How much earlier the run, or the rank, would end if this alone took no time or were changed as supposed: the "
+        "What the run, or the rank, would save if this alone took no time or were changed as supposed: the "
         "difference of two "
         "replays. Gains do not add up. A gain can be larger than the time of the op: its nodes also hold the pause "
         "after it and the last "
@@ -96,7 +96,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "90 % band",
         "What a second run with this change would take, in 90 of 100 cases. Its steps vary as those of the recording "
         "do, so it "
-        "may gain more or less than the change alone. Where the band reaches from later to earlier, the change may "
+        "may gain more or less than the change alone. Where the band reaches from more to less time, the change may "
         "gain nothing.",
     ),
     "on_path": (
@@ -164,15 +164,15 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "waited for other ranks",
         "Time in communication until the last rank came, summed over the ranks that waited.",
     ),
-    "transfer": ("transfer", "Time of communication after all ranks had come, once a meeting."),
+    "transfer": ("transfer", "Time of communication after all ranks had arrived, once for each collective."),
     "skew": ("skew", "By how much the last rank came later than the first, on the clock of the run."),
     "bandwidth": (
         "bus bandwidth",
         "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes).",
     ),
     "bytes": ("bytes", "Bytes of one rank, as ASTRA-sim counts them."),
-    "apart": ("set apart", "Meetings that the profiler disturbed. They are in no sum."),
-    "last": ("came last", "In how many meetings the rank came last by more than the clocks tell."),
+    "apart": ("set apart", "Collectives that the profiler disturbed. They count in no sum."),
+    "last": ("came last", "In how many collectives the rank arrived last by more than the clocks tell."),
     "replay": (
         "replay error",
         "How far a replay of the graph, from its own times and dependencies, is from the recording: self-consistency, "

@@ -275,7 +275,7 @@ def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments)
         out.append(
             f"the ranks of host {host} have {len(own)} clocks, up to {apart / 1e3:.1f} us apart, though one machine "
             "has one: "
-            f"they are fitted apart (ranks {sets})"
+            f"each is fitted alone (ranks {sets})"
         )
     return out
 

@@ -208,8 +208,8 @@ def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
     lost = [r.rank for r, ok in zip(ranks, known.tolist(), strict=True) if not ok]
     run = ranks[int(tied[known][0])].rank
     return [
-        f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do "
-        "not compare"
+        f"nothing connects the clocks of ranks {named(lost)} with that of rank {run}: their times cannot be compared "
+        "with those of the others"
     ]
 
 
@@ -223,7 +223,9 @@ def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
     ]
     text = "clocks are shifted so that no receive or collective on the host ends before it can: " + ", ".join(told)
     text += f", ... ({len(some)} in all)" if len(some) > 4 else ""
-    return [text + (f"; no shifts mend all, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")]
+    return [
+        text + (f"; no shift corrects all of it, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")
+    ]
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
@@ -238,7 +240,7 @@ def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance
     worst = int(left.argmin())
     begun, ended = ranks[int(room.begun[worst])].rank, ranks[int(room.ended[worst])].rank
     return [
-        f"{np.count_nonzero(wrong)} meetings end on one rank before another began, by up to "
+        f"{np.count_nonzero(wrong)} collectives end on one rank before another began, by up to "
         f"{-int(left[worst]) / 1e3:.1f} us "
         f"(ranks {ended} and {begun}): they are matched wrongly, or the clocks are off by as much"
     ]

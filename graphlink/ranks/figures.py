@@ -28,7 +28,6 @@ from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
 from graphlink.tables import numbered_values, sums
 
 _MESSAGE: Final = "SEND"
-_MET: Final = ("messages", "collectives")  # by whether all are
 _CHANCE: Final = 1 / 200
 
 
@@ -86,9 +85,8 @@ def figures(
     numbers, whole = [r.rank for r in ranks], len(matches.groups)
     waited_ns = found.waited_ns[counted]
     of_group = added(matches.group[counted], waited_ns, whole).astype(np.int64)
-    kinds = {int(kind == CommKind.COLLECTIVE) for kind in np.unique(matches.kind[counted])}
-    met = _MET[kinds.pop()] if len(kinds) == 1 else "exchanges"
-    named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers, met)
+    word = "collectives" if (matches.kind[counted] == CommKind.COLLECTIVE).all() else "exchanges"
+    named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers, word)
     rows = np.split(np.arange(len(totals.group)), np.searchsorted(totals.group, np.arange(1, whole + 1)))
     collectives = collectives_of(ranks, matches, found, counted)
     return Figures(
@@ -254,7 +252,7 @@ def _set_apart(
 
 
 def stragglers(
-    totals: RankTotals, waited_ns: I64, numbers: Sequence[int], word: str = _MET[1]
+    totals: RankTotals, waited_ns: I64, numbers: Sequence[int], word: str
 ) -> tuple[dict[int, Straggler], dict[int, Straggler]]:
     """Return by group the rank that stands out, and by group the rank that is only suspected. ``waited_ns``: all
     waiting of each group; ``word``: for what the ranks met in.

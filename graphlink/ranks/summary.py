@@ -19,10 +19,10 @@ NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
 PLACES: Final = {
-    "before": "before what all have",
-    "after": "after what all have",
-    "between": "between what all have",
-    "everywhere": "of groups of which nothing met",
+    "before": "before those that all ranks have",
+    "after": "after those that all ranks have",
+    "between": "between those that all ranks have",
+    "everywhere": "of groups in which nothing was matched",
 }
 LISTED: Final = 100  # entries of a list of findings; what is beyond is counted in a warning
 
@@ -306,7 +306,7 @@ def _clocks(clocks: Clocks) -> str:
     else:
         text = "as recorded: they agree" if compared and not unknown else "as recorded"
     if unknown:
-        text += f"; nothing ties {_ranks(unknown)} to the others"
+        text += f"; nothing connects {_ranks(unknown)} with the others"
     within = f"{clocks.residual_ns / 1e3:,.1f} us"
     return text + (f"; ends of the same collective lie within {within} of each other" if compared else "")
 

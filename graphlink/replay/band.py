@@ -232,7 +232,7 @@ def band_words(band: Band, before_ns: int, path_ns: int) -> list[str]:
         return [band.why]
     again = f"a second run of {band.steps} steps" if band.steps > 1 else "a second run"
     doubt = "too uncertain to tell from no gain: " if uncertain(band, before_ns) else ""
-    lines = [f"{doubt}{again}, so changed, takes {_span(band.run)}: {_gain(band.run, before_ns, path_ns)}"]
+    lines = [f"{doubt}{again} with this change takes {_span(band.run)}: {_gain(band.run, before_ns, path_ns)}"]
     if band.step is not None:
         lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
     lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
@@ -258,11 +258,10 @@ def _span(span: Span) -> str:
 def _gain(span: Span, before_ns: int, path_ns: int) -> str:
     """Return between which gains it lies, the least first."""
     ends = [before_ns - span.high_ns, before_ns - span.low_ns]
-    way = ["later" if gain < 0 else "earlier" for gain in ends]
     least, most = (percent(abs(gain), path_ns) for gain in ends)
-    if way[0] != way[1]:
-        return f"{least} later to {most} earlier"
-    return f"{most} to {least} later" if way[0] == "later" else f"{least} to {most} earlier"
+    if ends[0] < 0 <= ends[1]:
+        return f"between {least} more and {most} less"
+    return f"{most} to {least} more" if ends[0] < 0 else f"saves {least} to {most}"
 
 
 def _sides(sides_ns: Sequence[int], why: str) -> list[str]:

@@ -50,9 +50,9 @@ def sentences(file: PathFile) -> list[str]:
     most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
     part, saved = percent(share[most], whole), percent(gain[most], whole)
     largest = "Most of the path is" if 2 * share[most] > whole else "The largest share of the path is"
-    ends = f"; if that took no time, the rank would end {saved} earlier."
+    ends = f"; if that took no time, this would save {saved}."
     if 2 * gain[most] < share[most]:
-        ends = f", but if that took no time, the rank would end only {saved} earlier: other work waits right behind."
+        ends = f", but if that took no time, this would save only {saved}: other work waits right behind."
     out = [f"{largest} {share_word(most)} ({part}){ends}"]
     if best != most:
         gained, of_path = percent(gain[best], whole), percent(share[best], whole)

@@ -244,14 +244,14 @@ def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> list[
     ``verbose``: with notes, and what was counted while the graphs were made; ``folder``: where the files of the run
     lie, for what to do about the main fact.
     """
-    first = [part for _, hooks in each() for part in hooks.first(summary, folder)] if folder else []
+    first = [part for _, hooks in each() for part in hooks.first(summary, folder)]
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
     met = summary.run is not None and summary.run.replay is not None  # then gains are of the path over ranks alone
+    gain = not met and len(first) < 2
     blocks: list[Sequence[str | Table]] = [
-        [part for blocks in of_wings for part in blocks.top],
         first,
         *(
-            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose, gain=not (first or met)) for rank in ranks]
+            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose, gain=gain) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
@@ -275,12 +275,6 @@ def told(warning: str, *, verbose: bool) -> list[tuple[str, str]]:
     return [("note", warning.removeprefix(NOTE))] if verbose else []
 
 
-def notes(summary: Summary) -> int:
-    """Count the notes that are printed with ``-v`` alone, those that differ in figures once."""
-    texts = [text for rank in summary.ranks for text in rank.warnings] + summary.warnings
-    return sum(text.startswith(NOTE) for text, _ in alike(texts))
-
-
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
     """Return the first of the texts that differ in nothing but figures, and how many they are."""
     of_cause = grouped((_FIGURES.sub("#", text), text) for text in texts)
@@ -295,7 +289,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        ("most of it", _top_gain(rank) if gain else ""),
+        ("most of it", gain_words(rank.top_gain, rank.critical_path.length_ns) if gain and rank.top_gain else ""),
         ("only once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
@@ -364,10 +358,6 @@ def _memory(one: DeviceMemory) -> str:
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
 
 
-def _top_gain(rank: Rank) -> str:
-    return "" if rank.top_gain is UNSET else gain_words(rank.top_gain, rank.critical_path.length_ns)
-
-
 def once_words(rank: Rank) -> str:
     """Return what took its time once, the longest first."""
     length_ns = rank.critical_path.length_ns
@@ -412,7 +402,9 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     parts: list[str | Table] = [
         Table(rows, head, align, indent=0, spare=("error %", "path mostly")),
         *more,
-        "; ".join(words for name, words in _RANK_WORDS.items() if name in head and (name != "rank" or order is ranks)),
+        "; ".join(
+            words for name, words in _RANK_WORDS.items() if name in head and (name != "rank" or "idle %" not in head)
+        ),
     ]
     parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
     if verbose:

@@ -83,7 +83,7 @@ def link(
         runs_on: How many ranks at a time, and on which engine.
 
     Raises:
-        InputError: a recording cannot be read, or is of another run or rank than its name says.
+        InputError: a recording cannot be read, or belongs to another run or rank than its name says.
         SomeRanksFailed: some ranks of several failed, and ``partial`` is not set.
         OutputError: ``out`` holds outputs and ``force`` is not set, or cannot be written.
         UsageError: what is named does not go together.

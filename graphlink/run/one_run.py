@@ -95,5 +95,5 @@ def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks:
 def _error(one: Manifest, other: Manifest, why: str) -> InputError:
     todo = "give the recordings of one run, or insist with --same-run"
     return InputError(
-        f"is of another run than {one.recordings[0].name}: {why}", path=other.recordings[0].name, todo=todo
+        f"belongs to another run than {one.recordings[0].name}: {why}", path=other.recordings[0].name, todo=todo
     )

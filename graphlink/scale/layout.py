@@ -106,7 +106,9 @@ def required(axes: Mapping[str, Axis], name: str) -> Axis:
         "; ".join(f"{other}: {axis.why}" for other, axis in axes.items())
         or "no communicator of regularly spaced ranks sums anything"
     )
-    raise InputError(f"has no {name} parallel ranks that could be told by their communication ({there})", todo=_STATE)
+    raise InputError(
+        f"has no {name} parallel ranks that could be recognised by their communication ({there})", todo=_STATE
+    )
 
 
 def _lines(

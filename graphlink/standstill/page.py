@@ -6,7 +6,7 @@ from typing import Final
 
 from graphlink.figures import column, columns, declared
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Figure, Part, Table, Words
+from graphlink.page.parts import Cell, Part, Table, Words
 from graphlink.page.words import table
 from graphlink.records import shortened
 from graphlink.report.summary import Rank
@@ -21,19 +21,11 @@ def trust(found: Found) -> Words:
     """
     if not found.ranks:
         return []
-    ranks = [rank for rank in found.ranks if 100 * rank.standstill.whole.ns >= rank.replay.measured_ns]
-    if not ranks:
-        return ["Hardly anything waited."]
-    least = min(ranks, key=lambda one: float(one.standstill.whole.explained))
-    share = least.standstill.whole.explained
-    stood = Figure(f"{share} %", float(share) / 100, "explained")
-    some = "" if len(ranks) == 1 else ", at worst (rank " + f"{least.rank})"
-    known = [
-        " of the waits of calls, threads and streams are explained",
-        some,
-        "; what a change of the others saves is a guess." if float(share) < 95 else ".",
-    ]
-    return [stood, "".join(known)]
+    waited = [rank for rank in found.ranks if 100 * rank.standstill.whole.ns >= rank.replay.measured_ns]
+    least = min(waited or found.ranks, key=lambda rank: float(rank.standstill.whole.explained))
+    words = least.standstill.trust(least.replay.measured_ns)
+    where = f" (rank {least.rank}, where least is)" if len(found.ranks) > 1 else ""
+    return [f"{words[0].upper()}{words[1:]}{where}."]
 
 
 def recording_parts(found: Found) -> list[Part]:

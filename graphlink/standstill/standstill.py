@@ -174,8 +174,8 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Colum
     told = [*_rejected(built, linked, calls, streams, exact), *_beside(built, queued)]
     if hidden_ns > HIDDEN_SHARE * path.length_ns:
         told.append(
-            f"other ranks came late to collectives while this rank ran Python for {hidden_ns / 1e6:,.3f} ms that the "
-            "graph takes for work: it may have waited, so bands of predictions are wider by that"
+            f"other ranks arrived late in collectives while this rank ran Python for {hidden_ns / 1e6:,.3f} ms that "
+            "the graph takes for work: it may have waited, so bands of predictions are wider by that"
         )
     return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, tuple(told))
 
@@ -373,8 +373,8 @@ def _beside(built: Built, queued: Stretches) -> list[str]:
     """
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
-        f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that "
-        "time stays in their ops, and what-ifs take it for waiting"
+        f"{len(queued.of):,} launches were blocked for {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: "
+        "that time stays in their ops, and what-ifs take it for waiting"
     )
     spins = (
         f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing "

@@ -242,7 +242,7 @@ def test_what_has_no_gain_says_why_and_comes_last(tmp_path: Path) -> None:
 
 def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
     told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=5, path_ns=5, advice=[], notes=[])
-    assert advice_table(told, 8)[-1] == "nothing was found that would make it end earlier"
+    assert advice_table(told, 8)[-1] == "no change was found that would save time"
 
 
 def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None:

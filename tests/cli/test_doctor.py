@@ -81,7 +81,7 @@ def test_a_pair_of_two_runs_is_a_finding_and_no_error(graphlink: Run, tmp_path: 
 
     ran = graphlink("doctor", write_run(tmp_path / "run", et=other, ranks=(0,)))
     assert (ran.status, ran.err) == (0, "")
-    assert "lost: the execution trace is of another run than the Kineto trace [et-of-other-run]" in ran.out
+    assert "lost: the execution trace belongs to another run than the Kineto trace [et-of-other-run]" in ran.out
 
 
 def test_what_pairing_passes_over_is_told(graphlink: Run, tmp_path: Path) -> None:

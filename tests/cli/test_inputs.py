@@ -322,7 +322,7 @@ def test_recordings_of_two_runs_are_refused(tmp_path: Path, other: dict[str, Any
             written(path, document | other)
     text = refused(InputError, tmp_path)
     assert text.startswith(
-        f"{tmp_path}/kineto_2.json: is of another run than {tmp_path}/kineto_0.json: they differ by {words}"
+        f"{tmp_path}/kineto_2.json: belongs to another run than {tmp_path}/kineto_0.json: they differ by {words}"
     )
     assert "--same-run" in text
     insisted = of_folders([str(tmp_path)], None, same_run=True)
@@ -389,7 +389,7 @@ def test_two_runs_in_a_folder_are_told_by_content(
     for rank in range(2):
         kineto(tmp_path / f"z_{rank}.json", other | {"rank": rank}, us=start_us + rank)
     text = refused(InputError, tmp_path)
-    assert text.startswith(f"{tmp_path}/z_0.json: is of another run")
+    assert text.startswith(f"{tmp_path}/z_0.json: belongs to another run")
     assert f"than {tmp_path}/a_0.json: they differ by {apart}" in text
     assert "rank 0, 1, which a_0.json, a_1.json, ... (4 files) hold, and again z_0.json, z_1.json" in text
     assert "--kineto" in text

@@ -60,7 +60,7 @@ def test_launches_that_a_full_queue_held_up_are_told_with_their_time() -> None:
     assert held_ns.tolist() == (calls.end_ns[truth] - calls.start_ns[truth] - 5_000).tolist()
     found = stood(linked)
     (warning,) = [w for w in found.warnings if "full queue" in w]
-    assert warning.startswith(f"{len(truth):,} launches were held up {held_ns.sum() / 1e6:,.3f} ms")
+    assert warning.startswith(f"{len(truth):,} launches were blocked for {held_ns.sum() / 1e6:,.3f} ms")
     assert found.beside_ns == held_ns.sum()
     assert found.standstill.largest[0].record == QUEUE
     assert found.standstill.calls.ns == 0

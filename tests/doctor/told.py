@@ -47,7 +47,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"rank.* not recorded$", {"missing-ranks"}),
     (r"^without an execution trace", {"no-et"}),
     (r"left aside|named as of another rank|different numbers of ranks", {"left-aside"}),
-    (r"nothing ties the clocks", {"clocks-untied"}),
+    (r"nothing connects the clocks", {"clocks-untied"}),
     (r"clocks are shifted|meetings end on one rank before another|have \d+ clocks", {"clocks-doubtful"}),
     (r"no communication with a known group was recorded", {"silent-ranks"}),
     (r"events have no end|events end before they begin|timed on the host only|its version is|another zero", {"nccl-broken-rows"}),

@@ -186,13 +186,13 @@ def test_graphs_replay_together(joined: Joined) -> None:
 
 def test_recordings_of_two_times_have_nothing_in_common(tmp_path: Path) -> None:
     run = cluster_run(training(2, hosts=2, steps=6), [LateStart(0, share=0.6), EarlyEnd(1, share=0.4)])
-    assert "is of another run than" in linked(run, tmp_path / "refused", status=1).err
+    assert "belongs to another run than" in linked(run, tmp_path / "refused", status=1).err
     done = linked(run, tmp_path, "--same-run")
     assert told_unmatched(done) == true_unmatched(run)
     assert {u["where"] for u in done.run["matched"]["listed"]} == {"everywhere"}
     assert done.run["matched"]["collectives"] == 0
     assert [clock["known"] for clock in done.run["clocks"]["ranks"]] == [True, False]
-    assert any("nothing ties the clocks of ranks 1" in text for text in done.summary["warnings"])
+    assert any("nothing connects the clocks of ranks 1" in text for text in done.summary["warnings"])
     replay = done.run["replay"]
     assert (replay["measured_ns"], replay["error_pct"], replay["ran"]) == (None, None, replay["nodes"])
 

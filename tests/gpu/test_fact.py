@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphlink.gpu.fact import main_fact, text
+from graphlink.gpu.fact import main_fact
 
 
 def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
@@ -24,7 +24,8 @@ def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
 
 
 def said(*ranks: Any, run: Any = None) -> str:
-    return text(main_fact(SimpleNamespace(ranks=list(ranks), run=run)))
+    words = main_fact(SimpleNamespace(ranks=list(ranks), run=run))
+    return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
 def waited(late: int, **waits: int) -> Any:

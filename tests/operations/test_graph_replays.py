@@ -92,7 +92,7 @@ def test_what_shares_a_launch_that_was_not_recorded_is_of_a_graph() -> None:
     head, table = _graph(graph, whole=False)
     assert (
         head
-        == "behind 1 launch of a graph, its nodes told by name and turn (launch not recorded): 0.002 ms in 2 device ops"
+        == "behind 1 launch of a graph, its nodes known by name and order (launch not recorded): 0.002 ms in 2 device ops"
     )
     assert isinstance(table, Table) and [row[-1] for row in table.rows] == ["a", "b"]
 

@@ -368,7 +368,7 @@ def test_workers_in_no_mesh_are_told_apart_by_likeness_and_this_is_said(tmp_path
     runs = runs_of(jobs, tmp_path)
     assert runs.pipelines == [[0, 2, 4], [1, 3, 5]]
     assert (
-        "stages are told by how long microbatches are away alone: which workers share one is a guess" in runs.warnings
+        "stages are known only from how long microbatches are away: which workers share one is a guess" in runs.warnings
     )
     assert (
         "stages have unequal numbers of workers (2, 3, 2): ranks 6 are in no whole pipeline and are left out"

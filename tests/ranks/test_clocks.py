@@ -145,7 +145,7 @@ def test_what_nothing_ties_is_unknown_and_named() -> None:
     (warning,) = found.warnings
     assert (
         warning
-        == "nothing ties the clocks of ranks 0, 4, 5 to that of rank 1: their times and those of the others do not "
+        == "nothing connects the clocks of ranks 0, 4, 5 to that of rank 1: their times and those of the others do not "
         "compare"
     )
     assert true.error_ns(found.clocks[1:4]) <= WITHIN_NS
@@ -232,7 +232,7 @@ def test_what_cannot_be_is_counted_with_its_ranks() -> None:
     begun = meets[7].start_ns
     meets[7] = replace(meets[7], start_ns=(begun[0] - MS, begun[1]), end_ns=(begun[1] - 700 * US, meets[7].end_ns[1]))
     (warning,) = clocks(*Simulated(2, meets).record()).warnings
-    assert warning.startswith("1 meetings end on one rank before another began, by up to 700.0 us (ranks 0 and 1)")
+    assert warning.startswith("1 collectives end on one rank before another began, by up to 700.0 us (ranks 0 and 1)")
 
 
 def test_room_is_what_a_loop_finds() -> None:

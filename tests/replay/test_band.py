@@ -159,7 +159,7 @@ def test_latency_of_communication_may_stay() -> None:
     ("low_ms", "high_ms", "first", "words"),
     [
         (4, 6, "", "40.0 % to 60.0 % earlier"),
-        (8, 11, "too uncertain to tell from no gain: ", "10.0 % later to 20.0 % earlier"),
+        (8, 11, "too uncertain to tell from no gain: ", "between 10.0 % more and 20.0 % less"),
         (12, 13, "", "20.0 % to 30.0 % later"),
     ],
 )
@@ -168,7 +168,7 @@ def test_words_say_the_least_first(low_ms: int, high_ms: int, first: str, words:
     told = Band(level_pct=90, steps=3, run=run, spread_ns=1, unexplained_ns=[0, 0], latency_ns=[0, 0])
     assert (
         band_words(told, 10**7, 10**7)[0]
-        == f"{first}a second run of 3 steps, so changed, takes {low_ms}.000 to {high_ms}.000 ms: {words}"
+        == f"{first}a second run of 3 steps with this change takes {low_ms}.000 to {high_ms}.000 ms: {words}"
     )
 
 

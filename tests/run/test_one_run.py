@@ -35,14 +35,14 @@ def test_recordings_that_do_not_overlap_are_named(tmp_path: Path, capsys: pytest
     assert status(tmp_path) == 1
     err = capsys.readouterr().err
     assert (
-        f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: it began 59,999.999 ms after that "
+        f"{tmp_path}/kineto_1.json: belongs to another run than {tmp_path}/kineto_0.json: it began 59,999.999 ms after that "
         "one" in err
     )
     assert "--same-run" in err
     assert not (tmp_path / "out" / "summary.json").exists()
     assert status(tmp_path, "--same-run", "--resume") == 0
     warnings = json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"]
-    assert any("is of another run than" in warning for warning in warnings)
+    assert any("belongs to another run than" in warning for warning in warnings)
 
 
 def test_recordings_overlap_if_each_does_with_one_before(tmp_path: Path) -> None:
@@ -78,6 +78,7 @@ def test_jobs_of_other_runs_are_not_joined(
         assert cli.main(["--kineto", str(path), "--rank-job", "--out", str(tmp_path / "out"), "--quiet"]) == 0
     assert cli.main(["join", str(tmp_path / "out"), "--quiet"]) == 1
     assert (
-        f"{tmp_path}/kineto_1.json: is of another run than {tmp_path}/kineto_0.json: {words}" in capsys.readouterr().err
+        f"{tmp_path}/kineto_1.json: belongs to another run than {tmp_path}/kineto_0.json: {words}"
+        in capsys.readouterr().err
     )
     assert cli.main(["join", str(tmp_path / "out"), "--quiet", "--same-run"]) == 0

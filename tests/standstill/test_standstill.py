@@ -66,7 +66,7 @@ def test_waiting_that_the_ranks_tell_and_the_graph_has_not_is_said_and_widens_ba
     without, known = stood(x, built), stood(x, built, Column(np.array([comm]), np.array([300_000])))
     assert not without.warnings
     assert known.warnings == (
-        "other ranks came late to collectives while this rank ran Python for 0.245 ms that the graph takes for work: "
+        "other ranks arrived late in collectives while this rank ran Python for 0.245 ms that the graph takes for work: "
         "it may have waited, so bands of predictions are wider by that",
     )
     assert known.standstill.path.pinned_ns - without.standstill.path.pinned_ns == 245_000

@@ -145,7 +145,7 @@ def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
         if (rows != NOWHERE).any(axis=0).all() and times.is_possible(ordered):
             return ordered, []
     groups = times.alike()
-    said = "stages are told by how long microbatches are away alone: which workers share one is a guess"
+    said = "stages are known only from how long microbatches are away: which workers share one is a guess"
     return _side_by_side(groups), [said] if len(groups) > 1 else []
 
 

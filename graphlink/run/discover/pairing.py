@@ -244,7 +244,7 @@ def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[st
     if len(bare) == len(devices):
         raise UsageError(
             f"no execution trace is of the rank of a Kineto trace: {few(lone, 2)} and {few(bare, 2)}",
-            todo="give the two of every rank, numbered alike, or a single pair with --kineto and --et",
+            todo="give the two of every rank under the same number, or a single pair with --kineto and --et",
         )
     said = ((WITHOUT_ET, bare), ("left aside, as no Kineto trace is of their rank", lone))
     return [f"{what}: {few(names)}" for what, names in said if names]
@@ -274,7 +274,7 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
     listed = first_few(again, _MOST_COPIES)
     shown = "" if apart_by == _BACKEND else f", {one} and {other}"  # which may be any text of the recording
     raise InputError(
-        f"is of another run, or another part of it, than {ones[0].path}: they differ by {apart_by}{shown}",
+        f"belongs to another run, or another part of it, than {ones[0].path}: they differ by {apart_by}{shown}",
         path=others[0].path,
         where=f"rank {listed}, which {_few(ones)} hold, and again {_few(others)}",
         todo="give one of them, with globs: --kineto 'A/kineto_*.json' --et 'A/et_*.json'",
@@ -306,7 +306,7 @@ def of_other_runs(heads: Sequence[Head]) -> InputError | None:
     )
     for how, ones, others in differences(heads, labels):
         return InputError(
-            f"is of another run than {ones[0].path}: {how}",
+            f"belongs to another run than {ones[0].path}: {how}",
             path=others[0].path,
             where=f"{_few(ones)} against {_few(others)}",
             todo="give the recordings of one run, or insist with --same-run",
