@@ -17,9 +17,7 @@ from graphlink.ranks.records import RankComms
 from graphlink.run import job
 
 ERROR_PCT = 5.0
-LATE = (
-    "host-side receives or collectives were pending"  # a thread got its core back late: no recording can prevent that
-)
+LATE = "host-side receive or collective was pending"  # a thread got its core back late: no recording can prevent that
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def hold_pipeline(folder: Path) -> None:
             strict=True,
         )
         assert list(got) == [(CommKind[m["kind"].upper()], m["peer"], m["bytes"], m["tag"]) for m in messages]
-        assert one.prepared.built.warnings == ()
+        assert [w for w in one.prepared.built.warnings if LATE not in w] == []
         _waited_for_receives(one)
     found = match([one.comms for one in recorded], {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
