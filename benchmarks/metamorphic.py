@@ -2,7 +2,7 @@
 
     python benchmarks/metamorphic.py [--traces FOLDER] [--only TEXT ...] [--change NAME ...] [--json FILE]
 
-Device rows moved by up to 20 us or set forward midway, other numbers, other order, whole microseconds, the dialects of
+Device rows moved by up to 2 ms, drifting by 100 ppm or set forward midway, the faults of ``tests/simulator/faults.py``, other numbers, other order, whole microseconds, the dialects of
 2021 and 2023, a step cut out by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source
 and target) that only the recording as it is has, or only the changed one, and the same of calls with what they waited
 for; gains in percent of kernels, host and communication at half their time on the ideal machine. ``--only``: recordings
@@ -47,9 +47,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies
 
 from tests.simulator import changes
 from tests.simulator.changes import Changed, Document, Numbers
+from tests.simulator.faults import FAULTS
 
 TRACES: Final = Path(__file__).resolve().parents[2] / "shared" / "traces"
-SHIFTS_US: Final = (-20, -10, -3, 3, 8, 20)
+SHIFTS_US: Final = (-2_000, -400, -20, -10, -3, 3, 8, 20, 400, 2_000)
 FORWARD_US: Final = 12
 SORTS: Final = ("kernel", "host", "comm")
 FEW_LAUNCHES: Final = 5  # on an idle stream: with fewer and no wait nothing says what the clocks do
@@ -284,7 +285,7 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
         share_off = 0.05 if change == "rounded" else 0.02
         fine = apart <= 1 and max(lost, new) <= max(1, share_off * len(before.waits))
         fine = fine and max(calls_lost, calls_new) <= max(1, share_off * (len(before.calls) + len(before.waits)))
-    exempt = {"clock": before.exempt[0], "forward": any(before.exempt[1:])}.get(
+    exempt = {"clock": before.exempt[0], "drift": before.exempt[0], "forward": any(before.exempt[1:])}.get(
         change.split("+")[0].split("-")[0], False
     )
     said = "ok" if fine else "exempt" if exempt else "EFFECT"
@@ -298,6 +299,8 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
     if any(row.get("cat") in changes.DEVICE_CLOCK for row in document["traceEvents"]):
         for shift in SHIFTS_US:
             yield f"clock{shift:+d}us", partial(changes.device_clock, shift_us=shift)
+        flows = any(row.get("cat") == "ac2g" for row in document["traceEvents"])
+        yield from ((name, fault) for name, fault in FAULTS.items() if flows or name != "no-correlation")
         yield (
             f"forward+{FORWARD_US}us",
             partial(changes.device_clock, shift_us=FORWARD_US, since_us=changes.middle_us(document)),

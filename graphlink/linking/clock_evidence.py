@@ -14,7 +14,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import SYNCS, Role, roles
 from graphlink.model import F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
-from graphlink.tables import codes, concat, last_before, lookup, marked, spread, successive, take
+from graphlink.tables import MOST, begins, codes, concat, last_before, lookup, marked, spread, successive, take
 
 USUAL_NS: Final = {
     "hip": 4_700,
@@ -27,6 +27,8 @@ NEAR_NS: Final = 50_000  # what comes later than this after the first launch cou
 STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
+_PARTS: Final = 8  # of a recording, in which its clock's rate shows,
+_FEWEST_PARTS: Final = 3  # in so many of them
 _NEVER: Final = np.iinfo(np.int64).min // 2
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
@@ -258,6 +260,56 @@ def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I
     by = by[np.argsort(calls.tid[by], kind="stable")]
     at = last_before((calls.tid[call[launched]],), calls.start_ns[call[launched]], (calls.tid[by],), calls.start_ns[by])
     return launched[at[at != NOWHERE]], by[at != NOWHERE]
+
+
+def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
+    """Estimate how far the clock of a device is off, however far; None where nothing tells, or rows contradict.
+
+    ``lag_ns``: of its launched ops the start after the start of the call, ``idle_ns`` those before which it had long
+    been idle; ``over_ns``: of exact waits that blocked the end of the op after the return. A clock that may be right is
+    believed, unless most launches on the idle device begin together later than ``MOST_NS``, or several waits return
+    together later than any machine does.
+    """
+    most_ns, first_ns = _low(lag_ns), _low(idle_ns)
+    settled = np.count_nonzero(idle_ns - first_ns <= STEPS_NS) >= max(FEWEST, len(idle_ns) / 2)
+    least_ns = int(over_ns.max(initial=-MOST))
+    several = np.count_nonzero(least_ns - over_ns <= STEPS_NS) > 1
+    if not len(lag_ns) or least_ns > most_ns + NOISE_NS:
+        return None
+    if most_ns >= -NOISE_NS and least_ns <= NOISE_NS:  # the clock may be right
+        late = several and least_ns < -MOST_RETURN_NS
+        if settled:
+            return first_ns if first_ns > MOST_NS and (late or not several) else 0
+        return least_ns if late else 0
+    if settled:
+        return first_ns
+    return least_ns if several or most_ns - least_ns <= MOST_RETURN_NS else min(most_ns, 0)
+
+
+def _low(ns: I64) -> int:
+    """Return the least but for one in a thousand, and one of several, which may be damaged; ``MOST`` without any."""
+    place = max(len(ns) // 1000, int(len(ns) >= FEWEST))
+    return int(np.partition(ns, place)[place]) if len(ns) else MOST
+
+
+def slope(at_ns: I64, shown_ns: I64) -> float:
+    """Estimate by how much a clock runs faster: from the least of what each part of a recording shows, 0 where that is
+    on no line, or shown in too few parts (Theil and Sen).
+    """
+    if len(at_ns) < FEWEST:
+        return 0.0
+    first_ns, span_ns = int(at_ns.min()), int(at_ns.max() - at_ns.min()) + 1
+    part = (at_ns - first_ns) * _PARTS // span_ns
+    order = np.lexsort((shown_ns, part))
+    lowest = order[np.flatnonzero(begins(part[order]))]
+    lowest = lowest[np.bincount(part)[part[lowest]] >= FEWEST]
+    if len(lowest) < _FEWEST_PARTS:
+        return 0.0
+    x, y = (at_ns[lowest] - first_ns).astype(np.float64), shown_ns[lowest].astype(np.float64)
+    k, j = np.triu_indices(len(x), 1)
+    rate = float(np.median((y[j] - y[k]) / (x[j] - x[k])))
+    off = y - rate * x
+    return rate if 4 * np.ptp(off) < abs(rate) * span_ns else 0.0
 
 
 class Windows(msgspec.Struct, frozen=True):

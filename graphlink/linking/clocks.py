@@ -17,9 +17,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import call_order
 from graphlink.linking.clock_evidence import (
     MOST_NS,
+    NEAR_NS,
     NOISE_NS,
     STEPS_NS,
     Evidence,
@@ -29,6 +31,8 @@ from graphlink.linking.clock_evidence import (
     launches_of,
     of_devices,
     returned,
+    roughly_ns,
+    slope,
     waits_of,
 )
 from graphlink.linking.launch import joined, rounding_ns
@@ -45,6 +49,7 @@ from graphlink.tables import (
     successive,
     sums,
     take,
+    values_at,
 )
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
@@ -54,12 +59,56 @@ _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
 def on_host_clock(trace: Trace) -> Trace:
     """Bring the device rows onto the host's clock: each starts and ends ``Trace.clocks.offset_ns`` earlier. O(n
     log n).
+
+    Devices whose clock is far off are first brought near, as evidence is looked for near the host's clock.
     """
-    found = clocks(trace, joined(trace))
+    far_ns = _far_off(trace, joined(trace))
+    near, order = _moved(trace, far_ns)
+    found = clocks(near, joined(near))
+    offset_ns = found.offset_ns + far_ns[order]
+    extents = {clock.device: offset_ns[near.device.device == clock.device] for clock in found.devices}
+    devices = tuple(
+        msgspec.structs.replace(clock, offset_ns=(int(ns.min()), int(ns.max())))
+        for clock, ns in zip(found.devices, extents.values(), strict=True)
+    )
+    trace, order = _moved(near, found.offset_ns)
+    return replace(trace, clocks=take(DeviceClocks(offset_ns, devices), order))
+
+
+def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
+    """Return (the trace with each device row earlier by so much, the order in which its rows then are)."""
     device = trace.device
-    moved = replace(device, start_ns=device.start_ns - found.offset_ns, end_ns=device.end_ns - found.offset_ns)
+    moved = replace(device, start_ns=device.start_ns - by_ns, end_ns=device.end_ns - by_ns)
     order = np.lexsort((moved.end_ns, moved.start_ns))
-    return replace(trace, device=take(moved, order), clocks=take(found, order))
+    return replace(trace, device=take(moved, order)), order
+
+
+def _far_off(trace: Trace, call: I32) -> I64:
+    """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate.
+
+    Devices of which nothing shows it, and those that agree, have one clock.
+    """
+    device, waits = trace.device, waits_of(trace, call)
+    exact = waits.exact & (waits.begun_ns - waits.ahead_ns > LATENCY_NS)
+    off_ns: dict[int, int | None] = {}
+    out = np.zeros(len(call), np.int64)
+    for number in np.unique(device.device).tolist():
+        row = _in_order(trace, (number,))
+        begun_ns = device.start_ns[row] - device.start_ns[row[0]]
+        idle = np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1]) >= NEAR_NS
+        has = call[row] != NOWHERE
+        lag_ns = spread(len(row), has, (device.start_ns[row] - values_at(trace.calls.start_ns, call[row]))[has])
+        over = np.flatnonzero(exact & (device.device[waits.op] == number))
+        rate = slope(begun_ns[has & idle], lag_ns[has & idle])
+        fast_ns = (rate * begun_ns).astype(np.int64) if abs(rate) * begun_ns[-1] > STEPS_NS else 0 * begun_ns
+        out[row], lag_ns = fast_ns, lag_ns - fast_ns
+        off_ns[number] = roughly_ns(lag_ns[has], lag_ns[has & idle], waits.ahead_ns[over] - out[waits.op[over]])
+    told = [ns for ns in off_ns.values() if ns is not None]
+    usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else None
+    for number, ns in off_ns.items():
+        by_ns = (ns or 0) if usual is None else usual
+        out[device.device == number] += by_ns if abs(by_ns) > NEAR_NS else 0
+    return out
 
 
 def clocks(trace: Trace, call: I32) -> DeviceClocks:

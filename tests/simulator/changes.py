@@ -82,7 +82,7 @@ def device_clock(document: Document, shift_us: int, since_us: float = float("-in
     """Move all rows of the device that start at ``since_us`` or later by ``shift_us``; ``cuda_sync`` rows are on the
     host's clock.
     """
-    lanes = _device_lanes(document)
+    lanes = device_lanes(document)
 
     def moved(row: Row) -> Row:
         mine = row.get("cat") in DEVICE_CLOCK if row.get("ph") == "X" else _is_flow(row) and _lane(row) in lanes
@@ -90,7 +90,7 @@ def device_clock(document: Document, shift_us: int, since_us: float = float("-in
             return row
         return row | {"ts": row["ts"] + shift_us if isinstance(row["ts"], int) else round(row["ts"] + shift_us, 3)}
 
-    return Changed(_with_rows(document, map(moved, document["traceEvents"])))
+    return Changed(with_rows(document, map(moved, document["traceEvents"])))
 
 
 def middle_us(document: Document) -> float:
@@ -104,7 +104,7 @@ def shuffled(document: Document, seed: int = 0) -> Changed:
     """Put the rows in any order."""
     rows = list(document["traceEvents"])
     random.Random(seed).shuffle(rows)
-    return Changed(_with_rows(document, rows))
+    return Changed(with_rows(document, rows))
 
 
 def rounded(document: Document) -> Changed:
@@ -119,7 +119,7 @@ def rounded(document: Document) -> Changed:
             out["dur"] = max(0, _nearest(row["ts"] + row["dur"]) - start)
         return out
 
-    return Changed(_with_rows(document, map(whole, document["traceEvents"])))
+    return Changed(with_rows(document, map(whole, document["traceEvents"])))
 
 
 def renumbered(document: Document, seed: int = 0) -> Changed:
@@ -127,7 +127,7 @@ def renumbered(document: Document, seed: int = 0) -> Changed:
     its own.
     """
     numbers = _new_numbers(document, random.Random(seed))
-    lanes = {pid for pid, _ in _device_lanes(document)}
+    lanes = {pid for pid, _ in device_lanes(document)}
 
     def new(row: Row) -> Row:
         out = dict(row)
@@ -142,12 +142,12 @@ def renumbered(document: Document, seed: int = 0) -> Changed:
             out["args"] = _new_args(row["args"], numbers)
         return out
 
-    return Changed(_with_rows(document, map(new, document["traceEvents"])), numbers)
+    return Changed(with_rows(document, map(new, document["traceEvents"])), numbers)
 
 
 def without_sync_rows(document: Document) -> Changed:
     """Leave out what says which call waited for what."""
-    return Changed(_with_rows(document, (row for row in document["traceEvents"] if row.get("cat") != "cuda_sync")))
+    return Changed(with_rows(document, (row for row in document["traceEvents"] if row.get("cat") != "cuda_sync")))
 
 
 def step_numbers(document: Document) -> list[int]:
@@ -185,7 +185,7 @@ def only_step(document: Document, step: int) -> Changed:
             return _correlation(row) in mine
         return row.get("ph") == "M" or category not in _HOST | DEVICE_CLOCK | {"cuda_sync", "fwdbwd"} or within(row)
 
-    return Changed(_with_rows(document, filter(stays, rows)))
+    return Changed(with_rows(document, filter(stays, rows)))
 
 
 def as_2021(document: Document) -> Changed:
@@ -286,7 +286,7 @@ def as_cuspy(document: Document) -> Changed:
         return out
 
     rows = (theirs(row) for row in document["traceEvents"] if row.get("cat") != "cuda_event")
-    return Changed(_with_rows(document, rows))
+    return Changed(with_rows(document, rows))
 
 
 def on_device_of(document: Document, maker: str) -> Changed:
@@ -306,7 +306,7 @@ def on_device_of(document: Document, maker: str) -> Changed:
         return out
 
     gone = {"cuda_sync", "cuda_event"} | ({"gpu_user_annotation"} if "kernel" in category else set())
-    return Changed(_with_rows(document, (theirs(row) for row in document["traceEvents"] if row.get("cat") not in gone)))
+    return Changed(with_rows(document, (theirs(row) for row in document["traceEvents"] if row.get("cat") not in gone)))
 
 
 def is_of_2022_or_later(document: Document) -> bool:
@@ -396,7 +396,7 @@ def _nsys_replace(data: sqlite3.Connection, column: str, new: dict[int, int]) ->
 # rows
 
 
-def _with_rows(document: Document, rows: Iterable[Row]) -> Document:
+def with_rows(document: Document, rows: Iterable[Row]) -> Document:
     return document | {"traceEvents": list(rows)}
 
 
@@ -408,7 +408,7 @@ def _lane(row: Row) -> tuple[Any, Any]:
     return row.get("pid"), row.get("tid")
 
 
-def _device_lanes(document: Document) -> set[tuple[Any, Any]]:
+def device_lanes(document: Document) -> set[tuple[Any, Any]]:
     return {_lane(row) for row in document["traceEvents"] if row.get("cat") in DEVICE_CLOCK and row.get("ph") == "X"}
 
 
