@@ -211,6 +211,13 @@ _NODES: Final = (
         _SAME,
     ),
     Rule(
+        "late-communication",
+        ERROR,
+        "communication that begins 2^45 us after the start or later",
+        "hang" + _NETWORK,
+        _SAME,
+    ),
+    Rule(
         "no-duration",
         WARNING,
         "duration_micros 0",
@@ -349,6 +356,13 @@ _COLLECTIVES: Final = (
         "collectives of one group that data_deps do not order",
         "hang if the ranks start them in different orders: the lower id goes first only where both are ready",
         _SAME,
+    ),
+    Rule(
+        "legacy-ids",
+        WARNING,
+        "ids of collectives below their number over all ranks",
+        _NO_MATTER,
+        "abort (a segfault, too) or hang, if the id is the number of one that is in flight" + _NETWORK,
     ),
     Rule(
         "legacy-group",

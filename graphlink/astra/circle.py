@@ -1,8 +1,8 @@
 """Communication of several ranks that waits for itself in a circle: it hangs whatever takes how long.
 
 A collective ends when all its members have begun, a RECV when its SEND has ended; a SEND waits for nobody (ASTRA-sim's
-are eager). So dependencies within the ranks, collectives as one node each and an edge from each SEND to its RECV must
-have an order.
+are eager) but a collective that holds its rank's communication slot. So dependencies within the ranks, collectives as
+one node each, an edge from each SEND to its RECV and one from such a collective to the SEND must have an order.
 """
 
 from __future__ import annotations
@@ -63,16 +63,35 @@ def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -
     source, target, tag and size) none is taken: which of them meet is a matter of timing.
     """
     keys = _keys(graph, rank, ordered, groups)
+    held, send = _held_sends(graph, ordered, np.array(list(keys), np.int64))
     node, parents = _contracted(ordered, marked(len(graph.id), np.array(list(keys), np.int64)).tolist())
     target = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
+    point = spread(len(graph.id) + 1, np.array(node, np.int64), np.arange(len(node)))
+    source = np.array([s for p in parents for s in p], np.int64)
     return CommOrder(
         rank=rank,
         keys=tuple(keys.get(i) for i in node),
         told=tuple("" if i == NOWHERE else f'rank {rank} node {graph.id[i]} "{graph.name_of(i)[:40]}"' for i in node),
         id=tuple(NOWHERE if i == NOWHERE else int(graph.id[i]) for i in node),
-        source=np.array([s for p in parents for s in p], np.int64),
-        target=target.astype(np.int64),
+        source=np.append(source, point[held]),
+        target=np.append(target, point[send]).astype(np.int64),
     )
+
+
+def _held_sends(graph: Graph, ordered: Ordered, nodes: I64) -> tuple[I64, I64]:
+    """Return (collective, SEND) of those of ``nodes`` whose SEND surely waits for the slot that the last collective
+    before it holds until all its members have begun: a rank has one."""
+    nodes = nodes[np.isin(graph.type[nodes], (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE))]
+    nodes = nodes[np.argsort(graph.id[nodes], kind="stable")]
+    collective = graph.type[nodes] == pb.COMM_COLL_NODE
+    root = np.diff(ordered.edges.first)[nodes] == 0
+    last = np.maximum.accumulate(np.where(collective, np.arange(len(nodes)), NOWHERE))
+    behind = np.flatnonzero(~collective & (last != NOWHERE))
+    before, after = nodes[last[behind]], nodes[behind]
+    sure = starts_first(graph, ordered, before, after)
+    first = np.flatnonzero(root)[:1]  # has the slot from the beginning, what has to wait for anything comes later
+    late = np.flatnonzero(~collective & ~root & collective[first].any())
+    return np.append(before[sure], np.repeat(nodes[first], len(late))), np.append(after[sure], nodes[late])
 
 
 def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> dict[int, Key]:

@@ -45,7 +45,8 @@ class Dimension:
     @property
     def gigabytes_per_s(self) -> float:
         """Convert to the unit of the network file: 1 GB = 2^30 bytes."""
-        return round(self.bytes_per_s / _GB, 3)
+        whole = self.bytes_per_s / _GB
+        return rounded if abs((rounded := round(whole, 3)) - whole) < 1e-4 * whole else float(f"{whole:.5g}")
 
     @property
     def latency_ns(self) -> float:
@@ -86,15 +87,15 @@ def system_json(dimensions: int, *, replay_only: bool) -> bytes:
     latency per step, as bandwidths are measured.
 
     ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One
-    chunk a collective in one dimension: more would only add latency, and an ALL_GATHER of fewer bytes than chunks never
-    ends. Two dimensions overlap by chunks. ``trace-enabled`` is a truth value because some versions take no number.
+    chunk a collective: more would only add latency in one dimension and do not share a link in two, whose bandwidth
+    would be as many times too high; and an ALL_GATHER of fewer bytes than chunks never ends. ``trace-enabled`` is a
+    truth value because some versions take no number.
     """
-    splits = 1 if dimensions == 1 else 4
     system: dict[str, object] = {
         "scheduling-policy": "FIFO",
         "endpoint-delay": ENDPOINT_DELAY_NS,
-        "active-chunks-per-dimension": splits,
-        "preferred-dataset-splits": splits,
+        "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 1,
         "all-reduce-implementation": ["ring"] * dimensions,
         "all-gather-implementation": ["ring"] * dimensions,
         "reduce-scatter-implementation": ["ring"] * dimensions,
@@ -252,13 +253,19 @@ finished=$(grep -Eo 'sys\[[0-9]+\] finished' out.txt | sort -u | wc -l)
 cycles=$(grep -Eo 'finished, [0-9]+ cycles' out.txt | grep -Eo '[0-9]+' | sort -n | tail -n 1)
 executed=$(cat log/log*.log 2>/dev/null | grep -c 'callback,sys->id=')
 failed=
-[ "$status" -eq 0 ] || failed="$failed; exit status $status"
 [ "$finished" -eq "$ranks" ] || failed="$failed; $((finished)) of $ranks ranks finished"
 if [ "$counted" -eq 1 ]; then
   nodes="$executed of $expected nodes executed"
   [ "$executed" -ge "$expected" ] || failed="$failed; not all nodes executed"
 else
   nodes="nodes not counted: there are more than the log keeps"
+fi
+if [ "$status" -ne 0 ]; then
+  if [ -z "$failed" ] && [ "$counted" -eq 1 ]; then
+    echo "run.sh: the simulator failed as it ended (exit status $status): all was executed"
+  else
+    failed="; exit status $status$failed"
+  fi
 fi
 if [ -n "$failed" ]; then
   echo "run.sh: failed: ${{failed#; }}; $nodes; see $here/log-$reader" >&2

@@ -49,12 +49,10 @@ _STOPS: Final = ("abort", "hang", "exit 1", "skipped", "endless", "cannot run")
 _OURS: Final = (
     "groups-path",
     "alone",
-    "cpu-statistics",
-)  # the first two do not hold for what is written here; the last costs nothing
-_CHUNKS: Final = (
     "tiny-gather",
     "small-gather",
-)  # do not hold with the system.json of one dimension, which has one chunk a collective
+    "cpu-statistics",
+)  # do not hold for what is written here (a collective has one chunk); the last costs nothing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,7 +94,7 @@ def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
     groups = load_groups(folder)
     work = workload(graphs)
     measured = network(transfers(work, groups), groups, max(world, 2))
-    verdicts = _checked(folder, replay_only=replay_only, one_chunk=len(measured) == 1)
+    verdicts = _checked(folder, replay_only=replay_only)
     return Simulatable(folder, paths, world, work, groups, measured, verdicts, replay_only)
 
 
@@ -154,15 +152,14 @@ def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
     return world
 
 
-def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[Verdict, ...]:
+def _checked(folder: Path, *, replay_only: bool) -> tuple[Verdict, ...]:
     """Return the findings of ``graphlink check`` that hold for what is written here.
 
     Raises:
         InputError: it found what stops ASTRA-sim.
     """
     (run,) = runs_of(folder)
-    ours = {*_OURS, *(_CHUNKS if one_chunk else ())}
-    verdicts = [verdict for verdict in judge(run, None).verdicts if verdict.rule.key not in ours]
+    verdicts = [verdict for verdict in judge(run, None).verdicts if verdict.rule.key not in _OURS]
     for verdict in verdicts:
         head, without_network = verdict.rule.head, replay_only and verdict.rule.head.endswith("(network mode)")
         if verdict.rule.grade == "error" and any(word in head for word in _STOPS) and not without_network:

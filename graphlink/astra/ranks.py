@@ -25,7 +25,7 @@ from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
-from graphlink.tables import grouped
+from graphlink.tables import grouped, spread
 
 SHOWN_CYCLE: Final = 6
 HIGHEST_KEY: Final = 499  # of a group in the groups file
@@ -59,7 +59,8 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class RankOps:
-    """The communication of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they
+    """The communication of one rank in id order, in which ASTRA-sim starts what is ready, where dependencies do not
+    order it otherwise. BROADCASTs are not here: they
     couple no ranks.
 
     ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry
@@ -112,7 +113,10 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
         findings.add("alone", 1, [files[0].path.name])
     findings.add("fewer-ranks", world > highest + 1, [f"{world} ranks, files up to {highest}"])
     judge_members(ops, groups or {}, world, findings)
-    judge_collectives(ops, groups or {}, judge_circles(waits, findings), findings)
+    never = judge_circles(waits, findings)
+    judge_collectives(ops, groups or {}, never, findings)
+    if not never:
+        judge_ids(ops, findings)
     judge_messages(ops, findings)
     return findings.judgement(sorted(ops), nodes)
 
@@ -165,9 +169,13 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
 def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
     """Return the communication of one rank. ``ordered``: its graph without cycles; None where it has some."""
 
+    place = graph.id.astype(np.int64)
+    if ordered is not None and (graph.id[graph.source] >= graph.id[graph.target]).any():  # they hold against the ids
+        place = spread(len(place), ordered.order, np.arange(len(place)))
+
     def of_type(kind: int) -> I64:
         nodes = np.flatnonzero(graph.type == kind)
-        return nodes[np.argsort(graph.id[nodes], kind="stable")]
+        return nodes[np.argsort(place[nodes], kind="stable")]
 
     def ops(nodes: I64, peer: I64) -> tuple[Op, ...]:
         columns = (graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
@@ -233,6 +241,24 @@ def judge_collectives(
     for rule, orders in (("slot-deadlock", by_id), ("slot-order", by_id), ("slot-order", by_time)):
         if _slot_circle(rule, ops, orders, never, findings):
             break
+
+
+def judge_ids(ops: Mapping[int, RankOps], findings: Findings) -> None:
+    """Check whether legacy may take a collective that ends for another: it numbers all that begin, over all ranks, and
+    looks the one that ends up by its id among them, where another may be in flight.
+
+    Which have which number is known where all ranks run all of them: those of one place are numbered together, rank
+    after rank. Groups and messages put other orders, of which nothing is said here.
+    """
+    if len(ops) < 2 or any(op.group != NO_GROUP for of_rank in ops.values() for op in of_rank.collectives):
+        return
+    count, told = len(ops), []
+    for of_rank in ops.values():
+        for k, op in enumerate(of_rank.collectives):
+            last = k + 1 == len(of_rank.collectives)
+            behind = not last and op.id in range((k + 1) * count, (k + 2) * count - 1)
+            told += [op.told] if behind or op.id in range(k * count + 1, (k + 1) * count) else []
+    findings.add("legacy-ids", len(told), told)
 
 
 def _compare(group: int, members: Mapping[int, Sequence[Op]], findings: Findings) -> None:

@@ -28,6 +28,8 @@ from graphlink.read.source import open_source
 from graphlink.tables import codes, marked, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
+LATEST_MICROS: Final = 1 << 45  # at which communication may not begin; half of it ran
+COMMUNICATION: Final = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
 CYCLE_SHOWN: Final = 8  # nodes of a cycle that are printed
 SUPPORTED: Final = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER, pb.BROADCAST)
@@ -163,6 +165,18 @@ class RankRules:
         self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(self._data, order, reach)
         self._implied(reach)
         self._chained(reach)
+        if int(graph.file.duration_micros.astype(np.float64).sum()) >= LATEST_MICROS:
+            self._late()
+
+    def _late(self) -> None:
+        """Find communication that begins later than the simulator can count."""
+        assert self.ordered is not None
+        graph, first, source = self.graph, self._data.first.tolist(), self._data.source.tolist()
+        took, begun = graph.file.duration_micros.tolist(), [0] * len(graph.id)
+        for i in self.ordered.order.tolist():
+            begun[i] = max((begun[s] + took[s] for s in source[first[i] : first[i + 1]]), default=0)
+        late = np.array([at >= LATEST_MICROS for at in begun], np.bool_)
+        self.add("late-communication", np.flatnonzero(late & np.isin(graph.type, COMMUNICATION)))
 
     def _circle(self, edges: IncomingEdges, order: I64) -> str:
         graph = self.graph
@@ -206,7 +220,7 @@ class RankRules:
             "memory-node": np.isin(kind, (pb.MEM_LOAD_NODE, pb.MEM_STORE_NODE)),
             "invalid-node": (kind == pb.INVALID_NODE) & ~empty,
             "unknown-type": (kind < pb.INVALID_NODE) | (kind > pb.COMM_COLL_NODE),
-            "comm-on-cpu": graph.host & np.isin(kind, (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)),
+            "comm-on-cpu": graph.host & np.isin(kind, COMMUNICATION),
             "cpu-statistics": graph.host,
             "no-duration": graph.file.duration_micros == 0,
             "long-duration": graph.file.duration_micros > LONG_MICROS,

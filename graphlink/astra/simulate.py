@@ -85,8 +85,8 @@ class SimulatedRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """One run of ASTRA-sim. ``ok``: all ranks finished and all nodes were executed; else ``failed`` says what went
-    wrong, ``reasons`` what ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
+    """One run of ASTRA-sim. ``ok``: all ranks finished and all nodes were executed; ``failed`` says what went wrong, if
+    only as it ended, ``reasons`` what ``graphlink check`` knows that can stop or hang it, and ``said`` its last line.
 
     ``exit_status``: negative for a signal, None where its time was up. ``executed``: of ``expected`` nodes, None where
     they are more than the log keeps. ``total_ns``: of the rank that ends last, None unless ``ok``. ``replayed_ns``: of
@@ -332,10 +332,9 @@ def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, 
         failed += _not_executed(task.nodes, log, expected) + _contradicted(finished, log)
     if failed and status == 0:
         failed.append("its exit status is 0 all the same")
-    elif len(failed) == 1 and status is not None and executed == expected:
-        # seen of the present version with several groups
-        failed.append("though all ranks finished and all nodes were executed: it failed as it ended")
-    ok = not failed
+    # seen of the present version with several groups
+    at_end = len(failed) == 1 and bool(status) and executed == expected
+    ok = not failed or at_end
     ranks = []
     for rank, of in task.nodes.items():
         simulated_ns, not_computing_ns = finished.get(rank, (None, None))
@@ -351,7 +350,7 @@ def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, 
         executed=executed,
         expected=expected,
         total_ns=max(finished[rank][0] for rank in task.nodes) if ok else None,
-        failed=failed,
+        failed=[f"{failed[0]} as it ended, with all ranks finished and all nodes executed"] if at_end else failed,
         reasons=[] if ok else list(task.reasons),
         said="" if ok else last_line(said),
         ranks=ranks,

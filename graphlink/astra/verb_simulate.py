@@ -138,6 +138,7 @@ def text(found: Simulated, *, swept: bool, verbose: bool = False) -> list[str | 
     """Return the report for people: how it went and how long it took, the times beside each other, why they differ."""
     body = _sweep(found) if swept else _one(found, found.runs[0], verbose=verbose)
     failed = [line for run in found.runs if not run.ok for line in _failure(run, swept=swept)]
+    failed += [f"it ran, though {line}" for run in found.runs if run.ok for line in run.failed]
     return [*body, *failed, *(f"warning: {one}" for one in found.warnings)]
 
 

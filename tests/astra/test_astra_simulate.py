@@ -102,16 +102,21 @@ def test_skipped_nodes_are_found_though_all_ranks_finish(tmp_path: Path) -> None
     assert run.failed[0] == "1 of 6 nodes not executed, the first of them node 2 of rank 1"
 
 
-@pytest.mark.parametrize(
-    ("status", "why"), [(-6, "killed by signal 6 (Aborted)"), (134, "exit status 134"), (None, "not done after 9 s")]
-)
-def test_other_ends(tmp_path: Path, status: int | None, why: str) -> None:
-    run = verdict(HEAD, LOG, tmp_path, status)
+def test_a_run_whose_time_is_up_failed(tmp_path: Path) -> None:
+    run = verdict(HEAD, LOG, tmp_path, None)
     assert not run.ok
-    assert run.failed[0].startswith(why)
-    assert run.failed[1:] == (
-        [] if status is None else ["though all ranks finished and all nodes were executed: it failed as it ended"]
-    )
+    assert run.failed[0].startswith("not done after 9 s")
+
+
+@pytest.mark.parametrize(("status", "why"), [(-6, "killed by signal 6 (Aborted)"), (134, "exit status 134")])
+def test_an_abort_at_the_end_with_all_executed_is_a_run_that_went_well(tmp_path: Path, status: int, why: str) -> None:
+    run = verdict(HEAD, LOG, tmp_path, status)
+    assert run.ok
+    assert run.total_ns == 16_010
+    assert run.failed == [f"{why} as it ended, with all ranks finished and all nodes executed"]
+    short = verdict(HEAD, LOG.replace(ENDED, b"callback,sys->id=1, tick=16010, node->id=7"), tmp_path, status)
+    assert not short.ok
+    assert short.failed[0] == why
 
 
 def test_statistics_that_contradict_the_log(tmp_path: Path) -> None:
