@@ -172,6 +172,7 @@ class DeviceRows(Short):
     bytes: I64  # of copies and memsets; 0 = not recorded
     sm_share: F64  # the part of the device's SMs that the blocks of a kernel can fill, 1 at most; 0 = not recorded
     comm: CommTable
+    cut_ns: I64 | None = None  # of what was recorded of it, behind its end: linking.tidy; None = nothing
 
 
 class SyncKind(IntEnum):
@@ -360,6 +361,7 @@ class Trace(Short):
     )
     memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
     graph_deps: GraphDeps | None = None  # None = none are recorded
+    mended: dict[str, int] = field(default_factory=dict)  # rows that could not be and were put right, by kind
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -263,3 +263,15 @@ def test_without_its_marks_a_recording_has_the_same_steps() -> None:
 
 def renamed(rank: Linked, strings: tuple[str, ...]) -> Linked:
     return replace(rank, trace=replace(rank.trace, strings=strings))
+
+
+def test_scopes_of_one_number_are_one_step() -> None:
+    scopes = [Host(f"step[{k}]", 100 * k + at, 100 * k + at + 30, annotation=True) for k in range(3) for at in (0, 40)]
+    assert spans(found(scopes)) == [(0, 70), (100, 170), (200, 270)]
+    assert found(scopes).names == ("step[0]", "step[1]", "step[2]")
+    assert spans(found(scopes[:2])) == [(0, 70)], "of one step alone"
+
+
+def test_ranges_without_a_number_are_a_step_each() -> None:
+    ranges = [Host("train_step", 100 * k, 100 * k + 80, annotation=True) for k in range(3)]
+    assert spans(found(ranges)) == [(0, 80), (100, 180), (200, 280)]

@@ -134,6 +134,8 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     )
     untold = replace(
         found.untold,
+        calls=found.untold.calls + len(host.unshown_ns),
+        calls_ns=found.untold.calls_ns + int(host.unshown_ns.sum()),
         comms=len(pending.tid),
         comms_ns=int((pending.until_ns - pending.from_ns).sum()),
         spins=spun.untold,
@@ -148,6 +150,11 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         found=counts.found + inferred, kept=counts.kept + inferred, rejected=counts.rejected, by_source=by_source
     )
     warnings = [*found.warnings]
+    if len(host.unshown_ns):
+        warnings.append(
+            f"synchronisation calls ({len(host.unshown_ns):,}) waited {host.unshown_ns.sum() / 1000:.1f} us for "
+            "something that the recording does not show, behind what they are known to have waited for: gaps"
+        )
     if untold.comms:
         kind = NOTE if 100 * untold.comms_ns < int(graph.end_ns.max()) else ""
         todo = f"graphlink.capture records waits in Python, as ranges {WAIT_RANGE}"

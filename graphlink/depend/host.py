@@ -20,9 +20,12 @@ from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import SYNCS
+from graphlink.linking.clock_evidence import MOST_RETURN_NS
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+from graphlink.spans import union
 from graphlink.tables import concat, distinct, least, spread, sums
 
+FEWEST: Final = 5  # waits that show how long waking takes
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
 
 
@@ -48,6 +51,7 @@ class HostSide(msgspec.Struct, frozen=True):
     wake_ns: I64
     launcher: I32
     launched_ns: I64
+    unshown_ns: I64  # of each call that waited on for something that is not recorded, for how long
     spins: Spins
     start_ns: int  # of the rank: its earliest node
     end_ns: int
@@ -70,6 +74,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)
     waited_at = _places(tour, calls.tid[blocking], wait_ns[blocking])
     finished_at = _places(tour, calls.tid[finished], calls.end_ns[finished])
+    waking_ns, shown = wake_ns(linked, cuda, wait_ns)
+    unshown = blocking[~shown[blocking]]
     in_calls = Blocked(el.of_call[blocking], _blocked_from(linked, tour, blocking, wait_ns, launched_ns), waited_at)
     begins = comm.host_row[tour.axis.has(begun.tid[comm.host_row])]
     cuts = concat(
@@ -81,11 +87,15 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         Cuts.of(_places(tour, begun.tid[begins], begun.at_ns[begins]), launch=True),
     )
     blocks = concat(in_calls, comm_waits.blocked, spun.blocked).disjoint()
-    nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, comm_waits.unknown)
+    unknown = union(
+        np.append(comm_waits.unknown.start_ns, waited_at[~shown[blocking]]),
+        np.append(comm_waits.unknown.end_ns, _places(tour, calls.tid[unshown], calls.end_ns[unshown])),
+    )
+    nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, unknown)
     part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
     part[finished] = nodes.opening(finished_at)
     behind = part[blocking]
-    waking_ns = spread(len(nodes.kind), behind, wake_ns(linked, cuda, wait_ns)[blocking], 0)
+    waking_ns = spread(len(nodes.kind), behind, waking_ns[blocking], 0)
     return HostSide(
         elements=el,
         nodes=nodes,
@@ -97,6 +107,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         wake_ns=np.minimum(waking_ns + _held_ns(linked, el, nodes, waking_ns), nodes.duration_ns),
         launcher=_launchers(linked, el, nodes, launched_ns),
         launched_ns=launched_ns,
+        unshown_ns=(calls.end_ns - wait_ns)[unshown],
         spins=spun,
         start_ns=start_ns,
         end_ns=max(int(ns.max()) for ns in (comm_waits.ended_ns, linked.trace.device.end_ns, el.end_ns) if len(ns)),
@@ -209,9 +220,9 @@ def _span(linked: Linked, el: Elements) -> tuple[int, int]:
     return min(int(s.min()) for s in starts if len(s)), max(int(e.max()) for e in ends if len(e))
 
 
-def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> I64:
-    """Estimate what each call takes only because it had to wait: from ``wait_ns``, when the last awaited op ended, it
-    wakes up and returns.
+def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
+    """Return (ns, shown): an estimate of what each call takes only because it had to wait: from ``wait_ns``, when the
+    last awaited op ended, it wakes up and returns.
 
     A call that finds all done returns without that (in real traces: 5 to 95 % of stream and event synchronisations take
     2 to 9 us then, of device synchronisations 7 to 14). So with a faster device, as soon as nothing is left to wait
@@ -221,17 +232,20 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> I64:
     The latter is the median of the calls of its name in the recording that did not block; one of more than 20 us waited
     for something that the recording does not show. Where there are none it is 14 us, the most that such calls usually
     take: so it shows on machines that wake up slowly. 0 for copies, which never find their own work done, and never
-    below 0. Cost: O(calls) for each name.
+    below 0. Not ``shown`` is what else a call waited for, where it took 300 us more, and twice as long as others of its
+    name: that is no waking. Cost: O(calls) for each name.
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns
     sync = np.isin(cuda.role, SYNCS)
     took_ns = calls.end_ns - calls.start_ns
     free = sync & ~blocked & (took_ns <= LATENCY_NS)
-    out = np.zeros(len(took_ns), np.int64)
+    out, shown = np.zeros(len(took_ns), np.int64), np.ones(len(took_ns), np.bool_)
     for name in np.unique(calls.name[sync & blocked]).tolist():
         mine = calls.name == name
         waited, found = mine & sync & blocked, mine & free
         free_ns = int(np.median(took_ns[found])) if found.any() else FREE_NS
         out[waited] = np.maximum(calls.end_ns[waited] - wait_ns[waited] - free_ns, 0)
-    return out
+        usual_ns = int(np.median(out[waited])) if np.count_nonzero(waited) >= FEWEST else 0
+        shown[waited] = out[waited] <= max(MOST_RETURN_NS, 2 * usual_ns)
+    return np.where(shown, out, 0), shown

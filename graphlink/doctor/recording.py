@@ -79,8 +79,10 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         yield from if_any("graph-order", {"ops": int(np.isin(linked.device_call, several).sum())}, ops)
     lost = launches_without_ops(trace) if ops else {}
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
-    numbered = trace.calls.correlation[trace.calls.correlation != 0]
-    yield from if_any("repeated-calls", {"calls": len(numbered) - len(np.unique(numbered))}, calls)
+    for kind in (
+        "calls-without-id", "rows-twice", "calls-twice", "repeated-calls", "ends-overrun", "ends-late", "steps-overlap",
+    ):  # fmt: skip
+        yield from if_any(kind, {"rows": trace.mended.get(kind, 0)}, rows + calls + ops)
     broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
     count = sum(broken.values())
     yield from if_any("broken-rows", {"rows": count}, count + rows + calls + ops, broken)

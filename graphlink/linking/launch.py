@@ -8,20 +8,17 @@ number is also that of some unrelated op.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
-from graphlink.linking.nest import innermost, last_started, nest
+from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
 from graphlink.linking.provenance import ASYNCHRONOUS
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
-from graphlink.patterns import fits
+from graphlink.patterns import LAUNCH, fits
 from graphlink.tables import lookup
 
-_LAUNCH: Final = re.compile(r".*[Ll]aunch(?!HostFunc).*", re.DOTALL)
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"
@@ -37,21 +34,22 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     Nothing is raised for data: what cannot be joined is NOWHERE, device rows by reason in ``Linked.orphans``.
     """
     slack_ns = rounding_ns(trace)
-    parent, crossing = nest(trace.host, asynchronous(trace), slack_ns)
+    apart = asynchronous(trace)
+    parent, crossing = nest(trace.host, apart, slack_ns)
+    host, late = with_late_ends(trace.host, parent, crossing & ~apart) if (crossing & ~apart).any() else (trace.host, 0)
+    if late:
+        trace = replace(trace, host=host, mended={**trace.mended, "ends-late": late})
+        parent, crossing = nest(host, apart, slack_ns)
     call_end_ns = cut_calls(trace, crossing, slack_ns)
     cut = int(np.count_nonzero(call_end_ns != trace.calls.end_ns))
     warnings = list(match.warnings)
+    if late:
+        warnings.append(f"{late:,} ops end after the op that they began in, which is taken to last as long")
     if cut:
         trace = replace(trace, calls=replace(trace.calls, end_ns=call_end_ns))
         warnings.append(
             f"{cut} API calls run on into the next call or op of their thread, or out of their op: they count as ended "
             "there"
-        )
-    ids = np.sort(trace.calls.correlation)
-    repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))
-    if repeated:
-        warnings.append(
-            f"{repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest"
         )
     lost = launches_without_ops(trace)
     if lost:
@@ -118,7 +116,7 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
     of host functions (``cudaLaunchHostFunc``) never have one.
     """
     calls = trace.calls
-    launch = fits(_LAUNCH, trace.strings)[calls.name]
+    launch = fits(LAUNCH, trace.strings)[calls.name]
     names = calls.name[launch & (calls.correlation > 0) & ~np.isin(calls.correlation, trace.device.correlation)]
     if len(names) <= np.count_nonzero(trace.device.correlation <= 0):
         return {}

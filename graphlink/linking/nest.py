@@ -10,6 +10,7 @@ which starts on the thread and ends when somebody waits for it (gloo's are of th
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -18,7 +19,7 @@ import numpy as np
 from graphlink.linking.commtypes import collective_type, kind_of
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
 from graphlink.patterns import fits
-from graphlink.tables import marked, numbered_rows, spread
+from graphlink.tables import MOST, last_before, marked, numbered_rows, spread
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
 _FRAMES: Final = 8  # of a stack
@@ -91,6 +92,37 @@ def _adopt(parent: list[int], crossing: list[bool]) -> None:
     for i, crosses in enumerate(crossing):
         if crosses:
             parent[i] = NOWHERE
+
+
+def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRows, int]:
+    """Return (rows, number of such ops): of ``crossing`` ops that end a little after the op they began in, that one
+    and those around it end as they do, or as the next row of the thread begins. O(n log n).
+
+    What reaches past two rows behind that op is asynchronous, and stays outside.
+    """
+    late = np.flatnonzero(crossing & ~rows.annotation)
+    around = last_started(rows, ~crossing, rows.tid[late], rows.start_ns[late])
+    around = innermost(rows, parent, around, ~rows.annotation, rows.start_ns[late])
+    late, around = late[around != NOWHERE], around[around != NOWHERE]
+    nested, end_ns = np.flatnonzero(~crossing), rows.end_ns.copy()
+
+    def behind(at_ns: I64) -> I64:
+        """Return the row that begins next, one more than there are without any."""
+        found = last_before((rows.tid[nested],), -rows.start_ns[nested], (rows.tid[late],), 1 - at_ns)
+        return np.append(nested, len(end_ns))[found]
+
+    starts, ends = np.append(rows.start_ns, MOST), np.append(rows.end_ns, MOST)
+    after = behind(rows.end_ns[around])
+    little = ends[behind(ends[after])] > rows.end_ns[late]
+    late, around, after = late[little], around[little], after[little]
+    end_ns[late] = np.minimum(end_ns[late], starts[after])
+    until_ns = end_ns[late]
+    while len(around):
+        np.maximum.at(end_ns, around, until_ns)
+        around = parent[around]
+        inside = (around != NOWHERE) & ~np.append(rows.annotation, True)[around]
+        around, until_ns = around[inside], until_ns[inside]
+    return replace(rows, end_ns=end_ns), len(late)
 
 
 def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:

@@ -1,4 +1,4 @@
-"""Cuts a recording down to some of its ``ProfilerStep#N`` marks (``--step``)."""
+"""Cuts a recording down to some of its steps (``--step``)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import UsageError
+from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.launch import link
 from graphlink.model import I64, NOWHERE, Bool, HostMatch, Trace
 from graphlink.records import Short, first_few
-from graphlink.steps import PROFILER_STEP
+from graphlink.steps import PROFILER_STEP, steps_of
 from graphlink.tables import take
 
 ALL: Final = "all"
 _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_NUMBER: Final = re.compile(r".*?(\d{1,18})\D*", re.DOTALL)  # the last of a step's name
 _SHOWN: Final = 12  # step numbers that an error lists
 
 
@@ -58,7 +61,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     Raises:
         UsageError: the recording has no such step.
     """
-    low, high = _span(trace, steps)
+    low, high = _span(trace, match, steps)
 
     def within(start_ns: I64) -> Bool:
         return (start_ns >= low) & (start_ns < high)
@@ -97,19 +100,30 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     return Cut(small, replace(match, et=pairs, only_kineto=only_kineto))
 
 
-def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
-    marks = [PROFILER_STEP.fullmatch(text) for text in trace.strings]
-    number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
-    there = np.unique(number[number != NOWHERE]).tolist()
+def _span(trace: Trace, match: HostMatch, steps: Steps) -> tuple[int, int]:
+    number, start_ns, end_ns = _numbered(trace, match)
+    there = np.unique(number).tolist()
     missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
     if missing is not None:
         names = first_few(there, _SHOWN)
         raise UsageError(
             f"there is no step {missing} in the recording",
             path=trace.path,
-            todo=f"choose among its ProfilerSteps with --step: {names}"
-            if there
-            else "leave out --step: it has no ProfilerStep",
+            todo=f"choose among its steps with --step: {names}" if there else "leave out --step: it has no steps",
         )
     mine = (number >= steps.first) & (number <= steps.last)
-    return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())
+    return int(start_ns[mine].min()), int(end_ns[mine].max())
+
+
+def _numbered(trace: Trace, match: HostMatch) -> tuple[I64, I64, I64]:
+    """Return number, start and end of each ``ProfilerStep#N``; without any of the steps as ``steps_of`` finds them, by
+    the number in their names, else in order."""
+    marks = [PROFILER_STEP.fullmatch(text) for text in trace.strings]
+    number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
+    mine = np.flatnonzero(number != NOWHERE)
+    if len(mine):
+        return number[mine], trace.host.start_ns[mine], trace.host.end_ns[mine]
+    found = steps_of(link(on_host_clock(trace), None, match))
+    last = [_NUMBER.fullmatch(name) for name in found.names]
+    numbers = [int(told[1]) if told else k for k, told in enumerate(last, 1)]
+    return np.array(numbers, np.int64), found.start_ns, found.end_ns

@@ -1,7 +1,7 @@
 """Convert decoded values to numpy columns: numbers that may be text, names, shapes, times.
 
-Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them
-(``"stream 7"``).
+Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word or a
+mark before them (``"stream 7"``, ``"[TP00-DP01] 83"``).
 """
 
 from __future__ import annotations
@@ -33,16 +33,21 @@ DTYPES = {
     "Bool": np.bool_,
 }  # by a record's annotation
 _Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
-_NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
+_NUMBER = re.compile(r"\s*(?:\[[^\]]{0,80}\] )?(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 
 
 def to_int(value: object, default: int = MISSING) -> int:
-    """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
+    """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range.
+
+    What 64 bits without a sign hold (a ``pthread_t``) is the number of these bits with one.
+    """
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
         value = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10) if match else None
     elif isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, int) and 1 << 63 <= value < 1 << 64:
+        value -= 1 << 64
     return int(value) if isinstance(value, int) and MISSING < value < 1 << 63 else default
 
 

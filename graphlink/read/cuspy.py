@@ -151,11 +151,11 @@ def graph_deps(flows: Parts, device: Parts, rounding_ns: int) -> GraphDeps | Non
     launched = np.flatnonzero(~between & end)
     slack_ns = _WRITTEN + 2 * rounding_ns
     at = pid, tid
-    target = _near(at, start_ns, [flows.seen(name)[ends] for name in ("pid", "tid")], flows.seen("ns")[ends], slack_ns)
+    target = near(at, start_ns, [flows.seen(name)[ends] for name in ("pid", "tid")], flows.seen("ns")[ends], slack_ns)
     of = [*(flows.seen(name)[starts] for name in ("pid", "tid")), values_at(correlation, target)]
-    source = _near((*at, correlation), end_ns, of, flows.seen("ns")[starts], slack_ns)
+    source = near((*at, correlation), end_ns, of, flows.seen("ns")[starts], slack_ns)
     of = [flows.seen(name)[launched] for name in ("pid", "tid", "ident")]
-    roots = _near((*at, correlation), start_ns, of, flows.seen("ns")[launched], slack_ns)
+    roots = near((*at, correlation), start_ns, of, flows.seen("ns")[launched], slack_ns)
     joined = (target != NOWHERE) & (source != NOWHERE)
     joined[joined] = (graph[source[joined]] == graph[target[joined]]) & (node[source[joined]] != node[target[joined]])
     pairs, which = numbered_rows(node[target[joined]], node[source[joined]])
@@ -178,7 +178,7 @@ def graph_deps(flows: Parts, device: Parts, rounding_ns: int) -> GraphDeps | Non
     return GraphDeps(nodes[after, 0], nodes[after, 1], np.where(before == NOWHERE, NOWHERE, nodes[before, 1]))
 
 
-def _near(keys: Sequence[I64], ns: I64, asked: Sequence[I64], asked_ns: I64, slack_ns: int) -> I64:
+def near(keys: Sequence[I64], ns: I64, asked: Sequence[I64], asked_ns: I64, slack_ns: int) -> I64:
     """Return for each asked time the row with these keys whose time is nearest; NOWHERE without one within
     ``slack_ns``."""
     found = [last_before(tuple(keys), way * ns, tuple(asked), way * asked_ns + 1) for way in (1, -1)]

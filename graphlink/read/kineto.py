@@ -24,7 +24,6 @@ from graphlink.model import (
     EventRows,
     FrameRows,
     OverheadRows,
-    SyncKind,
     SyncRows,
     Trace,
 )
@@ -83,15 +82,15 @@ from graphlink.read.kineto_rows import (
     comm_of,
     flow_rows,
     host_rows,
-    known,
     name_on_gpu,
     on_gpu,
     peer_of,
-    put_right,
     refuse_span,
     streams_of,
+    sync_columns,
     sync_kind,
 )
+from graphlink.read.mend import give_calls, put_right, refuse_processes
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
@@ -100,6 +99,7 @@ _OWN = frozenset(
 )  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties", "host_name", "traceName", *VERSIONS})
 _INSTANT = ("cpu_instant_event", None)  # the latter in 2021
+_LAUNCH_FLOWS = (LAUNCHED, "async_gpu", "async_cpu_to_gpu")  # the others of 2021 and 2022
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
@@ -112,21 +112,27 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     a node row whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send
     or receive is as recorded: a rank of its group.
     """
-    with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
-        if array.key == "nodes":
-            raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
-        gathered = _KinetoRows(str(path))
-        for block in array.blocks(Event):
-            gathered.add(block)
-        gathered.refuse_foreign(array)
-        return gathered.trace(array)
+    for flows in (False, True):  # which are read only where rows lack a correlation
+        with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
+            if array.key == "nodes":
+                raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
+            gathered = _KinetoRows(str(path), flows=flows)
+            for block in array.blocks(Event):
+                gathered.add(block)
+            gathered.refuse_foreign(array)
+            told = any(gathered.left_out[category] for category in _LAUNCH_FLOWS)
+            if flows or not told or (gathered.parts[DEVICE].seen("correlation") > 0).all():
+                break
+    return gathered.trace(array)
 
 
 class _KinetoRows:
     """The rows that have been read so far. Times are ns without the base, which may follow the events."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, *, flows: bool = False):
         self.path = path
+        self.flows = flows  # of all launches, not only of nodes of graphs
+        self.processes: dict[str, int] = {}
         self.strings = Strings()
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
@@ -165,7 +171,7 @@ class _KinetoRows:
             self.left_out["not a span (ph is not X)"] += len(tables[table]) - len(rows)
             if rows:
                 fill(rows, block)
-        self._launched(others.get(LAUNCHED, ()))
+        self._launched([row for category in _LAUNCH_FLOWS for row in others.get(category, ())])
 
     def refuse_foreign(self, array: ArrayReader) -> None:
         """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is
@@ -339,6 +345,7 @@ class _KinetoRows:
             name=self.strings.column([row.name or "" for row in rows]),
             correlation=ints([(row.args or NO_ARGS).correlation for row in rows], 0),
             external=ints([(row.args or NO_ARGS).external for row in rows], 0),
+            process=np.array([self.processes.setdefault(str(row.pid), len(self.processes)) for row in rows], np.int64),
         )
 
     def _device(self, rows: list[Event], block: Block[Event]) -> None:
@@ -366,6 +373,7 @@ class _KinetoRows:
             name=self.strings.column([row.name or "" if row.cat == "kernel" else name_on_gpu(row) for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
+            external=ints([a.external for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
             sm_share=recorded([a.blocks_per_sm for a in args]),
             blocks=ints([extent(bytes(a.grid)) if a.blocks_per_sm is None else 0 for a in args]),
@@ -377,30 +385,8 @@ class _KinetoRows:
         self.left_out["cuda_sync of unknown kind"] += kinds_of.count(None)
         rows = [row for row, kind in zip(rows, kinds_of, strict=True) if kind is not None]
         kind = np.array([kind for kind in kinds_of if kind is not None], np.uint8)
-        args = [row.args or NO_ARGS for row in rows]
         start, end = self._times(rows, block)
-        stream, stream_known = known([a.stream for a in args])
-        record, record_known = known([a.wait_record for a in args])
-        record_stream, record_stream_known = known([a.wait_stream for a in args])
-        event, event_known = known([a.wait_event for a in args])
-        of_stream = (kind == SyncKind.STREAM) | (kind == SyncKind.STREAM_WAIT)
-        of_event = (kind == SyncKind.EVENT) | (kind == SyncKind.STREAM_WAIT)
-        device = on_gpu(rows, "device", "pid")
-        self.parts[SYNC].add(
-            kind=kind,
-            start_ns=start,
-            end_ns=end,
-            correlation=ints([a.correlation for a in args], 0),
-            device=np.where(device == MISSING, 0, device),
-            stream=stream,
-            stream_known=stream_known & of_stream,
-            record=record,
-            record_known=record_known & of_event & (record > 0),
-            record_stream=record_stream,
-            record_stream_known=record_stream_known & of_event,
-            event=event,
-            event_known=event_known & of_event,
-        )
+        self.parts[SYNC].add(kind=kind, start_ns=start, end_ns=end, **sync_columns(rows, kind))
 
     def _events(self, rows: list[Event], block: Block[Event]) -> None:
         stream = ints([(row.args or NO_ARGS).stream for row in rows])
@@ -422,9 +408,9 @@ class _KinetoRows:
 
     def _launched(self, rows: Sequence[Event]) -> None:
         """Collect what flows tell of the nodes of CUDA graphs: what they wait for, and which hang on the launch."""
-        if not self.has_graphs:
+        if not self.has_graphs and not self.flows:
             return
-        rows = [row for row in rows if type(row.id) is int and (row.ph == "f" or row.id >= NODE_FLOWS)]
+        rows = [row for row in rows if self.flows or (type(row.id) is int and (row.ph == "f" or row.id >= NODE_FLOWS))]
         self.parts[LAUNCHED].add(
             ns=ns_of_us([row.ts for row in rows]),
             ident=ints([row.id for row in rows]),
@@ -461,6 +447,12 @@ class _KinetoRows:
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         deps = graph_deps(self.parts[LAUNCHED], self.parts[DEVICE], written_ns)
+        calls, device = self.parts[CALL], self.parts[DEVICE]
+        given = give_calls(calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
+        if given:
+            told = ", ".join(f"{witness} {count:,}" for witness, count in given.items())
+            warnings += [f"{sum(given.values()):,} device ops have no correlation id: their calls are told by {told}"]
+        refuse_processes(self.path, calls, device, [*self.processes])
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
         warnings += bare_copies(self.parts[DEVICE], self.strings)
         gpus = gpus_of(around.get("deviceProperties"))
@@ -473,7 +465,7 @@ class _KinetoRows:
             path=self.path,
             host=host_rows(parts[HOST], tuple(self.strings), old=self.old),
             calls=parts[CALL].table(CallRows, by_start(parts[CALL], longest_first=True)),
-            device=parts[DEVICE].table(DeviceRows, by_start(parts[DEVICE])),
+            device=parts[DEVICE].table(DeviceRows, by_start(parts[DEVICE]), cut_ns=None),
             syncs=parts[SYNC].table(SyncRows, by_start(parts[SYNC])),
             events=parts[EVENT].table(EventRows, np.arange(parts[EVENT].count)),
             flows=flow_rows(parts[FLOW], self.left_out),
@@ -492,6 +484,7 @@ class _KinetoRows:
             host_name=host_name(around, pid),
             job=job_of(around),
             graph_deps=deps,
+            mended={"calls-without-id": sum(given.values())} if given else {},
             memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))

@@ -27,7 +27,7 @@ from graphlink.errors import InputError
 from graphlink.model import (
     I32,
     I64,
-    NOWHERE,
+    U8,
     Bool,
     CallRows,
     Comm,
@@ -40,7 +40,7 @@ from graphlink.model import (
     SyncRows,
 )
 from graphlink.patterns import OPERATOR, fits
-from graphlink.read.columns import MAX_NS, MISSING, NO_ID, Parts, Strings, ints, loose, to_int_or_none
+from graphlink.read.columns import MAX_NS, MISSING, NO_ID, Parts, ints, loose, to_int_or_none
 from graphlink.read.comms import (
     count_or_none,
     int_list,
@@ -50,10 +50,8 @@ from graphlink.read.comms import (
     spread_ranks,
     text_or_none,
 )
-from graphlink.read.cuspy import EVENT_NODE, give_launches, gpu_name, put_inside_ops
-from graphlink.read.devices import place
+from graphlink.read.cuspy import EVENT_NODE, gpu_name
 from graphlink.spans import around_others
-from graphlink.tables import largest, lookup
 
 # gc=False: millions live for the time of a block only and hold no cycles. ``Any`` where recorders disagree about number
 # or text.
@@ -241,6 +239,30 @@ def sync_kind(row: Event) -> SyncKind | None:
     return SYNC_KIND.get(row.name or "") if kind is None else kind
 
 
+def sync_columns(rows: list[Event], kind: U8) -> dict[str, NDArray[Any]]:
+    """Return the columns of ``cuda_sync`` rows of these kinds, but for their times."""
+    args = [row.args or NO_ARGS for row in rows]
+    stream, stream_known = known([a.stream for a in args])
+    record, record_known = known([a.wait_record for a in args])
+    record_stream, record_stream_known = known([a.wait_stream for a in args])
+    event, event_known = known([a.wait_event for a in args])
+    of_stream = (kind == SyncKind.STREAM) | (kind == SyncKind.STREAM_WAIT)
+    of_event = (kind == SyncKind.EVENT) | (kind == SyncKind.STREAM_WAIT)
+    device = on_gpu(rows, "device", "pid")
+    return {
+        "correlation": ints([a.correlation for a in args], 0),
+        "device": np.where(device == MISSING, 0, device),
+        "stream": stream,
+        "stream_known": stream_known & of_stream,
+        "record": record,
+        "record_known": record_known & of_event & (record > 0),
+        "record_stream": record_stream,
+        "record_stream_known": record_stream_known & of_event,
+        "event": event,
+        "event_known": event_known & of_event,
+    }
+
+
 COMM_FIELDS: Final = attrgetter(  # of ``Args``, what ``comm_of`` is made of
     "collective", "dtype", "in_nelems", "out_nelems", "in_split", "out_split", "group", "group_desc", "group_ranks",
     "group_size", "rank_start", "rank_stride", "rank", "src_rank", "dst_rank", "seq",
@@ -304,10 +326,9 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
 
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
-_TIMES = ("start_ns", "end_ns", "ns")
+TIMES: Final = ("start_ns", "end_ns", "ns")
 MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
 _CPU: Final = 0  # a device type of c10
-_OVERLOAD: Final = re.compile(r"(\w+::\w+)\.\w+")
 
 
 def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
@@ -316,88 +337,12 @@ def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
     Raises:
         InputError: a time is then beyond 2**62 ns.
     """
-    for column in (parts.seen(name) for parts in tables for name in _TIMES):
+    for column in (parts.seen(name) for parts in tables for name in TIMES):
         if len(column) and max(abs(int(column.min()) + base_ns), abs(int(column.max()) + base_ns)) >= MAX_NS:
             raise InputError(
                 "an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=path, todo="record again"
             )
         column += base_ns
-
-
-def _name_without_overload(host: Parts, strings: Strings) -> None:
-    """Name ops as everywhere else, in place: ``capture_overload_names`` makes ``aten::sum`` to
-    ``aten::sum.dim_IntList``, in Kineto alone."""
-    name = host.seen("name")
-    known = tuple(strings)
-    ops = np.flatnonzero(~host.seen("annotation").astype(np.bool_))
-    numbers, code = np.unique(name[ops], return_inverse=True)
-    plain = [strings[m[1]] if (m := _OVERLOAD.fullmatch(known[number])) else number for number in numbers.tolist()]
-    name[ops] = np.array(plain, name.dtype)[code]
-
-
-def _put_on_their_threads(calls: Parts, host: Parts) -> int:
-    """Put calls on the thread whose op made them, in place, and return how many: CUPTI knows a thread by a handle that
-    a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11).
-
-    Such a call begins after the last row of its thread, inside the op that its ``External id`` names. The other calls
-    of that thread after its end go with the nearest of these in time. O(n log n).
-    """
-    op = lookup(host.column("external"), calls.column("external"))
-    if not calls.count or not host.count:
-        return 0
-    start_ns, tid, op_tid, op_end_ns = calls.seen("start_ns"), calls.seen("tid"), host.seen("tid"), host.seen("end_ns")
-    threads, place = np.unique(op_tid, return_inverse=True)
-    last_ns = largest(len(threads), place, op_end_ns, MISSING)
-    at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
-    late = (threads[at] == tid) & (start_ns > last_ns[at])
-    inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])
-    moved = late & inside
-    for thread in np.unique(tid[moved]).tolist():
-        rows, known = np.flatnonzero(late & (tid == thread)), np.flatnonzero(moved & (tid == thread))
-        known = known[np.argsort(start_ns[known], kind="stable")]
-        after = np.searchsorted(start_ns[known], start_ns[rows])
-        later, earlier = known[np.minimum(after, len(known) - 1)], known[np.maximum(after - 1, 0)]
-        nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])
-        tid[rows] = op_tid[op[np.where(nearer, earlier, later)]]
-        moved[rows] = True
-    return int(np.count_nonzero(moved))
-
-
-def _leave_out_untimed(tables: Iterable[Parts]) -> int:
-    """Leave out rows without a time, in place, and return how many: Kineto writes 0 for start and length of what CUPTI
-    gave no time (device work and calls of the warm-up, where counters of the GPU are recorded).
-
-    They are such rows only where all others are further from 0 than from each other.
-    """
-    untimed = {parts: (parts.seen("start_ns") == 0) & (parts.seen("end_ns") == 0) for parts in tables if parts.count}
-    if not any(rows.any() for rows in untimed.values()):
-        return 0
-    others = np.concatenate([parts.seen(name)[~rows] for parts, rows in untimed.items() for name in _TIMES[:2]])
-    if not len(others) or int(np.abs(others).min()) <= int(others.max()) - int(others.min()):
-        return 0
-    return sum(parts.keep(~rows) for parts, rows in untimed.items())
-
-
-def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], left_out: Counter[str]) -> list[str]:
-    """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
-    both. ``of_devices``: processes that stand for devices.
-    """
-    warnings = []
-    if untimed := _leave_out_untimed(parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
-        left_out["without a time (start and length 0)"] = untimed
-        warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
-    _name_without_overload(parts[HOST], strings)
-    if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
-        warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
-    put_inside_ops(parts[CALL], parts[HOST])
-    if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
-        left_out["graph_event_node"] = events
-    give_launches(parts[DEVICE])
-    if parts[OTHER].count:
-        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
-        left_out.update(unplaced)
-        warnings += warnings_of_devices
-    return warnings
 
 
 def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | SyncRows], lanes: int) -> None:

@@ -72,7 +72,7 @@ class Source:
                 f"the {self.packed} file is {'cut off' if cut else 'damaged'} ({error})",
                 path=self.path,
                 where=f"after {self.where(self.position)}",
-                todo="copy or record the file again",
+                todo="copy it again, once the program that writes it has ended, or record again",
             ) from None
         except OSError as error:
             raise unreadable(self.path, error) from None

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import GenericAlias
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -42,6 +42,10 @@ _BETWEEN = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
 _AROUND = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*"[^"\\]{0,40}"')
 _SLICE = 1 << 22  # bounds the memory of the columns below
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
+_NO_JSON: Final = re.compile(  # what JSON has not: strings, which may hold it, and numbers that are none
+    rb'"(?:[^"\\]|\\.)*"|-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?)', re.DOTALL
+)
+_IN_STRING: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\|[\x00-\x1f]')
 
 _STEP = np.full(256, 2, np.int8)  # 2 = no structure
 for _byte, _step in zip(b"[{]},", (1, 1, -1, -1, 0), strict=True):
@@ -221,7 +225,7 @@ class ArrayReader:
             # document
             head = text[: match.end() - 1] + b"[]}"
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self.around = msgspec.json.decode(head, type=_Around) if head.count(b":") <= MAX_KEYS else {}
+                self.around = _object(head) if head.count(b":") <= MAX_KEYS else {}
             if self.around:
                 self.key = match[1].decode()
                 del self.around[self.key]
@@ -256,7 +260,7 @@ class ArrayReader:
         if text.count(b":") > MAX_KEYS:
             raise self._error(f"more than {MAX_KEYS:,} keys stand around its list", at)
         try:
-            return msgspec.json.decode(text, type=_Around)
+            return _object(text)
         except msgspec.ValidationError as error:
             raise self._error(f"is no JSON object ({error})", at) from None
         except msgspec.DecodeError as error:
@@ -270,6 +274,7 @@ class ArrayReader:
         """Tell whether more text can help: raises if an element is too big, the file ends here, or the text is wrong
         already.
         """
+        buffer = mended(buffer)
         try:
             msgspec.json.decode(buffer, type=list[msgspec.Raw])
         except RecursionError:
@@ -311,6 +316,30 @@ class ArrayReader:
         )
 
 
+def mended(text: bytes) -> bytes:
+    """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``), which C++ and
+    Python write; in strings backslashes that escape nothing (paths of Windows) and control characters as what they are.
+    """
+    return _NO_JSON.sub(
+        lambda found: (
+            _IN_STRING.sub(lambda part: part[1] or (b"\\\\" if part[0] == b"\\" else b" "), found[0])
+            if found[0][0] == _QUOTE
+            else b"null"
+        ),
+        text,
+    )
+
+
+def _object(text: bytes) -> _Around:
+    """Decode an object, as JSON or as ``mended`` makes it. Raises what msgspec does."""
+    try:
+        return msgspec.json.decode(text, type=_Around)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return msgspec.json.decode(mended(text), type=_Around)
+
+
 def utf8(text: bytes) -> bytes:
     """Return text with U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
     try:
@@ -323,19 +352,21 @@ def utf8(text: bytes) -> bytes:
 class _RowDecoder(Generic[T]):
     def __init__(self, row_type: type[T], keep_raw: bool):
         self._rows: msgspec.json.Decoder[list[T]] = msgspec.json.Decoder(GenericAlias(list, (row_type,)))
-        self._row = msgspec.json.Decoder(row_type)
+        self._row = msgspec.json.Decoder(row_type, strict=False)  # takes numbers that are text
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
         self._keep_raw = keep_raw
 
     def block(self, text: bytes, first: int) -> Block[T]:
         """Decode ``text``, a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
-        if not self._keep_raw:
-            try:
+        try:
+            if not self._keep_raw:
                 rows = self._rows.decode(text)
-            except (msgspec.ValidationError, UnicodeDecodeError):
-                pass
-            else:
                 return Block(rows, range(first, first + len(rows)), [], {})
+            self._raw.decode(text)
+        except (msgspec.ValidationError, UnicodeDecodeError):
+            pass
+        except msgspec.DecodeError:
+            text = mended(text)
         return self._one_by_one(text, first)
 
     def _one_by_one(self, text: bytes, first: int) -> Block[T]:

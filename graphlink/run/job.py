@@ -50,6 +50,7 @@ from graphlink.run.records import (
 )
 from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
+MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
 log: Final = logging.getLogger("graphlink")
 
 
@@ -291,6 +292,12 @@ def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
         )
 
 
+def _off(error: float) -> list[str]:
+    """Return a warning where a graph does not replay as it was recorded."""
+    told = f"the graph replays {abs(error):.1f} % {'later' if error > 0 else 'earlier'} than recorded"
+    return [f"{told}, and what is predicted is as uncertain"] if abs(error) > MOST_ERROR_PCT else []
+
+
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
     told = (
         (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
@@ -394,6 +401,6 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
             key=lambda family: -family.once_ns,
         ),
         left_out=_left_out(prepared),
-        warnings=[*prepared.warnings, *extra],
+        warnings=[*prepared.warnings, *extra, *_off(error_pct(work.played.total_ns, measured))],
         **fields,
     )

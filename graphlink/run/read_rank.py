@@ -15,6 +15,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.linking.step_cut import cut, parse_steps
+from graphlink.linking.tidy import tidy
 from graphlink.model import HostTrace, Trace
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
@@ -46,7 +47,7 @@ def link_rank(
     with beside(
         functools.partial(_et_of, inputs, keep_json=keep_json), forked=forked and inputs.et is not None
     ) as read_et:
-        trace = trace_of(inputs)
+        trace = tidy(trace_of(inputs))
         et = read_et()
     beside_it = {name: hooks.beside(inputs) for name, hooks in each()}
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))

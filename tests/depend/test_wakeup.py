@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.depend.build import build
 from graphlink.graph_model import Graph, NodeKind
+from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import SyncKind
@@ -65,6 +67,23 @@ def test_a_return_after_a_wait_against_calls_that_found_all_done(
 def test_a_machine_that_wakes_up_slowly_shows_it_without_a_call_that_found_all_done() -> None:
     assert waking((STREAM, 20, 225)) == [(80, 145 - 14)]
     assert waking((STREAM, 20, 225), (STREAM, 300, 304)) == [(80, 145 - 4)]
+
+
+@pytest.mark.parametrize(("returned", "gap_us"), [(380, 0), (500, 420), (5000, 4920)])
+def test_what_takes_longer_than_any_waking_waited_for_something_else(returned: float, gap_us: float) -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 6000), Host("next", 6000, 6010)],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call(STREAM, 20, returned, 2)],
+        device=[Device("k", 15, 80, 1)],
+        syncs=[Sync(SyncKind.STREAM, 20, returned, 2, stream=7)],
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    made = build(linked, communication(linked))
+    gaps = made.graph.kind == NodeKind.HOST_GAP
+    assert made.graph.duration_ns[gaps].sum() == gap_us * 1000
+    assert (made.graph.wake_ns > 0).any() == (gap_us == 0)
+    assert made.untold.calls_ns == gap_us * 1000
+    assert any(f"waited {gap_us:.1f} us for something" in text for text in made.warnings) == (gap_us > 0)
 
 
 def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +19,8 @@ from tests.doctor.recordings import (
     without_args,
     without_first_calls,
 )
-from tests.simulator import Variation
+from tests.simulator import Variation, faults
+from tests.simulator.changes import Changed
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,53 @@ def _early(document: Document) -> None:
     kernel["ts"] = call["ts"] - 150
 
 
+def _lost_calls(document: Document) -> None:
+    lost = [row["args"]["correlation"] for row in rows(document, "kernel")[40:43]]
+    document["traceEvents"] = [
+        event
+        for event in document["traceEvents"]
+        if event.get("cat") not in CALLS or event["args"]["correlation"] not in lost
+    ]
+
+
 def _repeated(document: Document) -> None:
-    """A call of another recording, with a correlation id of this one."""
-    document["traceEvents"].append(copy.deepcopy(rows(document, *CALLS)[0]))
+    """A call of another recording, with a correlation id of this one, after all others."""
+    last = max(rows(document, *CALLS), key=lambda row: row["ts"])
+    args = {"correlation": rows(document, *CALLS)[0]["args"]["correlation"]}
+    again = {"name": "cudaGetDevice", "ts": last["ts"] + last["dur"], "dur": 0.1, "args": args}
+    document["traceEvents"].append(copy.deepcopy(last) | again)
+
+
+def _overrun(document: Document) -> None:
+    kernels = sorted(rows(document, "kernel"), key=lambda row: (row["pid"], row["tid"], row["ts"]))
+    threes = zip(kernels, kernels[1:], kernels[2:], strict=False)
+    first, _, last = next(three for three in threes if len({(row["pid"], row["tid"]) for row in three}) == 1)
+    first["dur"] = last["ts"] + last["dur"] + 5 - first["ts"]
+
+
+def _late(document: Document) -> None:
+    """An op inside another one ends 1 us after it, before the next begins."""
+    ops = sorted(rows(document, "cpu_op"), key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    for outer, inner, after in zip(ops, ops[1:], ops[2:], strict=False):
+        end = outer["ts"] + outer["dur"]
+        same = outer["tid"] == inner["tid"] == after["tid"]
+        if same and inner["ts"] + inner["dur"] <= end and after["ts"] > end + 2:
+            inner["dur"] = end + 1 - inner["ts"]
+            return
+
+
+def _marks_overlap(document: Document) -> None:
+    marks = [row for row in rows(document, "user_annotation") if row["name"].startswith("ProfilerStep")]
+    marks.sort(key=lambda row: row["ts"])
+    for mark, after in itertools.pairwise(marks):
+        mark["dur"] = after["ts"] + 0.5 - mark["ts"]
+
+
+def _in_place(fault: Callable[[Document], Changed]) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        document["traceEvents"] = fault(document).document["traceEvents"]
+
+    return change
 
 
 def _sync_rows_alone(document: Document) -> None:
@@ -179,11 +226,17 @@ CASES = (
         {"launches-before-window", "cuda-sync-without-calls", "et-beyond-window", "no-seq"},
         {"kineto": without_first_calls(0.3)},
     ),
-    Case("no correlation", {"launches-missing"}, {"kineto": _without_correlation}),
+    Case("no correlation", {"calls-without-id"}, {"kineto": _without_correlation}),
     Case("lost buffers", {"launches-without-ops"}, {"kineto": _lost_kernels}),
     Case("rows of a device nobody knows", {"unknown-device-rows"}, {"kineto": _unknown_device}),
     Case("starts early", {"starts-before-launch"}, {"kineto": _early}),
-    Case("joined files", {"repeated-calls", "calls-overlap"}, {"kineto": _repeated}),
+    Case("lost calls", {"launches-missing"}, {"kineto": _lost_calls}),
+    Case("joined files", {"repeated-calls"}, {"kineto": _repeated}),
+    Case("rows twice", {"rows-twice"}, {"kineto": _in_place(lambda document: faults.rows_twice(document, 50))}),
+    Case("calls twice", {"calls-twice"}, {"kineto": _in_place(faults.calls_twice)}),
+    Case("an end too late", {"ends-overrun"}, {"kineto": _overrun}),
+    Case("an op too long", {"ends-late"}, {"kineto": _late}),
+    Case("marks overlap", {"steps-overlap"}, {"kineto": _marks_overlap}),
     Case("whole microseconds", {"integer-us", "matched-by-order"}, {"dialect": "2023"}),
     Case("a damaged row", {"broken-rows"}, {"kineto": _damaged}),
     Case(

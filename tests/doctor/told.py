@@ -30,6 +30,13 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"launch calls have no device op", {"no-device-rows", "launches-without-ops"}),
     (r"are of a device, but do not say on which stream", {"unknown-device-rows"}),
     (r"API calls repeat the correlation id", {"repeated-calls"}),
+    (r"the graph replays .* than recorded", _NOTHING),  # what contradicts what is told beside it
+    (r"ops end after the op that they began in", {"ends-late"}),
+    (r"device ops have no correlation id", {"calls-without-id"}),
+    (r"rows are there twice", {"rows-twice"}),
+    (r"API calls lie inside a call with their correlation id", {"calls-twice"}),
+    (r"device ops are recorded as running on behind others", {"ends-overrun"}),
+    (r"marks of steps run into the next one", {"steps-overlap"}),
     (r"API calls run on into the next call", {"calls-overlap"}),
     (r"ET and Kineto trace differ on a process group", {"et-differs"}),
     (r"ET and Kineto trace agree in names but not in", {"et-differs"}),

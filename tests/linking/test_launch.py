@@ -88,12 +88,6 @@ def test_a_call_that_starts_within_the_rounding_after_its_op_is_its_call() -> No
     assert linked(build_trace([], *rows)).orphans == {STARTS_EARLY: 1}
 
 
-def test_a_repeated_correlation_goes_to_the_earliest_call_with_a_warning() -> None:
-    got = linked(build_trace([], [Call("a", 0, 1, 5), Call("b", 2, 3, 5)], [Device("k", 4, 5, 5)]))
-    assert got.device_call.tolist() == [0]
-    assert any("repeat the correlation" in w for w in got.warnings)
-
-
 def test_recordings_without_calls_or_host_rows_link() -> None:
     assert linked(build_trace()).orphans == {}
     assert linked(build_trace([], [], [Device("k", 4, 5, 5)])).orphans == {NO_CALL: 1}

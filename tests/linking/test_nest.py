@@ -4,6 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
 from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import NOWHERE, HostRows
 from tests.build import Host, build_trace
@@ -133,3 +135,30 @@ def test_the_innermost_row_around_a_time_is_the_one_that_a_scan_finds(
             and table.start_ns[i] <= at_ns[k] < table.end_ns[i]
         ]
         assert found[k] == max(inside, default=NOWHERE)
+
+
+def ends_of(rows: list[Host]) -> dict[str, float]:
+    """Where each op ends, in us, and whether it stands outside the nesting."""
+    got = link(trace := build_trace(rows), None, match_hosts(trace, None))
+    names = [got.trace.strings[k] for k in got.trace.host.name]
+    ends = dict(zip(names, (got.trace.host.end_ns / 1000).tolist(), strict=True))
+    return ends | {names[k]: -1 for k in np.flatnonzero(got.crossing).tolist()}
+
+
+def test_an_op_that_ends_a_little_after_its_parent_keeps_its_time() -> None:
+    outer, inner, after = Host("linear", 0, 60), Host("mm", 5, 95), Host("after", 100, 200)
+    assert ends_of([outer, inner, after]) == {"linear": 95, "mm": 95, "after": 200}
+    deep = Host("addmm", 10, 80)
+    assert ends_of([Host("model", 0, 70), outer, inner, deep, after]) == {
+        "model": 95, "linear": 95, "mm": 95, "addmm": 80, "after": 200
+    }  # fmt: skip
+
+
+def test_an_op_that_ends_inside_the_next_one_ends_where_that_begins() -> None:
+    rows = [Host("linear", 0, 60), Host("mm", 5, 120), Host("after", 100, 200)]
+    assert ends_of(rows) == {"linear": 100, "mm": 100, "after": 200}
+
+
+def test_an_op_that_reaches_past_several_is_asynchronous() -> None:
+    rows = [Host("a", 0, 10), Host("long", 5, 60), Host("b", 12, 20), Host("c", 22, 30), Host("d", 70, 80)]
+    assert ends_of(rows)["long"] == -1

@@ -79,7 +79,7 @@ def test_an_unknown_step_names_those_that_there_are(steps: Steps) -> None:
 
 def test_a_recording_without_marks() -> None:
     whole = build_trace(host=[Host("aten::a", 0, 1)])
-    with pytest.raises(UsageError, match="no ProfilerStep"):
+    with pytest.raises(UsageError, match="it has no steps"):
         cut(whole, match_hosts(whole, None), Steps(1, 1))
 
 
@@ -94,3 +94,16 @@ def test_how_steps_are_written(text: str, steps: Steps | None) -> None:
 def test_how_they_are_not(text: str) -> None:
     with pytest.raises(UsageError):
         parse_steps(text)
+
+
+def test_steps_that_others_tell_are_cut_too() -> None:
+    """By their names, several scopes of one number, and by an optimizer."""
+    scopes = [Host(f"step[{k}]", 100 * k + at, 100 * k + at + 30, annotation=True) for k in range(3) for at in (0, 40)]
+    ops = [Host(f"aten::{k}", 100 * k + 45, 100 * k + 50) for k in range(3)]
+    whole = build_trace(host=[*scopes, *ops])
+    part = cut(whole, match_hosts(whole, None), Steps(1, 1)).trace
+    assert [part.strings[k] for k in part.host.name] == ["step[1]", "step[1]", "aten::1"]
+    ends = [Host("Optimizer.step#SGD.step", 100 * k + 60, 100 * k + 70, annotation=True) for k in range(3)]
+    whole = build_trace(host=[*ends, *ops])
+    part = cut(whole, match_hosts(whole, None), Steps(2, 3)).trace
+    assert [part.strings[k] for k in part.host.name if part.strings[k].startswith("aten")] == ["aten::1", "aten::2"]

@@ -113,7 +113,7 @@ def test_rows_without_a_time_are_left_out(read):
     trace = read(*rows)
     assert names(trace, trace.device.name) == ["timed"]
     assert len(trace.calls.start_ns) == 0
-    assert trace.left_out == {"without a time (start and length 0)": 2}
+    assert trace.left_out == {"without a time (start 0)": 2}
     assert "(2) are left out" in trace.warnings[0]
 
 

@@ -115,7 +115,7 @@ def test_packing_is_told_by_content(tmp_path, pack):
 @pytest.mark.parametrize(
     ("text", "byte"),
     [
-        (b'{"traceEvents": [{"a": 1}, {"a": NaN}, {"a": 1}]}', 33),
+        (b'{"traceEvents": [{"a": 1}, {"a": Nix}, {"a": 1}]}', 33),
         (b'{"traceEvents": [{"a": 1},, {"a": 1}]}', 26),
         (b'{"traceEvents": [{"a": 1}, {"a": 1},]}', 36),
         (b'{"traceEvents": [, {"a": 1}]}', 17),

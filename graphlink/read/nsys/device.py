@@ -54,7 +54,7 @@ _COPIES: Final = (
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class ExportWork(DeviceRows):
     """Device rows of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded: unique within its
     ``context``.

@@ -22,7 +22,7 @@ _RANK: Final = re.compile(
 )
 # et_0, et_plus_0, kineto0, trace.0
 _KIND: Final = re.compile(
-    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?!\d)",
+    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?![0-9a-z])",
     re.IGNORECASE,
 )
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times

@@ -1,0 +1,148 @@
+"""Rows that cannot be, put right once, before anything reads them: rows that are there twice, calls inside themselves,
+numbers of calls that come again, device ops that run into those behind them, marks of steps that overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from graphlink.linking.launch import rounding_ns
+from graphlink.model import I64, NOWHERE, Bool, CallRows, Trace
+from graphlink.steps import step_marks
+from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take
+
+MARKS_NS: Final = 1_000  # marks of steps overlap by less: they are taken by Python, one after the other
+_SAID: Final = {
+    "rows-twice": "rows are there twice, and count once",
+    "calls-twice": "API calls lie inside a call with their correlation id, as if recorded twice: they are that call",
+    "repeated-calls": "API calls repeat the correlation id of an earlier call; device ops go to the last of them that "
+    "began before",
+    "steps-overlap": "marks of steps run into the next one by up to 1 us: they end where it begins",
+}
+_OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
+_OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
+_OF_DEVICE: Final = ("end_ns", "device", "stream", "name", "correlation", "graph_node")
+
+
+def tidy(trace: Trace) -> Trace:
+    """Return the trace with such rows put right; ``mended`` counts them by kind, and warnings tell. O(n log n).
+
+    A row counts once if all that is recorded of it is there twice, and a call inside a call of its number is that call.
+    """
+    twice = {
+        "host": _twice(trace.host, _OF_HOST, trace) & ((trace.host.rf_id > 0) | (rounding_ns(trace) == 0)),
+        "calls": _twice(trace.calls, _OF_CALLS, trace),
+        "device": _twice(trace.device, _OF_DEVICE, trace),
+    }
+    mended = {"rows-twice": sum(map(np.count_nonzero, twice.values()))}
+    trace = replace(trace, **{name: take(getattr(trace, name), ~again) for name, again in twice.items() if again.any()})
+    calls, mended["calls-twice"] = _outermost(trace.calls)
+    trace, mended["repeated-calls"] = _numbered(replace(trace, calls=calls))
+    trace, mended["ends-overrun"], said = _clipped(trace)
+    host, marks = trace.host, np.flatnonzero(step_marks(trace))
+    ends = host.end_ns[marks]
+    after = last_before((host.tid[marks],), -host.start_ns[marks], (host.tid[marks],), MARKS_NS + 1 - ends)
+    begin = np.append(host.start_ns[marks], MOST)[after]  # of the first that begins in the last us of a mark, or later
+    short = (begin < ends) & (begin > host.start_ns[marks])
+    if short.any():
+        end_ns = host.end_ns.copy()
+        end_ns[marks[short]] = begin[short]
+        trace = replace(trace, host=replace(host, end_ns=end_ns))
+    mended["steps-overlap"] = int(short.sum())
+    found = {kind: int(count) for kind, count in mended.items() if count}
+    told = [f"{count:,} {_SAID[kind]}" for kind, count in found.items() if kind in _SAID]
+    return replace(trace, mended={**trace.mended, **found}, warnings=(*trace.warnings, *told, *said))
+
+
+def _twice(table: Any, names: tuple[str, ...], trace: Trace) -> Bool:
+    """Mark the rows that repeat one before in all of their columns; what takes no time cannot be told from another."""
+    start_ns = table.start_ns
+    near = np.zeros(len(start_ns), np.bool_)
+    near[1:] = start_ns[1:] == start_ns[:-1]
+    near[:-1] |= near[1:]
+    rows = np.flatnonzero(near & (table.end_ns - start_ns > rounding_ns(trace)))
+    columns = [start_ns[rows], *(getattr(table, name)[rows] for name in names)]
+    order = np.lexsort(columns[::-1])
+    return marked(len(start_ns), rows[order[~begins(*(column[order] for column in columns))]])
+
+
+def _outermost(calls: CallRows) -> tuple[CallRows, int]:
+    """Return (calls, how many are gone): those that lie in another of their number, the driver's in the runtime's."""
+    count = len(calls.start_ns)
+    while True:
+        order = np.lexsort((-calls.end_ns, calls.start_ns, calls.correlation, calls.tid))
+        outer, inner = successive(order, calls.tid, calls.correlation)
+        inside = inner[(calls.end_ns[inner] <= calls.end_ns[outer]) & (calls.correlation[inner] > 0)]
+        if not len(inside):
+            return calls, count - len(calls.start_ns)
+        calls = take(calls, ~marked(len(calls.start_ns), inside))
+
+
+def _numbered(trace: Trace) -> tuple[Trace, int]:
+    """Give calls whose number an earlier one has another, and the rows that belong to them: a row is of the last call
+    of its number that began before it, which a device's clock may show up to so much late as some ops begin before
+    their call.
+    """
+    calls, device, syncs, events = trace.calls, trace.device, trace.syncs, trace.events
+    ids = calls.correlation
+    again = lookup(ids, ids) != np.arange(len(ids))
+    again &= ids > 0
+    if not again.any():
+        return trace, 0
+    unique = np.where(again, max(int(c.max(initial=0)) for c in (ids, device.correlation)) + np.cumsum(again), ids)
+    repeated = np.isin(ids, ids[again])
+    once = lookup(np.where(repeated, 0, ids), device.correlation)
+    lag_ns = (device.start_ns - calls.start_ns[once])[once != NOWHERE]
+    early_ns = -min(int(np.percentile(lag_ns, 1)) if len(lag_ns) else 0, 0)
+
+    def new(asked: I64, at_ns: I64) -> I64:
+        rows = np.flatnonzero(np.isin(asked, ids[again]))
+        by = last_before((ids,), calls.start_ns, (asked[rows],), at_ns[rows] + 1)
+        by = np.where(by == NOWHERE, lookup(ids, asked[rows]), by)
+        return spread(len(asked), rows, unique[by], 0) + np.where(marked(len(asked), rows), 0, asked)
+
+    late_ns = device.start_ns + early_ns
+    return replace(
+        trace,
+        calls=replace(calls, correlation=unique),
+        device=replace(device, correlation=new(device.correlation, late_ns)),
+        syncs=replace(syncs, correlation=new(syncs.correlation, syncs.end_ns), record=new(syncs.record, syncs.end_ns)),
+        events=replace(events, correlation=new(events.correlation, np.full(len(events.correlation), MOST - 1))),
+    ), int(again.sum())
+
+
+def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:
+    """End each device op where the next of its stream begins, if one behind it ended before it did: no stream does
+    that. What ends before the next one ends is launched ahead (programmatic dependent launch), and stays; so do the
+    nodes of one graph.
+    """
+    device = trace.device
+    took = np.flatnonzero(device.end_ns > device.start_ns)
+    order = took[np.lexsort((took, device.stream[took], device.device[took]))]
+    if not len(order):
+        return trace, 0, []
+    lane = codes(device.device[order], device.stream[order])
+    last = np.append(np.flatnonzero(np.diff(lane)), len(lane) - 1)
+    ends = device.end_ns[order]
+    soonest = ends.copy()  # end of what ends first of an op and those behind it on its stream
+    for first, until in zip(np.append(0, last[:-1] + 1).tolist(), (last + 1).tolist(), strict=True):
+        soonest[first:until] = np.minimum.accumulate(ends[first:until][::-1])[::-1]
+    past = (lane[1:] == lane[:-1]) & (ends[:-1] > soonest[1:] + rounding_ns(trace))
+    number = device.correlation[order]
+    past &= (number[1:] != number[:-1]) | (number[1:] <= 0)
+    row, begin = order[:-1][past], device.start_ns[order[1:][past]]
+    if not len(row):
+        return trace, 0, []
+    cut_ns = spread(len(device.end_ns), row, device.end_ns[row] - begin, 0)
+    most = int(np.argmax(cut_ns))
+    took_ns = int(device.end_ns[most] - device.start_ns[most])
+    said = (
+        f"{len(row):,} device ops are recorded as running on behind others of their stream, "
+        f"{cut_ns.sum() / 1e6:,.3f} ms in all: taken to end where the next begins; the largest is "
+        f"{trace.strings[device.name[most]]:.80}, recorded with {took_ns / 1e6:,.3f} ms, on device "
+        f"{device.device[most]}, stream {device.stream[most]}"
+    )
+    return replace(trace, device=replace(device, end_ns=device.end_ns - cut_ns, cut_ns=cut_ns)), len(row), [said]

@@ -1,0 +1,216 @@
+"""Rows of Kineto that recorders wrote wrong, or without what joins them, put right: names, threads, times, launches."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import I64, NOWHERE, Bool, DeviceKind
+from graphlink.patterns import LAUNCH, fits
+from graphlink.read.columns import MISSING, Parts, Strings
+from graphlink.read.cuspy import EVENT_NODE, give_launches, near, put_inside_ops
+from graphlink.read.devices import place
+from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
+from graphlink.tables import MOST, codes, largest, last_before, lookup, marked, turns, values_at
+
+_FAR: Final = 1_000  # times as long as a recording took: so far from 0 is a time since the epoch
+_OVERLOAD: Final = re.compile(r"(\w+::\w+)\.\w+")
+_WORK: Final = {  # what launches each kind of device op
+    DeviceKind.KERNEL: LAUNCH,
+    DeviceKind.MEMCPY: re.compile(r"(?i).*mem_?cpy.*", re.DOTALL),
+    DeviceKind.MEMSET: re.compile(r"(?i).*mem_?set.*", re.DOTALL),
+}
+
+
+def _name_without_overload(host: Parts, strings: Strings) -> None:
+    """Name ops as everywhere else, in place: ``capture_overload_names`` makes ``aten::sum`` to
+    ``aten::sum.dim_IntList``, in Kineto alone."""
+    name = host.seen("name")
+    known = tuple(strings)
+    ops = np.flatnonzero(~host.seen("annotation").astype(np.bool_))
+    numbers, code = np.unique(name[ops], return_inverse=True)
+    plain = [strings[m[1]] if (m := _OVERLOAD.fullmatch(known[number])) else number for number in numbers.tolist()]
+    name[ops] = np.array(plain, name.dtype)[code]
+
+
+def _put_on_their_threads(calls: Parts, host: Parts) -> int:
+    """Put calls on the thread whose op made them, in place, and return how many: CUPTI knows a thread by a handle that
+    a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11).
+
+    Such a call begins after the last row of its thread, inside the op that its ``External id`` names. The other calls
+    of that thread after its end go with the nearest of these in time. O(n log n).
+    """
+    op = lookup(host.column("external"), calls.column("external"))
+    if not calls.count or not host.count:
+        return 0
+    start_ns, tid, op_tid, op_end_ns = calls.seen("start_ns"), calls.seen("tid"), host.seen("tid"), host.seen("end_ns")
+    threads, place = np.unique(op_tid, return_inverse=True)
+    last_ns = largest(len(threads), place, op_end_ns, MISSING)
+    at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
+    late = (threads[at] == tid) & (start_ns > last_ns[at])
+    inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])
+    moved = late & inside
+    for thread in np.unique(tid[moved]).tolist():
+        rows, known = np.flatnonzero(late & (tid == thread)), np.flatnonzero(moved & (tid == thread))
+        known = known[np.argsort(start_ns[known], kind="stable")]
+        after = np.searchsorted(start_ns[known], start_ns[rows])
+        later, earlier = known[np.minimum(after, len(known) - 1)], known[np.maximum(after - 1, 0)]
+        nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])
+        tid[rows] = op_tid[op[np.where(nearer, earlier, later)]]
+        moved[rows] = True
+    return int(np.count_nonzero(moved))
+
+
+def _leave_out_untimed(tables: Iterable[Parts]) -> int:
+    """Leave out rows without a time, in place, and return how many: Kineto writes 0 for the start of what CUPTI gave no
+    time (device work and calls of the warm-up, where counters of the GPU are recorded), with whatever length.
+
+    They are such rows only where all others are further from 0 than from each other, and those with a length where
+    they are much further and more.
+    """
+    begun = {parts: parts.seen("start_ns") == 0 for parts in tables if parts.count}
+    if not any(rows.any() for rows in begun.values()):
+        return 0
+    others = np.concatenate([parts.seen(name)[~rows] for parts, rows in begun.items() for name in TIMES[:2]])
+    span_ns = int(others.max() - others.min()) + 1 if len(others) else 0
+    far = len(others) > 2 * sum(map(np.count_nonzero, begun.values())) and int(others.min()) > _FAR * span_ns
+    untimed = {parts: rows & (far | (parts.seen("end_ns") == 0)) for parts, rows in begun.items()}
+    if not len(others) or int(np.abs(others).min()) < span_ns:
+        return 0
+    return sum(parts.keep(~rows) for parts, rows in untimed.items())
+
+
+def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:
+    """Give device rows without a correlation that of the call that launched them, in place; return how many, by
+    witness.
+
+    That is the call at the start of the flow (``ac2g``) that ends where the row starts, both to ``slack_ns``; else one
+    with its External id that launched nothing else, where as many calls as rows have that; else, where as many calls
+    that launched nothing lie between those of its stream's rows before and after, the one in turn. O(n log n).
+    """
+    given, of_row = calls.seen("correlation"), device.seen("correlation")
+    if not calls.count or (of_row > 0).all():
+        return {}
+    of_call = np.where(given > 0, given, max(int(given.max()), int(of_row.max()), 0) + 1 + np.arange(calls.count))
+    call = lookup(of_call, of_row)
+    row, by = _by_flows(calls, device, flows, slack_ns)
+    counts = {"flows": int(np.count_nonzero((of_row[row] <= 0) & (call[row] == NOWHERE)))}
+    call[row] = np.where(of_row[row] <= 0, by, call[row])
+    for witness, joined in (("External id", _by_external), ("order", _by_order)):
+        before = int(np.count_nonzero(call != NOWHERE))
+        for kind, form in _WORK.items():
+            launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
+            rows = np.flatnonzero((call == NOWHERE) & (of_row <= 0) & (device.seen("kind") == kind))
+            free = np.flatnonzero(launches)
+            rows, free = (
+                at[np.argsort(t.seen("start_ns")[at], kind="stable")] for at, t in ((rows, device), (free, calls))
+            )
+            joined(calls, device, call, rows, free)
+        counts[witness] = int(np.count_nonzero(call != NOWHERE)) - before
+    found = (of_row <= 0) & (call != NOWHERE)
+    of_row[found] = of_call[call[found]]
+    given[call[found]] = of_call[call[found]]
+    return {witness: count for witness, count in counts.items() if count}
+
+
+def _in_order(table: Parts, which: Bool) -> I64:
+    """Return the rows that are marked, by start."""
+    rows = np.flatnonzero(which)
+    return rows[np.argsort(table.seen("start_ns")[rows], kind="stable")]
+
+
+def _by_flows(calls: Parts, device: Parts, flows: Parts, slack_ns: int) -> tuple[I64, I64]:
+    """Return (row, call) of flows: of several that begin with one number the last before the end."""
+    ident, ns, tid, pid = (flows.seen(name) for name in ("ident", "ns", "tid", "pid"))
+    end = np.flatnonzero(flows.seen("end"))
+    begin = np.flatnonzero(~flows.seen("end").astype(np.bool_))
+    source = last_before((ident[begin],), ns[begin], (ident[end],), ns[end] + slack_ns + 1)
+    source = np.where(source == NOWHERE, lookup(ident[begin], ident[end]), source)
+    end, begin = end[source != NOWHERE], begin[source[source != NOWHERE]]
+    by = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + slack_ns + 1)
+    row = near(
+        [device.seen(name) for name in ("device", "stream")],
+        device.seen("start_ns"),
+        [pid[end], tid[end]],
+        ns[end],
+        slack_ns,
+    )
+    there = (by != NOWHERE) & (row != NOWHERE)
+    there[there] = calls.seen("end_ns")[by[there]] + slack_ns >= ns[begin[there]]
+    return row[there], by[there]
+
+
+def _by_external(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> None:
+    """Join rows with the calls of their External id, the k-th with the k-th, in place in ``call``."""
+    ids = [table.seen("external")[at] for table, at in ((device, rows), (calls, free))]
+    code, count = codes(np.concatenate(ids)), len(rows)
+    turn = codes(code, np.concatenate([turns(column) for column in ids]))
+    numbers = [np.bincount(part, minlength=len(code) + 1)[code[:count]] for part in (code[:count], code[count:])]
+    at = lookup(turn[count:] + 1, turn[:count] + 1)
+    same = (numbers[0] == numbers[1]) & (ids[0] > 0) & (at != NOWHERE)
+    call[rows[same]] = free[at[same]]
+
+
+def _by_order(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> None:
+    """Join rows with calls by their order, in place in ``call``."""
+    start_ns, of_call = device.seen("start_ns"), calls.seen("start_ns")
+    known = np.flatnonzero(call != NOWHERE)
+    lane = [device.seen("device"), device.seen("stream")]
+    bounds = []
+    for way in (1, -1):
+        at = last_before(
+            tuple(c[known] for c in lane), way * start_ns[known], tuple(c[rows] for c in lane), way * start_ns[rows]
+        )
+        bounds.append(values_at(of_call[call[known]], at, -way * MOST))
+    first = np.searchsorted(of_call[free], bounds[0], side="right")
+    gap = codes(*bounds, *(c[rows] for c in lane))
+    same = np.searchsorted(of_call[free], bounds[1]) - first == np.bincount(gap)[gap] if len(rows) else gap > 0
+    by = (first + turns(gap))[same]
+    once = np.bincount(by, minlength=1)[by] == 1
+    call[rows[same][once]] = free[by[once]]
+
+
+def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str]) -> None:
+    """Refuse a recording of the device work of several processes: nothing joins them but numbers, which repeat.
+
+    Raises:
+        InputError: naming them, and how to split the file.
+    """
+    launched = np.isin(calls.seen("correlation"), device.seen("correlation")) & (calls.seen("correlation") > 0)
+    processes = [names[k] for k in np.unique(calls.seen("process")[launched]).tolist()]
+    if len(processes) < 2:
+        return
+    mark = processes[0].split("]")[0] + "]" if processes[0].startswith("[") else ""
+    how = f"""jq -c '.traceEvents |= map(select(.pid | tostring | startswith("{mark}")))'""" if mark else ""
+    raise InputError(
+        f"holds the work of {len(processes)} processes ({', '.join(processes[:8])}), each of which is a rank",
+        path=path,
+        todo="give the file of each rank as the profiler wrote it" + (f", or split this one: {how}" if how else ""),
+    )
+
+
+def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], left_out: Counter[str]) -> list[str]:
+    """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
+    both. ``of_devices``: processes that stand for devices.
+    """
+    warnings = []
+    if untimed := _leave_out_untimed(parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
+        left_out["without a time (start 0)"] = untimed
+        warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
+    _name_without_overload(parts[HOST], strings)
+    if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
+        warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
+    put_inside_ops(parts[CALL], parts[HOST])
+    if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
+        left_out["graph_event_node"] = events
+    give_launches(parts[DEVICE])
+    if parts[OTHER].count:
+        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
+        left_out.update(unplaced)
+        warnings += warnings_of_devices
+    return warnings

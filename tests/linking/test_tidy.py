@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from graphlink.linking.tidy import tidy
+from graphlink.model import SyncKind, Trace
+from graphlink.tables import lookup
+from tests.build import Call, Device, Host, Sync, build_trace
+
+
+def calls_of_ops(trace: Trace) -> list[int]:
+    return lookup(trace.calls.correlation, trace.device.correlation).tolist()
+
+
+def test_what_is_as_it_can_be_stays() -> None:
+    trace = build_trace([Host("a", 0, 9), Host("b", 1, 4)], [Call("cudaLaunchKernel", 2, 3, 1)], [Device("k", 4, 5, 1)])
+    put_right = tidy(trace)
+    assert put_right.mended == {}
+    assert put_right.warnings == ()
+    assert put_right.device is trace.device
+
+
+def test_rows_that_are_there_twice_count_once() -> None:
+    op = Device("k", 10, 14, 1)
+    trace = tidy(
+        build_trace(
+            [Host("a", 0, 9, rf_id=1), Host("a", 0, 9, rf_id=1), Host("a", 0, 9, tid=2, rf_id=2)],
+            [Call("cudaLaunchKernel", 2, 3, 1), Call("cudaLaunchKernel", 2, 3, 1)],
+            [op, op, op._replace(stream=8), op._replace(name="other", correlation=2, start=14, end=15)],
+        )
+    )
+    assert [len(rows.start_ns) for rows in (trace.host, trace.calls, trace.device)] == [2, 1, 3]
+    assert trace.mended["rows-twice"] == 3
+    assert any("3 rows are there twice" in text for text in trace.warnings)
+
+
+def test_rows_that_rounding_made_equal_stay() -> None:
+    """Kernels of a graph share its call's number, and several may begin in one us."""
+    op = Device("k", 10, 11, 1)
+    assert len(tidy(build_trace([], [], [op, op], resolution_ns=1000)).device.start_ns) == 2
+
+
+def test_a_call_inside_one_of_its_number_is_that_call() -> None:
+    calls = [
+        Call("cudaMemcpy", 0, 20, 5),
+        Call("cudaMemcpy_v3020", 1, 18, 5),
+        Call("cuMemcpy", 2, 9, 5),
+        Call("cuMemcpyDtoH", 10, 12, 5),
+        Call("cudaMemcpy", 1, 18, 5, tid=2),
+    ]
+    trace = tidy(build_trace([], calls, [Device("Memcpy", 3, 8, 5)]))
+    assert trace.mended == {"calls-twice": 3, "repeated-calls": 1}
+    assert calls_of_ops(trace) == [1], "the last call of its number that began before it"
+    assert trace.calls.end_ns.tolist() == [20_000, 18_000]
+
+
+def test_a_repeated_number_belongs_to_the_last_call_before() -> None:
+    calls = [Call("cudaLaunchKernel", at, at + 2, number) for at, number in ((0, 5), (10, 6), (1000, 5), (1010, 6))]
+    calls.append(Call("cudaStreamSynchronize", 2000, 2010, 5))
+    ops = [Device("k", at, at + 2, number) for at, number in ((4, 5), (14, 6), (1004, 5), (1014, 6))]
+    syncs = [Sync(SyncKind.STREAM, 2001, 2009, 5, stream=7)]
+    trace = tidy(build_trace([], calls, ops, syncs))
+    assert calls_of_ops(trace) == [0, 1, 2, 3]
+    assert lookup(trace.calls.correlation, trace.syncs.correlation).tolist() == [4]
+    assert len(set(trace.calls.correlation.tolist())) == 5
+    assert trace.mended == {"repeated-calls": 3}
+
+
+@pytest.mark.parametrize("off_us", [-300, 300])
+def test_a_repeated_number_bears_a_clock_that_is_off(off_us: int) -> None:
+    calls = [Call("cudaLaunchKernel", at, at + 2, k) for k, at in enumerate(range(0, 2000, 100), 10)]
+    ops = [Device("k", call.start + 4 + off_us, call.start + 8 + off_us, call.correlation) for call in calls]
+    for at in (5000, 9000):
+        calls.append(Call("cudaLaunchKernel", at, at + 2, 10))
+        ops.append(Device("k", at + 4 + off_us, at + 8 + off_us, 10))
+    trace = tidy(build_trace([], calls, ops))
+    assert calls_of_ops(trace) == list(range(len(calls)))
+
+
+def test_an_op_behind_which_another_one_ended_ended_where_that_began() -> None:
+    ops = [
+        Device("long", 0, 2500, 1),
+        Device("a", 100, 200, 2),
+        Device("b", 205, 300, 3),
+        Device("ahead", 400, 500, 4),
+        Device("behind", 498, 600, 5),
+        Device("elsewhere", 100, 2600, 6, stream=8),
+    ]
+    trace = tidy(build_trace([], [], ops))
+    ends = dict(zip((trace.strings[k] for k in trace.device.name), trace.device.end_ns.tolist(), strict=True))
+    assert ends["long"] == 100_000
+    assert ends["ahead"] == 500_000, "launched ahead of its end"
+    assert ends["elsewhere"] == 2_600_000
+    assert trace.device.cut_ns is not None
+    assert trace.device.cut_ns.sum() == 2_400_000
+    assert trace.mended == {"ends-overrun": 1}
+    assert "long, recorded with 2.500 ms" in trace.warnings[0]
+
+
+def test_nodes_of_one_graph_may_run_beside_each_other() -> None:
+    ops = [Device("a", 0, 100, 1, graph=3), Device("b", 10, 20, 1, graph=3), Device("c", 130, 140, 2)]
+    assert tidy(build_trace([], [], ops)).mended == {}
+
+
+@pytest.mark.parametrize(("over_us", "ends"), [(0.5, 100), (1, 100), (5, 105)])
+def test_marks_of_steps_end_where_the_next_begins(over_us: float, ends: float) -> None:
+    marks = [
+        Host("ProfilerStep#1", 0, 100 + over_us, annotation=True),
+        Host("ProfilerStep#2", 100, 200, annotation=True),
+        Host("ProfilerStep#3", 150, 300, annotation=True, tid=2),
+    ]
+    assert tidy(build_trace(marks)).host.end_ns.tolist() == [ends * 1000, 200_000, 300_000]
+
+
+def test_a_mark_inside_another_one_of_its_number_changes_nothing() -> None:
+    marks = [
+        Host("ProfilerStep#1", 0, 100.5, annotation=True),
+        Host("ProfilerStep#1", 2, 98, annotation=True),
+        Host("ProfilerStep#2", 100, 200, annotation=True),
+    ]
+    assert tidy(build_trace(marks)).host.end_ns.tolist() == [100_000, 98_000, 200_000]
+
+
+def test_no_rows_are_put_right_at_once() -> None:
+    empty = build_trace()
+    assert tidy(empty).mended == {}
+    assert np.array_equal(tidy(replace(empty, resolution_ns=1000)).device.start_ns, [])

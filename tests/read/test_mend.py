@@ -1,0 +1,158 @@
+"""Calls of device rows by other witnesses than the correlation, files of several processes, and JSON that is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphlink.errors import InputError
+from graphlink.model import Trace
+from graphlink.read.kineto import read_kineto
+from graphlink.read.stream import mended
+from graphlink.tables import lookup
+from tests.simulator.faults import calls_twice, drift, marks_overlap, rows_twice, without_correlation, without_flows
+
+
+def document(launches: int = 6, *, pid: Any = 10, device: int = 0, streams: int = 1, copies: int = 0) -> dict[str, Any]:
+    """Launches of kernels, and copies behind them, with all that tells which call launched what."""
+    rows = []
+    for k in range(launches + copies):
+        copy = k >= launches
+        at, number, stream = 100 * k + 10.5, 1001 + k, 7 + k % streams
+        name = "hipMemcpyAsync" if copy else "hipLaunchKernel"
+        mark = str(pid).split("]")[0] + "] " if "]" in str(pid) else ""
+        on = f"{mark}{device}" if mark else device
+        args = {"External id": number, "correlation": number}
+        work = {"device": device, "stream": stream} | args
+        rows += [
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": 3, "ts": at, "dur": 60},
+            {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": pid, "tid": 3, "ts": at + 5, "dur": 6, "args": args},
+            {"ph": "s", "id": number, "pid": pid, "tid": 3, "ts": at + 5, "cat": "ac2g", "name": "ac2g"},
+            {"ph": "X", "cat": "gpu_memcpy" if copy else "kernel", "name": "k", "pid": on, "tid": stream, "ts": at + 20, "dur": 8, "args": work},
+            {"ph": "f", "id": number, "pid": on, "tid": stream, "ts": at + 20, "cat": "ac2g", "name": "ac2g"},
+        ]  # fmt: skip
+    return {"schemaVersion": 1, "traceEvents": rows}
+
+
+def read(tmp_path: Path, content: dict[str, Any] | str) -> Trace:
+    path = tmp_path / "kineto.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_kineto(path)
+
+
+def calls_of_ops(trace: Trace) -> list[int]:
+    return lookup(trace.calls.correlation, trace.device.correlation).tolist()
+
+
+def without(content: dict[str, Any], *keys: str) -> dict[str, Any]:
+    rows = [
+        row | {"args": {key: value for key, value in row["args"].items() if key not in keys}} if "args" in row else row
+        for row in content["traceEvents"]
+    ]
+    return content | {"traceEvents": rows}
+
+
+def test_flows_tell_the_calls(tmp_path: Path) -> None:
+    trace = read(tmp_path, without(document(), "correlation", "External id"))
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.mended == {"calls-without-id": 6}
+    assert trace.warnings == ("6 device ops have no correlation id: their calls are told by flows 6",)
+
+
+def test_the_external_id_tells_the_calls(tmp_path: Path) -> None:
+    trace = read(tmp_path, without(without_flows(document(copies=2)).document, "correlation"))
+    assert calls_of_ops(trace) == list(range(8))
+    assert "External id 8" in trace.warnings[0]
+
+
+def test_one_external_id_for_several_calls_tells_them_in_turn(tmp_path: Path) -> None:
+    content = without(without_flows(document(4)).document, "correlation")
+    for row in content["traceEvents"]:
+        row.get("args", {})["External id"] = 5
+    assert calls_of_ops(read(tmp_path, content)) == [0, 1, 2, 3]
+
+
+def test_order_tells_the_calls_between_known_ones(tmp_path: Path) -> None:
+    content = without(without_flows(document(8, streams=2)).document, "External id")
+    kernels = [row for row in content["traceEvents"] if row["cat"] == "kernel"]
+    for k in (2, 5):
+        kernels[k]["args"]["correlation"] = 0
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(8))
+    assert "order 2" in trace.warnings[0]
+
+
+def test_order_that_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
+    content = without(without_flows(document(4)).document, "External id", "correlation")
+    lone = next(row for row in content["traceEvents"] if row["cat"] == "cuda_runtime")
+    content["traceEvents"].remove(lone)
+    assert (read(tmp_path, content).device.correlation == 0).all()
+
+
+@pytest.mark.parametrize("pids", [(10, 20), ("[TP00-DP01] 10", "[TP01-DP01] 10")])
+def test_the_work_of_two_processes_is_two_ranks(tmp_path: Path, pids: tuple[Any, Any]) -> None:
+    content = document(pid=pids[0])
+    content["traceEvents"] += document(pid=pids[1])["traceEvents"]
+    with pytest.raises(InputError, match="holds the work of 2 processes") as caught:
+        read(tmp_path, content)
+    assert len(str(caught.value).splitlines()) <= 5
+    assert ("jq" in str(caught.value)) == isinstance(pids[0], str)
+
+
+def test_a_process_with_a_mark_is_read(tmp_path: Path) -> None:
+    trace = read(tmp_path, without_correlation(document(pid="[TP00-DP01] 83")).document)
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.pid == 83
+
+
+def test_two_windows_of_one_process_are_one_rank(tmp_path: Path) -> None:
+    content = document()
+    content["traceEvents"] += drift(document(), 1e9).document["traceEvents"]
+    assert len(read(tmp_path, content).device.start_ns) == 12
+
+
+def test_faults_of_the_simulator_are_read(tmp_path: Path) -> None:
+    for fault in (rows_twice(document(), 2), calls_twice(document()), marks_overlap(document(), 0.5)):
+        assert len(read(tmp_path, fault.document).device.start_ns) >= 6
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "inf", "-nan(ind)", "Infinity"])
+def test_numbers_that_are_none_are_read(tmp_path: Path, number: str) -> None:
+    text = json.dumps(document() | {"deviceProperties": [{"id": 0, "x": 0.25}]}, indent=1)
+    text = text.replace('"stream": 7', f'"stream": 7, "memory bandwidth (GB/s)": {number}').replace("0.25", number)
+    assert calls_of_ops(read(tmp_path, text)) == list(range(6))
+
+
+def test_paths_of_windows_and_bare_control_characters_are_read(tmp_path: Path) -> None:
+    text = json.dumps({"traceName": "NAME"} | document())
+    text = text.replace("NAME", "C:\\Users\\me\\x.json").replace("aten::mm", "D:\\uz\\q\tend")
+    trace = read(tmp_path, text)
+    assert "D:\\uz\\q end" in trace.strings
+    assert len(trace.device.start_ns) == 6
+
+
+def test_what_is_json_stays_as_it_is() -> None:
+    text = rb'{"a\\b\"c": ["NaN", "inf\u00e9", null, true, 1e5], "NaN": "\\n"}'
+    assert mended(text) == text
+
+
+def test_numbers_as_text_and_threads_beyond_63_bits_are_read(tmp_path: Path) -> None:
+    content = document()
+    for row in content["traceEvents"]:
+        row["tid"] = str((1 << 63) + 12345) if row["tid"] == 3 else row["tid"]
+        row |= {key: str(row[key]) for key in ("ts", "dur") if key in row}
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert {*trace.host.tid.tolist()} == {*trace.calls.tid.tolist()} == {12345 - (1 << 63)}
+
+
+def test_rows_at_time_0_are_left_out(tmp_path: Path) -> None:
+    content = document()
+    for row in content["traceEvents"]:
+        row["ts"] = 0 if row["cat"] == "kernel" and row["args"]["correlation"] > 1004 else row["ts"] + 1e15
+    trace = read(tmp_path, content)
+    assert len(trace.device.start_ns) == 4
+    assert trace.left_out["without a time (start 0)"] == 2
