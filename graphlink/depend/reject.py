@@ -25,7 +25,7 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.patterns import fits
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import begins, concat, spread, take
+from graphlink.tables import begins, concat, marked, spread, take
 
 
 class Dependencies(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
         sync_found_by=bits,
         device=take(pairs, event),
         rejected=take(pairs, named),
-        counts=_counts(pairs, reason),
+        counts=_counts(pairs, np.where(_to_call(linked, pairs) & (reason == _NO_TARGET), 0, reason)),
         replays=cuda.replays,
     )
 
@@ -138,6 +138,16 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
     usable = np.flatnonzero(~fits(PROFILER_STEP, linked.trace.strings)[rows.name])
     following = Neighbours.of(rows.tid[usable], rows.start_ns[usable]).since(tid, time_ns)
     return np.append(usable, NOWHERE)[following].astype(np.int32)
+
+
+def _to_call(linked: Linked, pairs: Waits) -> Bool:
+    """Tell which waits end before another call of their thread, the next host node of an export without ranges."""
+    calls, host = linked.trace.calls, pairs.call != NOWHERE
+    if linked.match.method != "nsys" or len(linked.trace.host.tid):
+        return ~host & host
+    call = pairs.call[host]
+    later = Neighbours.of(calls.tid, calls.start_ns).since(calls.tid[call], calls.end_ns[call]) != NOWHERE
+    return marked(len(host), np.flatnonzero(host)[later])
 
 
 def _older_of_stream(cuda: CudaWaits, pairs: Waits, mask: Bool, target: I32) -> I64:

@@ -72,6 +72,16 @@ ROCPD = FileKind(
     "a database of rocprofv3 (rocpd), not an nsys export",
     f"nothing reads it here: {_TORCH}, which uses ROCm's tracer",
 )
+NPU = FileKind(
+    "torch-npu",
+    "a trace of torch_npu (Ascend), whose rows do not say as Kineto's do what launched them",
+    "record with torch.profiler of a PyTorch whose device is registered with Kineto (PrivateUse1)",
+)
+PADDLE = FileKind(
+    "paddle",
+    "a trace of Paddle's own profiler, not a Kineto trace",
+    "record with nsys profile and give its export, or the logs of a pipeline with --paddle-logs",
+)
 
 _NAMED = (
     (re.compile(r"\.(?:nsys-rep|qdrep|qdstrm)$", re.IGNORECASE), NSYS_REPORT),

@@ -177,6 +177,9 @@ class _KinetoRows:
         """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is
         something else.
         """
+        other = kinds.NPU if self.left_out["async_npu"] else kinds.PADDLE if "span_indx" in array.around else None
+        if other is not None:
+            raise InputError(f"is {other.what}", path=self.path, todo=other.todo)
         known = any(self.parts[table].count for table in _NODE_TABLES)
         if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
             return

@@ -99,7 +99,7 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     of_call = np.where(given > 0, given, max(int(given.max()), int(of_row.max()), 0) + 1 + np.arange(calls.count))
     call = lookup(of_call, of_row)
     row, by = _by_flows(calls, device, flows, slack_ns)
-    counts = {"flows": int(np.count_nonzero((of_row[row] <= 0) & (call[row] == NOWHERE)))}
+    counts = {"flows": len(np.unique(row[(of_row[row] <= 0) & (call[row] == NOWHERE)]))}
     call[row] = np.where(of_row[row] <= 0, by, call[row])
     for witness, joined in (("External id", _by_external), ("order", _by_order)):
         before = int(np.count_nonzero(call != NOWHERE))

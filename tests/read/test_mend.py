@@ -156,3 +156,12 @@ def test_rows_at_time_0_are_left_out(tmp_path: Path) -> None:
     trace = read(tmp_path, content)
     assert len(trace.device.start_ns) == 4
     assert trace.left_out["without a time (start 0)"] == 2
+
+
+def test_traces_of_other_profilers_are_named(tmp_path: Path) -> None:
+    content = document()
+    content["traceEvents"].append({"ph": "s", "id": "7", "cat": "async_npu", "name": "async_npu", "pid": 1, "ts": 1})
+    with pytest.raises(InputError, match="torch_npu"):
+        read(tmp_path, content)
+    with pytest.raises(InputError, match="Paddle's own profiler"):
+        read(tmp_path, document() | {"span_indx": "0-5"})

@@ -7,6 +7,7 @@ next to it.
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from graphlink.tables import codes, numbered_rows
 
 PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid
 _PROCESS, _CALLS, _RANGES = "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+_VERSION: Final = re.compile(r"_V\d+\Z")  # at the end of the name of a table
 PAGE_ROWS: Final = 1 << 14
 TEXT_ROWS: Final = 1 << 12  # fewer, as names may be long
 MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
@@ -61,8 +63,15 @@ class Export:
             for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
                 found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
                 self.tables[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
+        self._versions = {versioned: name for name in self.tables if (versioned := _VERSION.sub("", name)) != name}
+        self._versions = {name: of for name, of in self._versions.items() if name not in self.tables}
+        self.tables |= {name: self.tables.pop(of) for name, of in self._versions.items()}
         self._outermost: list[tuple[int, str, int]] = []  # ns, table, position: first and last times of each table read
         self.epoch_ns = self._epoch_ns()
+
+    def _named(self, table: str) -> str:
+        """Return a table as the export names it: ``NVTX_EVENTS`` may be there as ``NVTX_EVENTS_V2``."""
+        return _quoted(self._versions.get(table, table))
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the export has the table with all these columns."""
@@ -145,7 +154,7 @@ class Export:
         shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
         with self._reading(table):
             cursor = self._connection.execute(
-                f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}"
+                f"SELECT CASE WHEN {test} THEN {shown} END FROM {self._named(table)} ORDER BY {row_id}"
             )
         for first in itertools.count(0, TEXT_ROWS):
             with self._reading(table):
@@ -161,7 +170,7 @@ class Export:
             return []
         there = [_quoted(name) if name in self.tables[table] else "NULL" for name in names]
         with self._reading(table):
-            return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
+            return self._connection.execute(f"SELECT {', '.join(there)} FROM {self._named(table)}").fetchall()
 
     def strings(self, ids: I64) -> list[bytes]:
         """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); nothing where there is none."""
@@ -177,7 +186,7 @@ class Export:
 
     def count(self, table: str) -> int:
         with self._reading(table):
-            return int(self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0])
+            return int(self._connection.execute(f"SELECT count(*) FROM {self._named(table)}").fetchone()[0])
 
     def spans(self, table: str, columns: Columns) -> tuple[I64, I64]:
         """Return start and end of the rows of a table in ns since the epoch.
@@ -230,7 +239,7 @@ class Export:
         )
 
     def _row(self, table: str, position: int, shown: str) -> Any:
-        query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {self._row_id(table)} LIMIT 1 OFFSET ?"
+        query = f"SELECT {shown} FROM {self._named(table)} ORDER BY {self._row_id(table)} LIMIT 1 OFFSET ?"
         with self._reading(table):
             return self._connection.execute(query, (position,)).fetchone()
 
@@ -279,7 +288,7 @@ class Export:
         """
         row_id, last = self._row_id(table), MISSING
         page = (
-            f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} "
+            f"SELECT {row_id} AS row_id, {columns} FROM {self._named(table)} WHERE {row_id} > ? ORDER BY {row_id} "
             "LIMIT "
             f"{PAGE_ROWS}"
         )
