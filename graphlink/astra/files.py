@@ -46,7 +46,7 @@ class Dimension:
     def gigabytes_per_s(self) -> float:
         """Convert to the unit of the network file: 1 GB = 2^30 bytes."""
         whole = self.bytes_per_s / _GB
-        return rounded if abs((rounded := round(whole, 3)) - whole) < 1e-4 * whole else float(f"{whole:.5g}")
+        return rounded if abs((rounded := round(whole, 3)) - whole) < 1e-3 * whole else float(f"{whole:.5g}")
 
     @property
     def latency_ns(self) -> float:

@@ -144,7 +144,7 @@ def _to_call(linked: Linked, pairs: Waits) -> Bool:
     """Tell which waits end before another call of their thread, the next host node of an export without ranges."""
     calls, host = linked.trace.calls, pairs.call != NOWHERE
     if linked.match.method != "nsys" or len(linked.trace.host.tid):
-        return ~host & host
+        return np.zeros(len(host), np.bool_)
     call = pairs.call[host]
     later = Neighbours.of(calls.tid, calls.start_ns).since(calls.tid[call], calls.end_ns[call]) != NOWHERE
     return marked(len(host), np.flatnonzero(host)[later])
