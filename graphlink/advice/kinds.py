@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
-from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
+from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import pauses, stragglers, uneven
 from graphlink.operations.records import of_files
-from graphlink.patterns import LAYOUT, UserPattern
+from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
 from graphlink.replay.selection import Selection

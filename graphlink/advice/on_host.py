@@ -12,13 +12,13 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from graphlink.advice.outputs import Candidate, Outputs, escaped, idle_ns_of, ns_of, ranks_of, scaled
+from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE
-from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern
+from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of

@@ -59,8 +59,3 @@ def idle_ns_of(run: Outputs, cause: str) -> int:
 def ns_of(work: Workload, pattern: str, sort: Work) -> int:
     """Return what nodes of a sort cost whose name a pattern finds."""
     return int(work.cost_ns[names_found(work, re.compile(pattern)) & (work.work == sort)].sum())
-
-
-def escaped(name: str) -> str:
-    """Return a name as a pattern that finds it; spaces need no escape outside of verbose patterns."""
-    return re.escape(name).replace("\\ ", " ")

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.advice.outputs import Candidate, Outputs, escaped, ranks_of, scaled
+from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
 from graphlink.model import NOWHERE
-from graphlink.patterns import UserPattern
+from graphlink.patterns import UserPattern, escaped
 from graphlink.records import counted, ms, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.counterparts import in_quick_steps
