@@ -72,9 +72,9 @@ def replayed(change: str | Callable[[Path, graphlink.Run], str], folder: Path, r
             [found] = run.replay(what_if=file).what_if
         except (UsageError, ValueError) as problem:
             raise Refused(str(problem).splitlines()[0]) from None
-    if found.band is None or found.band.step is None:
-        raise Refused("the replay does not finish" if found.band is None else found.band.why)
-    return float(found.band.step.ns)
+    if found.steps_ns is None:
+        raise Refused("the replay does not finish, or no steps are marked")
+    return found.steps_ns[1]
 
 
 def scheduled(schedule: str, microbatches: int, folder: Path, run: graphlink.Run) -> float:

@@ -339,6 +339,8 @@ def _gains(report: Report, what: str) -> list[str | Table]:
             rows.append(
                 _row(f"rank {a.rank}", (a.replayed_ns, b.replayed_ns), w.path_ns, finished=a.finished and b.finished)
             )
+        if w.steps_ns is not None:
+            rows.append(_row("a step", w.steps_ns, w.steps_ns[0], finished=True))
     if len(report.what_if) == 1:
         head += f": {_answer(report.what_if[0])}"
     return [
@@ -405,7 +407,7 @@ def _done(report: Report) -> list[str]:
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
-def _row(name: str, times_ns: tuple[int, int], path_ns: int, *, finished: bool) -> tuple[str, ...]:
+def _row(name: str, times_ns: tuple[float, float], path_ns: float, *, finished: bool) -> tuple[str, ...]:
     before_ns, after_ns = times_ns
     gain = before_ns - after_ns
     gained = (_ms(gain), percent(gain, path_ns)) if finished else ("does not finish", "")
@@ -425,7 +427,7 @@ def _node(node: NodeAt, run: Run) -> str:
     return f"{rank}{node.id} {shortened(node.name)}"
 
 
-def _ms(ns: int) -> str:
+def _ms(ns: float) -> str:
     return f"{ms(ns)} ms"
 
 

@@ -75,9 +75,12 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
     edges = Edges.join([*_host_edges(x), *_device_edges(x), *_sync_edges(x)])
     columns = _columns(x)
     edges = Edges.join([edges, *_to_end(columns, x, edges)])
-    rank = np.where(columns["kind"] == NodeKind.END, 3, np.where(np.arange(x.end + 1) < x.device_at, 0, 1))
+    node = np.arange(x.end + 1)
+    asynchronous = (node >= x.comm_at - len(x.async_row)) & (node < x.comm_at)
+    # a row that an op began comes before what follows in the op: it begins late else where the host has one slot
+    rank = np.select([columns["kind"] == NodeKind.END, asynchronous, node < x.device_at], [3, 0, 1], 2)
     try:
-        order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + np.arange(x.end + 1), edges)
+        order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + node, edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
     new = spread(len(order), order, np.arange(len(order)))

@@ -147,12 +147,15 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these
     ranks. ``band``: None where a rank does not finish. ``gain_pct``: of ``path_ns``, the length of the critical path
     without the changes: what no graph explains, such as that the recording of a rank began late, is not in it.
+    ``steps_ns``: what a step takes on average without and with the changes, of all but the first; None where fewer
+    than two are marked.
     """
 
     ranks: list[RankEntry]
     before_ns: int
     after_ns: int
     path_ns: int
+    steps_ns: tuple[float, float] | None
     gain_pct: float | None  # None where a rank does not finish, before or after
     band: Band | None
     path: PathEntry
