@@ -143,7 +143,7 @@ def test_rows_of_unknown_streams_are_left_out_and_counted() -> None:
     waits, said = hta_waits(trace, device_calls(trace))
     assert edges(trace, waits) == {("kA", "cudaStreamSynchronize@30")}
     left_out = {"cuda_sync row of an unknown stream": 2, "device row without its call": 1}
-    assert said == [f"HTA was not given {n} rows: {reason}" for reason, n in left_out.items()]
+    assert said == [f"note: HTA was not given {n} rows: {reason}" for reason, n in left_out.items()]
 
 
 def test_equal_stream_ids_of_two_devices_stay_apart() -> None:
