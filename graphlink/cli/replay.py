@@ -407,7 +407,7 @@ def _done(report: Report) -> list[str]:
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
-def _row(name: str, times_ns: tuple[float, float], path_ns: float, *, finished: bool) -> tuple[str, ...]:
+def _row(name: str, times_ns: Sequence[float], path_ns: float, *, finished: bool) -> tuple[str, ...]:
     before_ns, after_ns = times_ns
     gain = before_ns - after_ns
     gained = (_ms(gain), percent(gain, path_ns)) if finished else ("does not finish", "")

@@ -89,9 +89,10 @@ def over_time(device: Busy, why: Idle, from_ns: int, to_ns: int) -> dict[str, st
     compute, working, busy = (
         spans.overlap_ns(covered, low, high) for covered in (device.compute, device.working, device.any)
     )
+    order = np.argsort(why.start_ns)
     idle = [
         spans.overlap_ns(Spans(why.start_ns[of_cause], why.end_ns[of_cause]), low, high)
-        for of_cause in (why.cause == cause for cause in OF_DEVICES)
+        for of_cause in (order[why.cause[order] == cause] for cause in OF_DEVICES)
     ]
     parts = zip(KEYS, (compute, working - compute, busy - working, *idle), strict=True)
     scale = (len(LEVELS) - 1) / (high - low)

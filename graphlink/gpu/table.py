@@ -313,7 +313,7 @@ def steps_line(rank: Any) -> str:
     key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
     slowest = ""
     if told.count > 2:
-        why = "".join(f", {ms(one.ns)} ms more {one.what}" for one in told.why[:1])
+        why = "".join(f", {ms(one.ns)} ms more {one.what} than usual" for one in told.why[:1])
         slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
     others = (
         f"the others {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} on average"

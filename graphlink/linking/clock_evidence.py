@@ -28,6 +28,7 @@ STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
 _PARTS: Final = 8  # of a recording, in which its clock's rate shows,
+_MOST_DRIFT: Final = 1e-3  # crystals of computers differ by 100 ppm at most
 _FEWEST_PARTS: Final = 3  # in so many of them
 _NEVER: Final = np.iinfo(np.int64).min // 2
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
@@ -294,7 +295,8 @@ def _low(ns: I64) -> int:
 
 def slope(at_ns: I64, shown_ns: I64) -> float:
     """Estimate by how much a clock runs faster: from the least of what each part of a recording shows, 0 where that is
-    on no line, or shown in too few parts (Theil and Sen).
+    on no line, shown in too few parts (Theil and Sen), or more than any clock differs: a device that falls behind
+    shows that too.
     """
     if len(at_ns) < FEWEST:
         return 0.0
@@ -309,7 +311,7 @@ def slope(at_ns: I64, shown_ns: I64) -> float:
     k, j = np.triu_indices(len(x), 1)
     rate = float(np.median((y[j] - y[k]) / (x[j] - x[k])))
     off = y - rate * x
-    return rate if 4 * np.ptp(off) < abs(rate) * span_ns else 0.0
+    return rate if 4 * np.ptp(off) < abs(rate) * span_ns <= _MOST_DRIFT * span_ns else 0.0
 
 
 class Windows(msgspec.Struct, frozen=True):

@@ -101,6 +101,9 @@ def _far_off(trace: Trace, call: I32) -> I64:
         over = np.flatnonzero(exact & (device.device[waits.op] == number))
         rate = slope(begun_ns[has & idle], lag_ns[has & idle])
         fast_ns = (rate * begun_ns).astype(np.int64) if abs(rate) * begun_ns[-1] > STEPS_NS else 0 * begun_ns
+        fast_of_op = spread(len(device.device), row, fast_ns, 0)[waits.op[over]]
+        if len(over) > 1 and np.ptp(waits.ahead_ns[over] - fast_of_op) > np.ptp(waits.ahead_ns[over]):
+            fast_ns = 0 * begun_ns  # waits show no drift
         out[row], lag_ns = fast_ns, lag_ns - fast_ns
         off_ns[number] = roughly_ns(lag_ns[has], lag_ns[has & idle], waits.ahead_ns[over] - out[waits.op[over]])
     told = [ns for ns in off_ns.values() if ns is not None]

@@ -236,7 +236,7 @@ def run_table(run: Run) -> list[str | Table]:
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
         most = run.replay.top_gain
-        rows += [("most of it", gain_words(most, run.replay.path_ns))] if most else []
+        rows += [("largest part", gain_words(most, run.replay.path_ns))] if most else []
     rows += [("compared", _compared(c)) for c in run.compared]
     return ["all ranks", Table(rows)]
 

@@ -155,7 +155,7 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     before_ns: int
     after_ns: int
     path_ns: int
-    steps_ns: tuple[float, float] | None
+    steps_ns: list[float] | None
     gain_pct: float | None  # None where a rank does not finish, before or after
     band: Band | None
     path: PathEntry

@@ -204,7 +204,7 @@ def _what_if(
         before_ns=before_ns,
         after_ns=after.total_ns,
         path_ns=path_ns,
-        steps_ns=None if a_step_ns is None or changed_ns is None else (a_step_ns, changed_ns),
+        steps_ns=None if a_step_ns is None or changed_ns is None else [a_step_ns, changed_ns],
         gain_pct=gain_pct(before_ns - after.total_ns, path_ns) if finished else None,
         band=band(changes, still.work, work, before_ns, after, path, records) if finished else None,
         path=_path(work, path),

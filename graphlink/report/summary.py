@@ -289,7 +289,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        ("most of it", gain_words(rank.top_gain, rank.critical_path.length_ns) if gain and rank.top_gain else ""),
+        ("largest part", gain_words(rank.top_gain, rank.critical_path.length_ns) if gain and rank.top_gain else ""),
         ("only once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
@@ -489,7 +489,7 @@ def _path(rank: Rank) -> str:
     path = rank.critical_path
     shares = {share_word(name): ns for name, ns in msgspec.structs.asdict(path.share_ns).items()}
     words = path_words(shares, path.length_ns, rank.replay.gap_share, rank.replay.delay_share)
-    return f"{ms(path.length_ns)} ms decide when it ends: {words}"
+    return f"{ms(path.length_ns)} ms in the longest chain of work: {words}"
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:

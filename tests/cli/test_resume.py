@@ -321,7 +321,8 @@ def test_every_verb_sees_a_folder_as_it_was_before_a_kill(graphlink: Run, one: P
     expected = graphlink(name, tmp_path / "sound" / inner, *rest)
     ran = graphlink(name, cut(one, tmp_path / "cut") / inner, *rest)
     assert ran.status == expected.status
-    assert ran.out.replace(str(tmp_path / "cut"), "X") == expected.out.replace(str(tmp_path / "sound"), "X")
+    said, wanted = (" ".join(out.split()) for out in (ran.out, expected.out))  # lines break by the length of names
+    assert said.replace(str(tmp_path / "cut"), "X") == wanted.replace(str(tmp_path / "sound"), "X")
     assert before.items() <= published(tmp_path / "cut").items() and not (tmp_path / "cut" / ".graphlink").exists()
 
 

@@ -253,6 +253,8 @@ UNTRIED = {
     "alone": "the network takes two",
     "ctrl-undecided": "takes more nodes than a test",
     "wide-fan": "takes minutes",
+    "legacy-ids": "measured: tests/astra",
+    "late-communication": "measured: tests/astra",
 }  # rules that have no case here, and why
 
 

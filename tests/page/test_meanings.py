@@ -31,7 +31,7 @@ PLAIN = {
         "step",
     ),
     *("temperature C", "timer", "times", "times, A", "unit", "used MiB", "utilisation %", "waits", "waits for"),
-    *("warning", "what", "what it is", "which was in", "who"),
+    *("warning", "what", "what it is", "what stood still", "what would have shown why", "which was in", "who"),
 }
 
 

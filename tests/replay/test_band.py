@@ -158,9 +158,9 @@ def test_latency_of_communication_may_stay() -> None:
 @pytest.mark.parametrize(
     ("low_ms", "high_ms", "first", "words"),
     [
-        (4, 6, "", "40.0 % to 60.0 % earlier"),
+        (4, 6, "", "saves 40.0 % to 60.0 %"),
         (8, 11, "too uncertain to tell from no gain: ", "between 10.0 % more and 20.0 % less"),
-        (12, 13, "", "20.0 % to 30.0 % later"),
+        (12, 13, "", "20.0 % to 30.0 % more"),
     ],
 )
 def test_words_say_the_least_first(low_ms: int, high_ms: int, first: str, words: str) -> None:
@@ -202,7 +202,7 @@ def test_each_gain_of_advice_has_its_band(out: Path, tmp_path: Path, capsys: pyt
     banded = [one for one in gaining if one["band"]["run"] is not None]
     assert banded and all(one["band"]["run"]["ns"] == found["replayed_ns"] - one["gain_ns"] for one in banded)
     assert all(one["band"]["why"] for one in gaining if one not in banded)
-    assert "so changed, takes " in capsys.readouterr().out
+    assert "with this change takes " in capsys.readouterr().out
 
 
 def test_a_summary_records_steps_and_what_is_blocked(out: Path, tmp_path: Path) -> None:
