@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.linking.clock_evidence import CHANGE_US, cheapest
+from graphlink.linking.clock_evidence import CHANGE_US, cheapest, slope
 from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.launch import joined, link
 from graphlink.linking.match import match_hosts
@@ -226,3 +226,9 @@ def test_a_recording_without_device_rows_stays_as_it_is() -> None:
     assert replace(moved, clocks=None).calls is trace.calls
     assert moved.clocks is not None
     assert moved.clocks.devices == ()
+
+
+@pytest.mark.parametrize(("rate", "found"), [(1e-4, 1e-4), (-1e-4, -1e-4), (0.5, 0.0), (0.0, 0.0)])
+def test_a_rate_that_no_clock_has_is_a_device_that_falls_behind(rate: float, found: float) -> None:
+    at_ns = np.arange(200, dtype=np.int64) * 10**6
+    assert slope(at_ns, (rate * at_ns).astype(np.int64) + at_ns // 10**6 % 7 * 100) == pytest.approx(found, rel=0.05)
