@@ -255,3 +255,17 @@ def turns(*columns: NDArray[Any]) -> I64:
 def counted_from(first: I64, count: I64) -> I64:
     """Return so many positions from each of ``first`` on, one behind the other."""
     return np.arange(int(count.sum())) + np.repeat(first - np.cumsum(count) + count, count)
+
+
+def skipped(beside: I64, gone: Bool) -> I64:
+    """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``);
+    of others itself.
+
+    ``NOWHERE`` where there is none, as in a circle, which files of others may have. n log n.
+    """
+    n = len(beside)
+    to = np.append(np.where(gone, np.where(beside == NOWHERE, n, beside), np.arange(n)), n)
+    for _ in range(n.bit_length()):
+        to = to[to]
+    to = to[:n]
+    return np.where((to == n) | np.append(gone, False)[to], NOWHERE, to)

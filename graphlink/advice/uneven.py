@@ -80,7 +80,7 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
 
 
 def _uneven_kernels(run: Outputs, selection: Selection, steps: Steps) -> Iterator[Candidate]:
-    quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, steps)
+    quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, [steps])
     slower = quick_ns > 0
     own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
     if slower.any():
@@ -99,7 +99,7 @@ def _uneven_kernels(run: Outputs, selection: Selection, steps: Steps) -> Iterato
 
 
 def _uneven_steps(work: Workload, selection: Selection, steps: Steps) -> Iterator[Candidate]:
-    quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), steps)
+    quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), [steps])
     more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
     family, names = work.names()
     of_name = np.bincount(family, more_ns, len(names))

@@ -36,6 +36,8 @@ _EPILOG: Final = """what-if, all of it combinable:
                                 hosts. Factors of one node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
   --scale REGEX=FACTOR          all nodes in whose name REGEX is found, of whatever sort: --scale aten::copy_=0.5. What there is to
                                 scale: graphlink replay DIR --list
+  --scale path:REGEX=FACTOR     all that runs in a range, module or op in whose name REGEX is found, or in the names around it
+                                with / between, with all that is inside: --scale 'path:(^|/)forward(/|$)=0.5'
   --scale rankN:...             the same on one rank alone: --scale rank3:host=0.9
   --remove-sync WHICH           takes waits of the host for the device away. WHICH is: all; the id of a node, awaited or waiting
                                 (graphlink show FILE.et --node ID lists sync edges); the exact name of the op that waits, such as
@@ -121,7 +123,8 @@ def replay(arguments: argparse.Namespace) -> int:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
     from graphlink.replay.band import recorded
-    from graphlink.replay.changes import Changes, changes_of, load_changes
+    from graphlink.replay.changes import Changes, changes_of
+    from graphlink.replay.changes_file import load_changes
     from graphlink.replay.folder import graph_files, load_groups
     from graphlink.replay.machines import usual_machine
     from graphlink.replay.report import Known, listed, report
@@ -184,26 +187,32 @@ def listing(found: Listed, what: str) -> list[str | Table]:
         "and ranks"
     )
     path = "" if found.path_ns is None else f" of {_ms(found.path_ns)}, on machine {found.machine}"
-    rows = [
-        (
-            _ms(one.ns),
-            "" if one.path_ns is None else _ms(one.path_ns),
-            f"{one.nodes:,}",
-            one.sort,
-            shortened(one.name) + before_what(one.before),
-            "--scale " + shlex.quote(f"{one.scale}=0.5"),
-        )
-        for one in found.names
-    ]
+    rows, inside = (
+        [
+            (
+                _ms(name.ns),
+                "" if name.path_ns is None else _ms(name.path_ns),
+                f"{name.nodes:,}",
+                name.sort,
+                shortened(name.name) + before_what(name.before),
+                "--scale " + shlex.quote(f"{name.scale}=0.5"),
+            )
+            for name in names
+        ]
+        for names in (found.names, found.ranges)
+    )
     left = found.of - len(found.names)
     lines: list[str | Table] = [head]
+    heads = ("time", "on path", "nodes", "sort", "name", "half as long")
     if rows:
-        lines.append(Table(rows, ("time", "on path", "nodes", "sort", "name", "half as long"), ">>><<<"))
+        lines.append(Table(rows, heads, ">>><<<"))
     if found.path_ns is None:
         lines.append("  on path: no one path, as no machine has replayed all ranks together to their end")
     elif rows:
         lines.append(f"  on path: what they take of the critical path{path}")
     lines += [f"  ... and {left:,} more: --top N shows so many"] if left else []
+    if inside:
+        lines += ["", "ranges and modules, with all that is inside them", Table(inside, heads, ">>><<<")]
     graphs = [
         (
             f"{one.launches:,}",

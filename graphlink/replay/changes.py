@@ -1,26 +1,19 @@
-"""The changes of a what-if, as a file of ``--what-if`` has them and as the options of the command line make them.
-
-A file is TOML: a table ``[[time]]``, ``[[wait]]`` or ``[[network]]`` a change, in any number. In each of the first two
-a selector says which nodes or waits it is about, and one more key what becomes of them.
-"""
+"""The changes of a what-if, as a file of ``--what-if`` has them and as the options of the command line make them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from graphlink import choices
 from graphlink.choices import MOST_GB_PER_S, MOST_US, Sort
-from graphlink.errors import InputError, UsageError
+from graphlink.errors import UsageError
 from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.patterns import UserPattern
-from graphlink.read.source import unreadable
 from graphlink.replay.workload import Work
 
 MOST_FACTOR: Final = 1_000_000
@@ -28,26 +21,25 @@ LEAST_MB: Final = 1e-3
 MOST_WORKERS: Final = 4096
 PREFETCH: Final = 2  # batches that each worker is asked for in advance, PyTorch's default
 ALL: Final = "all"
+PATH: Final = "path"  # before a pattern of ``--scale`` instead of a sort: that is found in the path
 SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in choices.SORTS}
 SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in choices.SORTS}
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
-_ACTIONS: Final = ("scale", "add_us", "most_us", "remove", "like", "even_out", "launch_us")  # of a change of times
+ACTIONS: Final = ("scale", "add_us", "most_us", "remove", "like", "even_out", "launch_us")  # of a change of times
+_OF_FILES: Final = ("step", "thread", "stream", "path", "line", "nth", "every")  # what no option says
 _OF_RANK: Final = re.compile(r"rank(\d{1,9}):(?=.)")
-_MOST_BYTES: Final = 1 << 20  # of a file
-_AT: Final = re.compile(
-    r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL
-)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<key>.*)`", re.DOTALL)
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes for which all of this is true; what is None is true of all.
 
-    ``step``: a number or a range as ``3-5``, by the marks of steps. ``thread``: OS thread ids of host nodes, and of the
-    host nodes that launched. ``path``: found in the callers, outermost first, with ``/`` between. ``line``: found in
-    the ``file(line): function`` of the Python frames. Of a wait, ``stream`` and ``sort`` are those of the device op
-    that is awaited, all else is of the host node that waits.
+    ``step``: a number, a range as ``3-5`` or several, by the marks of steps. ``thread``: OS thread ids of host nodes,
+    and of the host nodes that launched. ``path``: found in the callers, outermost first, with ``/`` between. ``line``:
+    found in the ``file(line): function`` of the Python frames. Of a wait, ``stream`` and ``sort`` are those of the
+    device op that is awaited, all else is of the host node that waits. ``nth``: as ``step``, but from 1, by their turn
+    among the ones of their name that all else chooses in a step; ``every``: turns begin anew after so many, and
+    without ``nth`` the last of them is chosen.
     """
 
     rank: Count | tuple[Count, ...] | None = None
@@ -58,18 +50,25 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: UserPattern | None = None
     path: UserPattern | None = None
     line: UserPattern | None = None
+    nth: Many | str | None = None
+    every: Many | None = None
 
     def __post_init__(self) -> None:
-        if self.step is not None and self.steps is None:
-            raise ValueError(f"step {self.step!r} is neither a number (3) nor a range (2-5)")
+        for name, numbers in (("step", self.step), ("nth", self.nth)):
+            if numbers is not None and _range(numbers) is None:
+                raise ValueError(
+                    f"{name} {numbers!r} is neither a number (3) nor a range (2-5), nor several of them (1,3-5)"
+                )
 
     @property
-    def steps(self) -> Steps | None:
-        """Return the steps that are chosen; None for all, and for what is none."""
-        try:
-            return None if self.step is None else parse_steps(str(self.step))
-        except UsageError:
-            return None
+    def steps(self) -> list[Steps] | None:
+        """Return the steps that are chosen; None for all."""
+        return _range(self.step)
+
+    @property
+    def turns(self) -> list[Steps] | None:
+        """Return the turns in a step that are chosen, from 1; None for all."""
+        return _range(self.every if self.nth is None else self.nth)
 
     @property
     def anything(self) -> bool:
@@ -89,6 +88,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if isinstance(ranks, int):
             ranks, head = None, [f"rank{ranks}", *head]
         numbers = {"step": self.step, "thread": self.thread, "stream": self.stream, "rank": ranks}
+        numbers |= {"nth": self.nth, "every": self.every}
         words = [
             f"{key} {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
             for key, value in numbers.items()
@@ -102,14 +102,15 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def of_option(self) -> bool:
         """Tell whether ``--scale`` can say it."""
-        return not self.part("step", "thread", "stream", "path", "line").anything and not isinstance(self.rank, tuple)
+        return not self.part(*_OF_FILES).anything and not isinstance(self.rank, tuple)
 
 
 class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Other times of nodes, by one of: ``scale``, a factor; ``add_us``, more or less for each, not below 0;
     ``most_us``: no more than that; ``remove``: no time, and no wait in it; ``like``: the times of the run in that
-    folder; ``even_out``: those of the same ops on the other ranks, or without ``rank`` in the quicker ones of the
-    steps; ``launch_us``: more or less for each launch call that it makes.
+    folder, on the same rank or for all ranks on ``like_rank``; ``even_out``: those of the same ops on the other ranks,
+    or without ``rank`` in the quicker ones of the steps; ``launch_us``: more or less for each launch call that it
+    makes.
     """
 
     scale: float | None = None
@@ -117,12 +118,13 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
     most_us: float | None = None
     remove: bool = False
     like: str | None = None
+    like_rank: Count | None = None
     even_out: bool = False
     launch_us: float | None = None
 
     def __post_init__(self) -> None:
         Selector.__post_init__(self)
-        _refuse_but_one(self, _ACTIONS)
+        _refuse_but_one(self, ACTIONS)
         if self.scale is not None and not 0 <= self.scale <= MOST_FACTOR:
             raise ValueError(f"scale {self.scale} is no factor from 0 to {MOST_FACTOR:,}")
         for name in ("add_us", "launch_us", "most_us"):
@@ -131,13 +133,15 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise ValueError(f"{name} {us} is no time in us")
         if not self.anything and self.kind in ("scale", "add_us", "most_us", "remove"):
             raise ValueError("names nothing to change: give one of " + ", ".join(Selector.__struct_fields__))
+        if self.like is None and self.like_rank is not None:
+            raise ValueError("like_rank wants like, the folder of the run that has this rank")
         if self.even_out and self.rank is None and self.step is None:
             raise ValueError("even_out wants the rank that is to be as the others, or the steps that are to be equal")
 
     @property
     def kind(self) -> str:
         """Return its entry in the table of assumptions."""
-        return next(name for name in _ACTIONS if _is_given(getattr(self, name)))
+        return next(name for name in ACTIONS if _is_given(getattr(self, name)))
 
     @property
     def done(self) -> str:
@@ -146,7 +150,8 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.launch_us is not None:
             return f"launches {self.launch_us:+g} us each" + (f" of {what}" if self.anything else "")
         acts = {"scale": f"x {self.scale or 0:g}", "add_us": f"{self.add_us or 0:+g} us each"}
-        acts |= {"most_us": f"at most {self.most_us or 0:g} us each", "remove": "removed", "like": f"like {self.like}"}
+        acts |= {"most_us": f"at most {self.most_us or 0:g} us each", "remove": "removed"}
+        acts |= {"like": f"like {'' if self.like_rank is None else f'rank {self.like_rank} of '}{self.like}"}
         acts |= {"even_out": "as in the quicker steps" if self.rank is None else "as on the other ranks"}
         return f"{what} {acts[self.kind]}"
 
@@ -155,6 +160,8 @@ class TimeChange(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return how the command line, or else a file, asks for it."""
         if self.scale is not None and self.of_option:
             return f"--scale {self.what}={self.scale:g}"
+        if self.path is not None and self.scale is not None and self.what == self.part("path").what:
+            return f"--scale {PATH}:{self.path.pattern}={self.scale:g}"
         if self.launch_us is not None and not self.anything:
             return f"--launch-cost {self.launch_us:g}"
         return f"[[time]] {self.done}"
@@ -371,6 +378,15 @@ def _refuse_but_one(change: msgspec.Struct, actions: Sequence[str]) -> None:
         raise ValueError(f"wants one of {', '.join(actions)}" + (f", and has {', '.join(given)}" if given else ""))
 
 
+def _range(numbers: int | str | None) -> list[Steps] | None:
+    """Return the numbers of ``3``, ``2-5`` or ``1,3-5``; None for all, and for what is none of these."""
+    try:
+        parts = [] if numbers is None else [parse_steps(part.strip()) for part in str(numbers).split(",")]
+    except UsageError:
+        return None
+    return [part for part in parts if part is not None] or None
+
+
 def _is_given(value: Any) -> bool:
     return value is not None and value is not False
 
@@ -405,8 +421,8 @@ def graphs_of(names: Sequence[str]) -> Changes:
 
 
 def parse_scale(text: str) -> TimeChange:
-    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort; before it ``rank3:`` is
-    of one rank.
+    """Parse ``kernel:<regex>=0.5``, ``kernel=0.5`` or ``<regex>=0.5``, which is of each sort, as is
+    ``path:<regex>=0.5``; before it ``rank3:`` is of one rank.
 
     Raises:
         UsageError: no sort and no pattern, or no factor.
@@ -417,7 +433,7 @@ def parse_scale(text: str) -> TimeChange:
         rank, what = int(of_rank[1]), what[of_rank.end() :]
     sort, colon, pattern = what.partition(":")
     todo = "write SORT=FACTOR, SORT:REGEX=FACTOR or REGEX=FACTOR, of one rank rankN:..., SORT being one of "
-    todo += ", ".join(SORTS)
+    todo += ", ".join((*SORTS, PATH))
     if not equals:
         raise UsageError(f"--scale {text!r}: has no =FACTOR", todo=todo)
     if not what:
@@ -428,65 +444,9 @@ def parse_scale(text: str) -> TimeChange:
         factor = math.nan
     if not 0 <= factor <= MOST_FACTOR:
         raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
+    if sort == PATH and colon:
+        return TimeChange(path=UserPattern(pattern, f"--scale {PATH}:"), scale=factor, rank=rank)
     if sort not in SORTS:
         return TimeChange(name=UserPattern(what, "--scale"), scale=factor, rank=rank)
     named = UserPattern(pattern, f"--scale {sort}:") if colon else None
     return TimeChange(sort=SORT_OF[SORTS[sort]], name=named, scale=factor, rank=rank)
-
-
-def load_changes(path: Path | Mapping[str, Any]) -> Changes:
-    """Read a file of changes; folders in it are from the folder that it is in. Or take its tables as they are.
-
-    Raises:
-        InputError: it cannot be read, is no TOML, or has a table, key or value that is not known, which the error
-            names.
-        UsageError: the tables have such a one.
-    """
-    if isinstance(path, Mapping):
-        try:
-            return msgspec.convert(path, Changes, dec_hook=_pattern)
-        except (msgspec.ValidationError, ValueError) as problem:
-            raise UsageError(f"what_if: {problem}", todo="docs/replay.md has all tables and keys") from None
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as problem:
-        raise unreadable(path, problem) from None
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"is no file of changes: it has more than {_MOST_BYTES:,} bytes", path=path)
-    try:
-        changes = msgspec.toml.decode(data, type=Changes, dec_hook=_pattern)
-    except msgspec.ValidationError as problem:
-        raise _wrong(path, str(problem)) from None
-    except (msgspec.DecodeError, RecursionError, ValueError) as problem:
-        raise InputError(f"is no TOML: {problem}", path=path, todo="docs/replay.md has an example") from None
-    if not changes.any:
-        raise InputError("has no changes", path=path, todo="add tables such as [[time]]: docs/replay.md has an example")
-    times = (
-        change if change.like is None else replace(change, like=str(path.parent / change.like))
-        for change in changes.time
-    )
-    return replace(changes, time=tuple(times))
-
-
-def _pattern(kind: type, value: Any) -> Any:
-    """Compile a regular expression in a file. Raises ValueError."""
-    if kind is not UserPattern or not isinstance(value, str):
-        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
-    try:
-        return UserPattern(value, "the pattern")
-    except UsageError as problem:
-        raise ValueError(problem.what) from None
-
-
-def _wrong(path: Path, problem: str) -> InputError:
-    """Return the error of what msgspec says is wrong, with entry and key."""
-    place = _AT.fullmatch(problem)
-    what, table, entry, key = (problem, None, None, None) if place is None else place.groups()
-    unknown, todo = _UNKNOWN.fullmatch(what), "docs/replay.md has all keys"
-    if unknown is not None:
-        key, what = unknown["key"], f"there is no key {unknown['key'][:40]!r}"
-        tables = {field.name: get_args(field.type)[0] for field in msgspec.structs.fields(Changes)}
-        todo = f"its keys are {', '.join((Changes if table is None else tables[table]).__struct_fields__)}"
-    where = "" if table is None else f"[[{table}]]" if entry is None else f"[[{table}]] number {int(entry) + 1}"
-    where += f"{', ' if where else ''}key {key[:40]}" if key else ""
-    return InputError(f"is no file of changes: {what}", path=path, where=where or None, todo=todo)

@@ -16,6 +16,7 @@ from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.records import first_few
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import GAP_NAME, workload
@@ -26,23 +27,26 @@ _LONGER = 0.2  # of what a node takes in the quicker steps
 _Code = dict[tuple[int, str, str, int], int]  # of sort of work, path, name, thread
 
 
-def in_other_run(selection: Selection, nodes: Bool, folder: str) -> tuple[I64, int]:
-    """Find the counterparts of ``nodes`` on the same rank of the run in ``folder``: what each takes without its start
-    delay, ``NOWHERE`` for none and for other nodes, and how many of those are a median, as the number of nodes differs.
-    O(n log n).
+def in_other_run(selection: Selection, nodes: Bool, folder: str, like_rank: int | None = None) -> tuple[I64, int]:
+    """Find the counterparts of ``nodes`` in the run in ``folder``, on the same rank or for all ranks on ``like_rank``:
+    what each takes without its start delay, ``NOWHERE`` for none and for other nodes, and how many of those are a
+    median, as the number of nodes differs. O(n log n).
 
     Raises:
         InputError: its graphs cannot be read.
         UsageError: it has none of these ranks.
     """
     work, code = selection.work, _Code()
-    if folder not in selection.others:
-        files = {rank: path for rank, path in graph_files(Path(folder)).items() if rank in work.ranks}
+    wanted = work.ranks if like_rank is None else (like_rank,)
+    if (folder, wanted) not in selection.others:
+        files = {rank: path for rank, path in graph_files(Path(folder)).items() if rank in wanted}
         if not files:
-            todo = "name the output folder of a run with the same ranks"
-            raise UsageError(f"like {folder}: has no graph of the ranks here", todo=todo)
-        selection.others[folder] = Selection(workload(load(files)))
-    here, there = _sides(selection, code), _sides(selection.others[folder], code)
+            todo = "name the output folder of a run with the same ranks, or with like_rank one of its ranks"
+            raise UsageError(f"like {folder}: has no graph of rank {first_few(wanted, 8)}", todo=todo)
+        selection.others[folder, wanted] = Selection(workload(load(files)))
+    here, there = _sides(selection, code), _sides(selection.others[folder, wanted], code)
+    if like_rank is not None:
+        there = dict.fromkeys(here, there[like_rank])
     own_ns, exact = np.full(len(work), NOWHERE, np.int64), np.zeros(len(work), np.bool_)
     for (rank, side), (low, high) in zip(here.items(), work.bounds, strict=True):
         if rank in there:
@@ -74,7 +78,7 @@ def as_others(selection: Selection, nodes: Bool) -> tuple[I64, int]:
     return _of_nodes(nodes, own_ns, exact)
 
 
-def in_quick_steps(selection: Selection, nodes: Bool, steps: Steps) -> I64:
+def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) -> I64:
     """Return of those ``nodes`` that take longer than in the quicker steps what they take there, without start delay: 0
     where these do not have them, ``NOWHERE`` for all other nodes.
 
@@ -83,19 +87,15 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Steps) -> I64:
     of them. A node takes longer by ``_LONGER``, and of the host by a hundredth of a step. O(n log n).
     """
     work, out = selection.work, np.full(len(selection.work), NOWHERE, np.int64)
-    launcher, caller, family, start_ns = (
-        selection.launched_by,
-        selection.callers,
-        work.names()[0],
-        work.column("start_ns"),
-    )
-    began_ns = np.where(launcher == NOWHERE, start_ns, start_ns[launcher])
+    launcher, caller, family = selection.launched_by, selection.callers, work.names()[0]
+    began_ns = selection.called_ns
     threads = np.where(launcher == NOWHERE, 0, work.column("tid")[launcher])
     key = codes(work.work, family, np.where(caller == NOWHERE, NOWHERE, family[caller]), threads)
     own_ns = work.cost_ns - work.fixed_ns - np.minimum(np.maximum(work.cost_ns, 0), work.column("wake_ns"))
     between = np.isin(family, [k for k, name in enumerate(work.names()[1]) if name in (PYTHON, GAP_NAME)])
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
-        spans = [(begin, end) for number, begin, end in sorted(marks) if steps.first <= number <= steps.last]
+        chosen = [mark for mark in sorted(marks) if any(part.first <= mark[0] <= part.last for part in steps)]
+        spans = [(begin, end) for _, begin, end in chosen]
         if len(spans) < _LEAST_STEPS:
             continue
         begin_ns = np.array([begin for begin, _ in spans], np.int64)
@@ -132,9 +132,8 @@ class _Side:
 
 def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
     """Return the nodes of each rank. Calls come in their order, although streams may run at another pace."""
-    work, launcher = selection.work, selection.launched_by
-    start, tid = work.column("start_ns"), work.column("tid")
-    called = np.where(launcher == NOWHERE, start, start[launcher])
+    work, launcher, called = selection.work, selection.launched_by, selection.called_ns
+    tid = work.column("tid")
     thread = np.where(launcher == NOWHERE, NOWHERE, tid[launcher])
     order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
     turn = spread(len(work), order, np.arange(len(work)))

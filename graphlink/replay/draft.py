@@ -16,7 +16,7 @@ from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import SyncWait, edges_of
 from graphlink.replay.workload import MOST_NS, Work, Workload, delays
-from graphlink.tables import begins, codes, concat, take
+from graphlink.tables import begins, codes, concat, skipped, take
 
 _FROM_DEVICE_OPS: Final = (*ON_DEVICE, EdgeKind.SYNC)
 Row = tuple[int, int, int, int]  # target, source, kind, lag (ns)
@@ -209,20 +209,6 @@ def rewired(work: Workload, gone: Bool, new: Sequence[Row] = ()) -> Workload:
     edges = Edges(work.target, work.source.astype(np.int64), work.kind, work.lags())
     edges = concat(take(edges, ~gone), Edges.of(new))
     return take(edges, np.lexsort((edges.source, edges.target))).into(work)
-
-
-def skipped(beside: I64, gone: Bool) -> I64:
-    """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``);
-    of others itself.
-
-    ``NOWHERE`` where there is none, as in a circle, which files of others may have. n log n.
-    """
-    n = len(beside)
-    to = np.append(np.where(gone, np.where(beside == NOWHERE, n, beside), np.arange(n)), n)
-    for _ in range(n.bit_length()):
-        to = to[to]
-    to = to[:n]
-    return np.where((to == n) | np.append(gone, False)[to], NOWHERE, to)
 
 
 def outermost(work: Workload, head: Bool) -> I64:

@@ -28,12 +28,12 @@ from graphlink.patterns import END, LOADER
 from graphlink.records import ms
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import LoaderChange
-from graphlink.replay.draft import NewEdges, outermost, rewired, skipped
+from graphlink.replay.draft import NewEdges, outermost, rewired
 from graphlink.replay.machines import play, play_ideal
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import begins, codes, marked, spread
+from graphlink.tables import begins, codes, marked, skipped, spread
 
 # how often all batches that are asked for are replaced before the state counts as that of a long run
 SETTLED: Final = 64

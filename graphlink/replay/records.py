@@ -204,6 +204,7 @@ class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
     of: int
     ns: int
     names: list[ScalableName]
+    ranges: list[ScalableName] = []  # ranges and modules that take longest, with all that is inside them
     cuda_graphs: list[Capturable] = []  # the names with most launches inside
 
 

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from graphlink.choices import COUPLED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
+from graphlink.graph.families import PYTHON
 from graphlink.graph_model import Graph
-from graphlink.patterns import escaped
+from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
 from graphlink.replay.band import Recorded, band, step_ns
-from graphlink.replay.changes import Changes
+from graphlink.replay.changes import PATH, Changes
 from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.folder import load
 from graphlink.replay.lateness import drifts, slot_waits, stuck
@@ -157,7 +158,8 @@ def listed(
     names = [name for name in scalable(work, path) if sort in (None, name.sort)]
     length_ns = None if path is None else path.length_ns
     whole_ns = sum(name.ns for name in names)
-    graphs = capturable(work, Selection(work, operations or {}), TOP_GRAPHS) if sort in (None, "host") else []
+    selection = Selection(work, operations or {})
+    graphs = capturable(work, selection, TOP_GRAPHS) if sort in (None, "host") else []
     return Listed(
         machine=chosen,
         sort=sort,
@@ -165,6 +167,7 @@ def listed(
         of=len(names),
         ns=whole_ns,
         names=names[:top],
+        ranges=ranges(selection, path)[:TOP_GRAPHS] if sort is None else [],
         cuda_graphs=graphs,
     )
 
@@ -281,6 +284,34 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
         )
     ]
     return sorted(names, key=lambda name: (-name.ns, name.name, name.sort))
+
+
+def ranges(selection: Selection, path: ReplayPath | None) -> list[ScalableName]:
+    """Return the ranges and modules in which something runs, the one that takes longest with it first; ``ns``,
+    ``nodes``, ``path_ns``: of all inside of them, on all threads. Linear in nodes."""
+    work = selection.work
+    which, names = selection.inside()
+    nodes, path_ns = np.bincount(which, minlength=len(names)), None
+    ns = sums(len(names), which, work.cost_ns - work.fixed_ns)
+    if path is not None:
+        path_ns = sums(len(names), which[path.node], path.own_ns - path.fixed_ns)
+    outer = {name for parts in names for part in parts for name in part[:-1]} - {PYTHON, ""}
+    rows: dict[str, list[int]] = {name: [] for name in sorted(outer) if not OPERATOR.fullmatch(name)}
+    for k, parts in enumerate(names):
+        for name in rows.keys() & {*parts[0], *parts[1]}:
+            rows[name].append(k)
+    out = [
+        ScalableName(
+            sort=PATH,
+            name=name,
+            nodes=int(nodes[row].sum()),
+            ns=int(ns[row].sum()),
+            path_ns=None if path_ns is None else int(path_ns[row].sum()),
+            scale=f"{PATH}:(^|/){escaped(name)}(/|$)",
+        )
+        for name, row in rows.items()
+    ]
+    return sorted(out, key=lambda name: (-name.ns, name.name))
 
 
 def _patterns(pairs: list[tuple[str, str]]) -> list[str]:

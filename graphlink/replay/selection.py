@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -20,7 +20,7 @@ from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import marked, spread
+from graphlink.tables import marked, numbered_rows, skipped, spread, turns
 
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -45,11 +45,11 @@ class NodeOperations:
 @dataclass(frozen=True)
 class Selection:
     """Chooses nodes of ``work``; ``operations`` by rank, of the ranks whose operations were recorded; ``others``: runs
-    that were read to compare with, by folder."""
+    that were read to compare with, by folder and ranks."""
 
     work: Workload
     operations: Mapping[int, NodeOperations] = field(default_factory=dict)
-    others: dict[str, Selection] = field(default_factory=dict)
+    others: dict[tuple[str, tuple[int, ...]], Selection] = field(default_factory=dict)
 
     def nodes(self, wanted: Selector) -> Bool:
         """Return the nodes that are chosen. Linear; each name and path is looked at once.
@@ -80,7 +80,7 @@ class Selection:
                     todo="link the recording again with --force, so that ops.<rank>.json tells them",
                 )
             out &= self._of_operations("line", wanted.line)
-        return out
+        return out if wanted.turns is None else self._in_turn(out, wanted.turns, wanted.every)
 
     @cached_property
     def launched_by(self) -> I64:
@@ -99,6 +99,17 @@ class Selection:
         """Return the node that called each node, ``NOWHERE`` for none."""
         position = self.work.per_file(lambda file: file.caller)
         return np.where(position == NOWHERE, NOWHERE, self._beside(np.arange(len(position)), position))
+
+    @cached_property
+    def around(self) -> I64:
+        """Return the caller of each node, and of a row of communication on the host (gloo), which is on another thread,
+        the op that asked for it; ``NOWHERE`` for none."""
+        work, out = self.work, self.callers.copy()
+        rows = out[(work.work == Work.COMM) & (work.column("device") < 0) & (out != NOWHERE)]
+        rows = marked(len(work), rows[out[rows] == NOWHERE])
+        asked = np.flatnonzero(rows[work.target] & (work.kind == EdgeKind.THREAD))
+        out[work.target[asked]] = work.source[asked]
+        return out
 
     @cached_property
     def waits(self) -> list[SyncWait]:
@@ -129,25 +140,47 @@ class Selection:
         node_at = spread(len(work), first + work.position, np.arange(len(work)))
         return np.asarray(node_at[first[nodes] + position])
 
-    def _in_steps(self, steps: Steps) -> Bool:
-        """Return the nodes that were called, or else began, from the first mark's start to the last one's end, on each
-        rank that has them."""
-        work, launcher = self.work, self.launched_by
-        start = work.column("start_ns")
-        began_ns = np.where(launcher == NOWHERE, start, start[launcher])
-        out, known = np.zeros(len(work), np.bool_), set[int]()
-        for (low, high), marks in zip(work.bounds, self.marks, strict=True):
-            known |= {number for number, _, _ in marks}
-            spans = [span for number, *span in marks if steps.first <= number <= steps.last]
-            if spans:
-                first, last = min(span[0] for span in spans), max(span[1] for span in spans)
-                out[low:high] = (began_ns[low:high] >= first) & (began_ns[low:high] < last)
-        missing = next((number for number in range(steps.first, steps.last + 1) if number not in known), None)
+    def _in_steps(self, wanted: Sequence[Steps]) -> Bool:
+        """Return the nodes that were called, or else began, from the first mark's start to the last one's end of each
+        part, on each rank that has them."""
+        out = np.zeros(len(self.work), np.bool_)
+        known = {number for marks in self.marks for number, _, _ in marks}
+        asked = (number for steps in wanted for number in range(steps.first, steps.last + 1))
+        missing = next((number for number in asked if number not in known), None)
         if missing is not None:
             names = first_few(sorted(known), _SHOWN)
             todo = f"choose among {names}" if known else "leave out step: the graph has no ProfilerStep"
             raise UsageError(f"step: there is no step {missing} in the graph", todo=todo)
+        for (low, high), marks in zip(self.work.bounds, self.marks, strict=True):
+            for steps in wanted:
+                spans = [span for number, *span in marks if steps.first <= number <= steps.last]
+                if spans:
+                    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+                    out[low:high] |= (self.called_ns[low:high] >= first) & (self.called_ns[low:high] < last)
         return out
+
+    def _in_turn(self, chosen: Bool, wanted: Sequence[Steps], every: int | None) -> Bool:
+        """Return those of the ``chosen`` nodes whose turn is wanted, counted from 1 in each step (before the first mark
+        and without marks: in the recording) by name, in the order of calls, and anew after each ``every``. What is
+        inside of a chosen op goes with it. O(n log n)."""
+        work = self.work
+        step = np.zeros(len(work), np.int64)
+        for (low, high), marks in zip(work.bounds, self.marks, strict=True):
+            begin_ns = sorted(begin for _, begin, _ in marks)
+            step[low:high] = np.searchsorted(begin_ns, self.called_ns[low:high], "right")
+        inside = chosen & np.append(chosen, False)[self.around]
+        outer = np.flatnonzero(chosen & ~inside)
+        outer = outer[np.lexsort((work.column("correlation")[outer], self.called_ns[outer]))]
+        turn = turns(work.member[outer], step[outer], work.work[outer], work.names()[0][outer]) % (every or len(work))
+        turn = np.append(spread(len(work), outer, turn + 1), NOWHERE)[skipped(self.around, inside)]
+        hits = [(turn >= part.first) & (turn <= part.last) for part in wanted]
+        return chosen & np.logical_or.reduce(hits)
+
+    @cached_property
+    def called_ns(self) -> I64:
+        """Return when each node was called, of device ops by the host, else when it began."""
+        start_ns = self.work.column("start_ns")
+        return np.where(self.launched_by == NOWHERE, start_ns, start_ns[self.launched_by])
 
     @cached_property
     def marks(self) -> list[list[tuple[int, int, int]]]:
@@ -159,7 +192,7 @@ class Selection:
         """Return the path of every node, by its position among different texts, and those: the names of its callers,
         outermost first, without marks of steps; of a host node with its own, of a device node in no op its own alone.
         Linear."""
-        work, callers = self.work, self.callers.tolist()
+        work, callers = self.work, self.around.tolist()
         family, names = work.names()
         host, part = (work.column("host") != 0).tolist(), work.is_part.tolist()
         code: dict[tuple[int, int], int] = {(NOWHERE, NOWHERE): 0}
@@ -179,6 +212,17 @@ class Selection:
                     texts.append(f"{texts[above]}/{name}" if above else name)
         return np.array(out, np.int64), texts
 
+    def inside(self) -> tuple[I64, list[tuple[list[str], list[str]]]]:
+        """Return for every node in what it is, by its position among different ones: the names of its path by callers,
+        and of the path of its operation. Linear in nodes, and in different paths."""
+        of_node, texts = self.paths
+        of_operation, names = np.zeros(len(of_node), np.int64), [""]
+        for number, known in self._operations_of():
+            of_operation[number >= 0] = number[number >= 0] + len(names)
+            names += known.path
+        pairs, which = numbered_rows(of_node, of_operation)
+        return which, [(texts[text].split("/"), names[name].split("/")) for text, name in pairs.tolist()]
+
     def line(self, node: int) -> str:
         """Return what called the op of a node: ``, called in function step (train.py:12)``; "" where that is not
         known."""
@@ -191,15 +235,23 @@ class Selection:
         """Return the nodes of operations in whose path or lines ``pattern`` is found, of ranks whose operations are
         known.
         """
-        work, out = self.work, np.zeros(len(self.work), np.bool_)
+        out = np.zeros(len(self.work), np.bool_)
+        for number, known in self._operations_of():
+            hit = np.array([pattern.search(text) is not None for text in getattr(known, what)] + [False], np.bool_)
+            out |= hit[number]
+        return out
+
+    def _operations_of(self) -> Iterator[tuple[I64, NodeOperations]]:
+        """Yield for each rank whose operations are known the number of the operation of each node, ``NOWHERE`` for none
+        and for nodes of other ranks, and its operations."""
+        work = self.work
         for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
             if rank in self.operations:
-                known = self.operations[rank]
-                hit = np.array([pattern.search(text) is not None for text in getattr(known, what)] + [False], np.bool_)
+                known, number = self.operations[rank], np.full(len(work), NOWHERE, np.int64)
                 of_id = np.append(known.of_node, NOWHERE)
                 ids = np.minimum(file.id[work.position[low:high]], np.uint64(len(known.of_node))).astype(np.int64)
-                out[low:high] = hit[of_id[ids]]
-        return out
+                number[low:high] = of_id[ids]
+                yield number, known
 
 
 def _marks(file: Graph) -> Iterator[tuple[int, int, int]]:

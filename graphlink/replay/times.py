@@ -160,7 +160,7 @@ def _remove(draft: Draft, selection: Selection, nodes: Bool) -> tuple[Bool, str]
 def _taken_over(draft: Draft, selection: Selection, change: TimeChange, nodes: Bool) -> tuple[Bool, str]:
     """Let nodes take what their counterparts take, in another run or on the other ranks."""
     if change.like is not None:
-        own_ns, by_median = in_other_run(selection, nodes, change.like)
+        own_ns, by_median = in_other_run(selection, nodes, change.like, change.like_rank)
     else:
         if change.sort is None:
             nodes = nodes & np.isin(draft.work.work, EVEN_SORTS)

@@ -21,7 +21,7 @@ from graphlink.replay.syncs import NUMBER, SyncWait, edges_of
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import MOST, codes, grouped, spread
 
-_OF_THE_WAITING: Final = ("rank", "step", "thread", "path", "line")
+_OF_THE_WAITING: Final = ("rank", "step", "thread", "path", "line", "nth", "every")
 _OF_THE_AWAITED: Final = ("stream", "sort")
 
 

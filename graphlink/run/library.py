@@ -24,7 +24,8 @@ from graphlink.publish import settle
 from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.band import recorded
-from graphlink.replay.changes import Changes, changes_of, graphs_of, load_changes
+from graphlink.replay.changes import Changes, changes_of, graphs_of
+from graphlink.replay.changes_file import load_changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.records import Report
 from graphlink.replay.report import Known, kept, report

@@ -40,6 +40,19 @@ def test_a_straggler_of_ddp_is_predicted(name: str, after_ms: float, tmp_path: P
     assert abs(found.after_ns / STEPS / 1e6 / after_ms - 1) <= 0.08
 
 
+def test_gradients_reduced_once_a_step_are_predicted(tmp_path: Path) -> None:
+    """The collectives of three microbatches, and what DDP does for them, by the path of their op or by their turn."""
+    run = linked(unpacked("accum/a10", tmp_path), tmp_path)
+    no_sync = [{"path": "micro_[012]/.*(reducer::|c10d::allreduce_)", "remove": True}]
+    by_turn = [
+        {"path": "c10d::allreduce_", "nth": "1-6", "remove": True},
+        {"path": "reducer::", "nth": "1-60", "remove": True},
+    ]
+    [found], [turns] = (run.replay(what_if={"time": tables}).what_if for tables in (no_sync, by_turn))
+    assert found.after_ns == turns.after_ns
+    assert found.steps_ns is not None and abs(found.steps_ns[1] / 1e6 / 57.7 - 1) <= 0.10
+
+
 def test_collectives_whose_rows_begin_in_another_order_are_joined(tmp_path: Path) -> None:
     run = linked(unpacked("sdp/a01", tmp_path), tmp_path)
     summary = json.loads((run.folder / "summary.json").read_bytes())

@@ -12,7 +12,7 @@ import pytest
 
 import graphlink
 from graphlink.replay.band import recorded, step_ns
-from graphlink.replay.changes import load_changes
+from graphlink.replay.changes_file import load_changes
 from graphlink.replay.folder import load_groups
 from graphlink.replay.machines import play
 from graphlink.replay.whatif import fit

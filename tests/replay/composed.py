@@ -13,7 +13,7 @@ from random import Random
 from graphlink.graph.target import written
 from graphlink.graph.write_et import write_et
 from graphlink.ranks.group_ids import assign
-from graphlink.replay.changes import load_changes
+from graphlink.replay.changes_file import load_changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.machines import play_ideal

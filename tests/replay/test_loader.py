@@ -15,7 +15,6 @@ from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
 from graphlink.replay.changes import Changes, LoaderChange, TimeChange
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.draft import skipped
 from graphlink.replay.loader import with_workers
 from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
@@ -23,6 +22,7 @@ from graphlink.replay.records import Made
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
+from graphlink.tables import skipped
 from tests.replay.test_what_if import recorded
 from tests.simulator import run
 from tests.simulator.loading import Loading, loading_program

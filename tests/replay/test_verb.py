@@ -186,7 +186,7 @@ def test_each_listed_text_takes_what_is_listed(out: Path, tmp_path: Path, capsys
     kernels = listed("kernel")
     assert {one["sort"] for one in kernels["names"]} == {"kernel"}
     commands = re.findall(r"--scale .*", text)
-    for one, command in zip(found["names"], commands, strict=True):
+    for one, command in zip(found["names"] + found["ranges"], commands, strict=True):
         option, scale = shlex.split(command)
         assert (option, scale) == ("--scale", f"{one['scale']}=0.5")
         assert main(["replay", str(out), option, scale]) == 0

@@ -13,7 +13,9 @@ from graphlink.cli import main
 from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.assumptions import ASSUMPTIONS
-from graphlink.replay.changes import Changes, Selector, TimeChange, changes_of, load_changes
+from graphlink.replay.changes import ACTIONS, Changes, TimeChange, changes_of
+from graphlink.replay.changes_file import load_changes
+from graphlink.replay.counterparts import in_other_run
 from graphlink.replay.folder import graph_files
 from graphlink.replay.folder import load as load_files
 from graphlink.replay.machines import play_ideal
@@ -89,6 +91,8 @@ def chosen(work: Workload, text: str, folder: Path, **more: Any) -> list[tuple[i
         ("stream = 21", []),
         ("rank = 0\nname = '^aten::mm$'", [1, 11]),
         ("rank = [1, 2]", []),
+        ("name = 'mm|item'\nnth = 1", [1, 2, 3, 11, 12, 13]),  # of each name in each step
+        ("thread = 7\nevery = 2", [4, 14]),
     ],
 )
 def test_a_selector_chooses_what_all_of_it_is_true_of(text: str, ids: list[int], tmp_path: Path) -> None:
@@ -99,6 +103,34 @@ def test_a_selector_chooses_what_all_of_it_is_true_of(text: str, ids: list[int],
     file = work.files[0]
     file.end_ns[np.isin(file.id, [0, 10])] += 90_000
     assert chosen(work, text, tmp_path) == [(0, i) for i in ids]
+
+
+def test_turns_are_of_a_step_and_what_is_inside_goes_along(tmp_path: Path) -> None:
+    """Four reductions a step, each with a copy inside, a row of gloo's that it asked for, and its communication."""
+    nodes = list[Any]()
+
+    def add(start_us: int, name: str, us: int = 1, **more: Any) -> None:
+        times = {"start_ns": 1000 * start_us, "end_ns": 1000 * (start_us + us), "duration_ns": 1000 * us}
+        nodes.append(more.pop("make", node)(len(nodes), micros=us, is_cpu_op="device" not in more, **times, **more))
+        nodes[-1].name = name
+
+    for k in range(8):
+        if k % 4 == 0:
+            add(100 * k, f"ProfilerStep#{k // 4}", us=390)
+        at = len(nodes)
+        add(100 * k + 2, "c10d::allreduce_", us=9)
+        add(100 * k + 3, "aten::copy_", data=[at], ctrl=[at])
+        row: dict[str, Any] = {"data": [at], "tid": 5, "dep_kinds": ("string_list", ["thread"])}
+        add(100 * k + 4, "gloo:all_reduce", us=0, **row)
+        comm: dict[str, Any] = {"data": [at + 2], "device": -1, "dep_kinds": ("string_list", ["launch"])}
+        add(100 * k + 4, "gloo:all_reduce", us=30, make=coll, ctrl=[at + 2], **comm)
+    written(tmp_path, nodes)
+    work = workload(load_files(graph_files(tmp_path)))
+    of_turn = {text: chosen(work, f"path = 'allreduce_'\n{text}", tmp_path) for text in ("nth = '1-3'", "every = 4")}
+    inside = [(0, i) for i, each in enumerate(nodes) if not each.name.startswith("Profiler")]
+    assert of_turn == {"nth = '1-3'": inside[:12] + inside[16:28], "every = 4": inside[12:16] + inside[28:]}
+    of_comm = chosen(work, "path = 'allreduce_'\nsort = 'comm'\nevery = 2\nnth = 1", tmp_path)
+    assert of_comm == inside[3::8]
 
 
 def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
@@ -353,6 +385,15 @@ def test_times_of_another_run(tmp_path: Path) -> None:
     ):
         (tmp_path / folder).mkdir()
         written(tmp_path / folder, nodes)
+    selection = Selection(workload(load_files(graph_files(tmp_path / "here"))))
+    everything = np.ones(len(selection.work), np.bool_)
+    (tmp_path / "there" / "trace.0.et").rename(tmp_path / "there" / "trace.5.et")
+    with pytest.raises(UsageError, match="has no graph of rank 0"):
+        in_other_run(selection, everything, str(tmp_path / "there"))
+    of_rank_5 = in_other_run(selection, everything, str(tmp_path / "there"), 5)
+    (tmp_path / "there" / "trace.5.et").rename(tmp_path / "there" / "trace.0.et")
+    of_rank_0 = in_other_run(selection, everything, str(tmp_path / "there"))
+    assert of_rank_5[0].tolist() == of_rank_0[0].tolist() and of_rank_5[1] == of_rank_0[1] == 2
     (tmp_path / "what-if.toml").write_text("[[time]]\nsort = 'kernel'\nlike = 'there'\n")
     out = tmp_path / "out.json"
     assert (
@@ -512,6 +553,8 @@ def test_a_change_that_another_one_leaves_nothing_of_is_made_all_the_same(tmp_pa
         ("[[time]]\nstep = '3-1'\nscale = 1", "step '3-1' is neither", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nscale = nan", "scale nan is no factor", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nadd_us = inf", "add_us inf is no time", "[[time]] number 1"),
+        ("[[time]]\nrank = 0\nnth = '3-'\nscale = 1", "nth '3-' is neither", "[[time]] number 1"),
+        ("[[time]]\nrank = 0\nscale = 1\nlike_rank = 1", "like_rank wants like", "[[time]] number 1"),
         ("[[time]]\neven_out = true", "wants the rank", "[[time]] number 1"),
         ("[[time]]\nmost_us = 3", "names nothing to change", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nmost_us = -1", "most_us -1", "[[time]] number 1"),
@@ -548,5 +591,4 @@ def test_each_kind_of_change_has_its_assumption() -> None:
 
 
 def _actions() -> dict[str, Any]:
-    fields = [name for name in TimeChange.__struct_fields__ if name not in Selector.__struct_fields__]
-    return {name: {"remove": True, "even_out": True, "like": "x"}.get(name, 1) for name in fields}
+    return {name: {"remove": True, "even_out": True, "like": "x"}.get(name, 1) for name in ACTIONS}

@@ -118,8 +118,9 @@ def program(training: GlooTraining) -> list[list[Action]]:
     return out
 
 
-def simulate(training: GlooTraining) -> list[Rank]:
-    actions = program(training)
+def simulate(training: GlooTraining, actions: list[list[Action]] | None = None) -> list[Rank]:
+    """Run the program of ``training``, or other ``actions`` of each rank with its draws."""
+    actions = actions or program(training)
     rng = Random(training.seed + 1_000_003)
     ranks = [Rank(r, now=50.0 * r) for r in range(training.ranks)]
     asked: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
