@@ -174,7 +174,7 @@ class Selection:
         turn = turns(work.member[outer], step[outer], work.work[outer], work.names()[0][outer]) % (every or len(work))
         turn = np.append(spread(len(work), outer, turn + 1), NOWHERE)[skipped(self.around, inside)]
         hits = [(turn >= part.first) & (turn <= part.last) for part in wanted]
-        return chosen & np.logical_or.reduce(hits)
+        return chosen & np.asarray(hits).any(axis=0)
 
     @cached_property
     def called_ns(self) -> I64:
