@@ -261,8 +261,9 @@ class Graph(Short):
     """The dependency graph of a rank: built from a recording, read from a ``.et``, or computed, which has neither
     ``rows`` nor ``read``. The file holds all of it but which ``rows`` its nodes are.
 
-    Node columns have one entry per node. Nodes that were built stand in id order (start order, ids are positions) and
-    every edge runs from a lower to a higher node; those of a file stand in its order, where cycles are possible. Edges
+    Node columns have one entry per node. Nodes that were built stand in id order (start order, ids run from
+    ``first_id``) and every edge runs from a lower to a higher node; those of a file stand in its order, where cycles
+    are possible. Edges
     are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``, unique, of built graphs
     ascending. ``name`` is a position in ``strings``: of built graphs its entries differ, and nodes with equal numbers
     have equal names. ``columns``: what features know of the nodes, and their communication, by the name of the
@@ -297,6 +298,7 @@ class Graph(Short):
     columns: dict[str, Column] = field(default_factory=dict)
     rows: NodeRows | None = None  # of a graph that was built
     read: FileFacts | None = None  # of a graph that was read
+    first_id: int = 0  # of a graph that was not
 
     @property
     def _rows(self) -> NodeRows:
@@ -344,7 +346,9 @@ class Graph(Short):
     @property
     def id(self) -> U64:
         """Return the ids of the nodes."""
-        return np.arange(len(self.name), dtype=np.uint64) if self.read is None else self.read.id
+        if self.read is not None:
+            return self.read.id
+        return np.arange(self.first_id, self.first_id + len(self.name), dtype=np.uint64)
 
     @property
     def target(self) -> I64:
@@ -423,10 +427,11 @@ class Graph(Short):
         """Return the name of a node."""
         return self.strings[int(self.name[node])]
 
-    def of_rank(self, rank: int, world_size: int, clock_offset_ns: int = 0, clock_drift_ppb: int = 0) -> Graph:
-        """Return the graph with its place in the run."""
+    def of_rank(self, rank: int, world_size: int, first_id: int = 0, clock: tuple[int, int] = (0, 0)) -> Graph:
+        """Return the graph with its place in the run; ``clock``: its offset in ns, and drift in ppb."""
         told = replace(self.metadata, rank=rank, world_size=world_size)
-        return replace(self, metadata=replace(told, clock_offset_ns=clock_offset_ns, clock_drift_ppb=clock_drift_ppb))
+        told = replace(told, clock_offset_ns=clock[0], clock_drift_ppb=clock[1])
+        return replace(self, metadata=told, first_id=first_id)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Graph:
         """Return the graph with these columns added behind its own; one of the same name takes the place of the old."""

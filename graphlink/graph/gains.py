@@ -119,7 +119,7 @@ def top_gains(
     gains = Gains(
         shares=ShareNs(**share_gains),
         ops=[
-            OpGain(**figures, id=node, name=graph.name_of(node), nodes=nodes.tolist())
+            OpGain(**figures, id=graph.first_id + node, name=graph.name_of(node), nodes=graph.id[nodes].tolist())
             for node, figures, nodes in ops.largest(top, share, work)
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),

@@ -43,8 +43,8 @@ class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``slack_ns`` has one entry per node of the graph, by id: how much later it could end without anything ending
-    later.
+    """``slack_ns`` has one entry per node of the graph, in the order of ids: how much later it could end without
+    anything ending later.
 
     ``notes``: what to know of the graph before reading names.
     """
@@ -110,7 +110,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
         edge_kinds=list(KINDS),
         names=[graph.strings[k] for k in used.tolist()],
         nodes=PathNodes(
-            id=at.tolist(),
+            id=graph.id[at].tolist(),
             name=name.tolist(),
             share=path.share.tolist(),
             held_by=edges,

@@ -156,17 +156,18 @@ def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]
 
 def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[SyncPointGain]:
     """Return the gains as the file has them."""
+    begin = graph.first_id
 
     def ends(edge: int) -> list[int]:
-        return [int(graph.source[edge]), int(np.searchsorted(graph.first, edge, side="right")) - 1]
+        return [begin + int(graph.source[edge]), begin + int(np.searchsorted(graph.first, edge, side="right")) - 1]
 
     return [
         SyncPointGain(
             gain_ns=gain_ns,
-            id=point.target,
+            id=begin + point.target,
             name=graph.name_of(point.target),
             call=call,
-            waited_for=source,
+            waited_for=begin + source,
             waited_for_name=graph.name_of(source),
             edges=[ends(e) for e in point.edge],
         )

@@ -119,14 +119,18 @@ def node_fields(graph: Graph) -> Iterator[tuple[slice, tuple[list[bytes], ...], 
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))
         count, first = part.stop - low, graph.first[low : part.stop + 1]
-        node, caller, start, duration = np.arange(low, part.stop), graph.caller[part], start_us[part], duration_us[part]
+        caller, start, duration = graph.caller[part], start_us[part], duration_us[part]
+        id_, of_caller, sources = (
+            np.add(nodes, graph.first_id, dtype=np.int64)
+            for nodes in (np.arange(low, part.stop), caller, graph.source[first[0] : first[-1]])
+        )
         # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message; a zero is not
         # written
         heads = (
-            attr.int_fields([(b"\x08", node, node != 0)], count).pieces(),
+            attr.int_fields([(b"\x08", id_, id_ != 0)], count).pieces(),
             named[of_node[part]].tolist(),
-            attr.int_fields([(b"\x22\x00", caller, caller != NOWHERE)], count).pieces(),
-            attr.lists(first, graph.source[first[0] : first[-1]], b"\x2a"),
+            attr.int_fields([(b"\x22\x00", of_caller, caller != NOWHERE)], count).pieces(),
+            attr.lists(first, sources, b"\x2a"),
             attr.int_fields([(b"\x30", start, start != 0), (b"\x38", duration, duration != 0)], count).pieces(),
         )
         tails = list(map(tail, graph.host[part].tolist(), attr.pieces(kinds[first[0] : first[-1]], np.diff(first))))

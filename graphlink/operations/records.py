@@ -194,8 +194,8 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the
     devices. ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device
-    time first. ``steps``: names, as in ``summary.json``. ``of_node``: of each node of the graph, by id, the position of
-    its operation; -1 for none.
+    time first. ``steps``: names, as in ``summary.json``. ``of_node``: of each node of the graph, in the order of
+    ids, the position of its operation; -1 for none.
     """
 
     graphlink: str = __version__

@@ -27,19 +27,14 @@ _SHOWN: Final = 12  # step numbers that an error lists
 
 @dataclass(frozen=True, slots=True)
 class NodeOperations:
-    """The operations of a rank: ``of_node`` has that of each node by its id, ``NOWHERE`` for none, the others have an
-    entry each: the names of its ``path`` with ``/`` between, and the Python frames that it was called from, one a
-    ``line``.
+    """The operations of a rank: ``of_node`` has that of each node in the order of ids, ``NOWHERE`` for none, the others
+    have an entry each: the names of its ``path`` with ``/`` between, and the Python frames that it was called from, one
+    a ``line``.
     """
 
     of_node: I64
     path: tuple[str, ...]
     line: tuple[str, ...]
-
-    def lines_of(self, node_id: int) -> list[str]:
-        """Return the Python frames of a node, outermost first."""
-        of_node = int(self.of_node[node_id]) if node_id < len(self.of_node) else NOWHERE
-        return [] if of_node == NOWHERE else self.line[of_node].splitlines()
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,9 @@ class Selection:
         known."""
         work = self.work
         known = self.operations.get(work.rank(node))
-        lines = [] if known is None else known.lines_of(work.id(node))
+        place = node - work.bounds[int(work.member[node])][0]
+        operation = NOWHERE if known is None or place >= len(known.of_node) else int(known.of_node[place])
+        lines = [] if known is None or operation == NOWHERE else known.line[operation].splitlines()
         return f", called in {in_function(lines[-1])}" if lines else ""
 
     def _of_operations(self, what: str, pattern: UserPattern) -> Bool:
@@ -245,12 +242,11 @@ class Selection:
         """Yield for each rank whose operations are known the number of the operation of each node, ``NOWHERE`` for none
         and for nodes of other ranks, and its operations."""
         work = self.work
-        for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
+        for rank, (low, high) in zip(work.ranks, work.bounds, strict=True):
             if rank in self.operations:
                 known, number = self.operations[rank], np.full(len(work), NOWHERE, np.int64)
-                of_id = np.append(known.of_node, NOWHERE)
-                ids = np.minimum(file.id[work.position[low:high]], np.uint64(len(known.of_node))).astype(np.int64)
-                number[low:high] = of_id[ids]
+                count = min(high - low, len(known.of_node))
+                number[low : low + count] = known.of_node[:count]
                 yield number, known
 
 

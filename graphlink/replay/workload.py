@@ -139,7 +139,7 @@ class Workload(Short):
 
     def id(self, node: int) -> int:
         file, position = self.file_of(node), int(self.position[node])
-        return position if file.read is None else int(file.read.id[position])
+        return file.first_id + position if file.read is None else int(file.read.id[position])
 
     def rank(self, node: int) -> int:
         return self.ranks[int(self.member[node])]

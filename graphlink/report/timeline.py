@@ -162,7 +162,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         tracks=tuple(tracks),
         names=names,
         slices=slices,
-        args=(Arg("node", has, node), *args),
+        args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
     )
 

@@ -35,6 +35,7 @@ from graphlink.model import I64, System, Trace
 from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
+from graphlink.ranks.columns import first_id
 from graphlink.ranks.records import AlignedClock
 from graphlink.replay.machines import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
@@ -64,7 +65,8 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     parts = over_ranks({prepared.rank: to_join(prepared.parts)})
-    joined = Joined(ids[prepared.rank], prepared.world_size, parts=of_rank(parts, prepared.rank))
+    world, begin = prepared.world_size, first_id([prepared.comm.ops], prepared.world_size)
+    joined = Joined(ids[prepared.rank], world, begin, parts=of_rank(parts, prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))
 
@@ -250,7 +252,7 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
     graph = prepared.built.graph
     if options.comm_time != "recorded":
         graph = replace(graph, duration_ns=_without_waits(graph, joined))
-    graph = graph.of_rank(prepared.rank, joined.world_size, *_clock_of(graph, joined.clock))
+    graph = graph.of_rank(prepared.rank, joined.world_size, joined.first_id, _clock_of(graph, joined.clock))
     graph = target.written(graph, prepared.comm, plan, joined.ids)
     added = [hooks.columns(graph, prepared, joined) for _, hooks in each()]
     front = {name: column for columns in added for name, column in columns.front.items()}

@@ -18,7 +18,7 @@ from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks, on_run
-from graphlink.ranks.columns import column, offsets
+from graphlink.ranks.columns import column, first_id, offsets
 from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import Matching, match
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
@@ -77,9 +77,10 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     world_size = max(row.comms.world_size for row in every)
     hosts = len({row.comms.host for row in every} - {""})
     ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
+    begin = first_id(comms, world_size)
     for rank, one in ranks.items():
-        own = of_rank(parts, rank)
-        ranks[rank] = replace(one, ids=matching.ids.get(rank, {}), world_size=world_size, parts=own, hosts=hosts)
+        own, ids = of_rank(parts, rank), matching.ids.get(rank, {})
+        ranks[rank] = replace(one, ids=ids, world_size=world_size, first_id=begin, parts=own, hosts=hosts)
     return JoinedRanks(
         ranks=ranks,
         matching=matching,

@@ -109,14 +109,15 @@ class Aligned:
 class Joined(Short):
     """The part of a run's analysis that the files of one rank are written with.
 
-    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart,
-    ``size_bytes`` is that on all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came,
-    ``across`` are the arrows between ranks. ``parts``: of wings. ``replayed``: the graph is kept, for the replay of all
-    ranks; ``hosts``: how many machines recorded the run, as far as is known.
+    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Ids of nodes begin at ``first_id``. Of nodes:
+    ``unmatched`` have no counterpart, ``size_bytes`` is that on all ranks where they differed, ``wait_ns`` how long a
+    node ran until the last rank came, ``across`` are the arrows between ranks. ``parts``: of wings. ``replayed``: the
+    graph is kept, for the replay of all ranks; ``hosts``: how many machines recorded the run, as far as is known.
     """
 
     ids: GroupIds
     world_size: int
+    first_id: int = 0
     clock: AlignedClock | None = None
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN

@@ -96,6 +96,7 @@ class CopyTask:
     end_ns: I64
     begin_ns: int
     metadata: Metadata
+    first_id: int
 
 
 def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axis: Axis, size: int) -> Copies:
@@ -189,7 +190,7 @@ def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, 
     if graph.metadata.host is not None:
         return "does not have all host nodes (--host)"
     file = graph.file
-    if len(file.faults.node) or len(file.duplicate_ids) or not np.array_equal(graph.id, np.arange(len(graph.id))):
+    if len(file.faults.node) or len(file.duplicate_ids) or (np.diff(graph.id) != 1).any():
         return "is damaged: its ids or dependencies are not those of one graph"
     if (graph.edge_kind == UNKNOWN_DEP).any() or (graph.source >= graph.target).any():
         return "is damaged: dependencies have no kind, or lead back"
@@ -264,6 +265,7 @@ def _copied(graph: Graph, who: Copied, took_ns: I64, ended_ns: I64, task: CopyTa
         wait_ns=_waits(graph, start, end),
         columns={**graph.columns, **_communication(graph, who, task.size_bytes)},
         read=None,
+        first_id=task.first_id,
     )
     order = np.argsort(start, kind="stable")
     return _reordered(changed, order), order

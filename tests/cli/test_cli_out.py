@@ -86,7 +86,7 @@ def test_no_recorded_name_reaches_the_terminal_as_it_is(graphlink: Callable[...,
     graph = out / "trace.0.et"
     for verb in (
         ["show", out, "-v"],
-        ["show", graph, "--node", 3],
+        ["show", graph, "--node", 27],
         ["critical-path", out],
         ["replay", out],
         ["check", out],

@@ -23,7 +23,7 @@ VERBS_AND_RECORDS = [
     (["link", "{traces}", "-o", "{new}", "--jobs", "1"], "summary"),
     (["join", "{jobs}", "--jobs", "1", "--force"], "summary"),
     (["show", "{out}"], "summary"),
-    (["show", "{out}/trace.0.et", "--node", "3"], "node"),
+    (["show", "{out}/trace.0.et", "--node", "27"], "node"),
     (["replay", "{out}", "--scale", "kernel=0.5"], "replay"),
     (["replay", "{out}", "--list"], "replay.list"),
     (["critical-path", "{out}"], "critical_path"),
@@ -96,8 +96,8 @@ def test_the_summary_is_that_of_the_folder(graphlink: Run, ready: dict[str, Path
 
 
 def test_a_node_has_its_attributes_and_edges(graphlink: Run, ready: dict[str, Path]) -> None:
-    node: Any = json.loads(graphlink("show", ready["out"] / "trace.0.et", "--node", "3", "--json", "-").out)
-    assert node["id"] == 3
+    node: Any = json.loads(graphlink("show", ready["out"] / "trace.0.et", "--node", "27", "--json", "-").out)
+    assert node["id"] == 27
     assert isinstance(node["attributes"]["start_ns"], int)
     assert {edge["kind"] for edge in node["data_deps"]} <= {
         "host",

@@ -52,7 +52,7 @@ VERBS: Final = {
 # on small recordings, too
 MORE: Final = {
     "show-short": "show {}",
-    "show-node": "show {}/trace.0.et --node 10",
+    "show-node": "show {}/trace.0.et --node 1000",
     "replay": "replay {} -v",
     "replay-ideal": "replay {} --machine ideal --remove-sync all",
     "replay-astra": "replay {} --machine astra-sim",

@@ -31,7 +31,7 @@ _ALWAYS: Final = {
     "doctor": "doctor in",
     "show": "show out",
     "show-v": "show -v out",
-    "show-node": "show out/trace.0.et --node 10",
+    "show-node": "show out/trace.0.et --node 106",
     "critical-path": "critical-path out",
     "idle": "idle out",
     "advice": "advice out",

@@ -14,7 +14,7 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
-from graphlink.ranks.columns import rank_comms
+from graphlink.ranks.columns import first_id, rank_comms
 from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job
@@ -107,6 +107,8 @@ def test_a_rank_tells_its_communication_with_times_of_its_own_clock() -> None:
     assert got.end_ns.tolist() == [1_108_000 + 10_000 * k for k in range(4)]
     assert got.uneven.tolist() == [False, True, False, False]
     assert not got.on_host.any()
+    assert first_id([got, replace(got, kind=np.full_like(got.kind, CommKind.SEND))], 8) == 8 * 2
+    assert first_id([replace(got, groups=(((4,), "13"), ((4, 6), "14")))], 8) == 8, "those of a rank alone are none"
 
 
 def test_collectives_of_gloo_stand_in_the_order_in_which_they_were_asked_for() -> None:

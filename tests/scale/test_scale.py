@@ -13,7 +13,7 @@ import pytest
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError, OutputError, UsageError
-from graphlink.graph_model import EdgeKind
+from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.matching import matched
@@ -92,6 +92,8 @@ def test_graphs_of_copies_keep_the_contract(linked: Linked, tmp_path: Path) -> N
         assert graph.metadata.made == "graphlink scale: from 8 ranks"
         assert graph.start_ns.min() == 0 and (np.diff(graph.start_ns) >= 0).all()
         assert (graph.source < graph.target).all() and EdgeKind.LAUNCH in graph.edge_kind
+    collectives = [int((graph.type == NodeType.COMM_COLL).sum()) for graph in graphs.values()]
+    assert {int(graph.id[0]) for graph in graphs.values()} == {12 * max(collectives)} != {0}
 
 
 @pytest.mark.parametrize(
