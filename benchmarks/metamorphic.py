@@ -35,6 +35,7 @@ from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
+from graphlink.read.cuspy import NODE_FLOWS
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report
 from graphlink.replay.changes import Changes, parse_scale
@@ -102,8 +103,8 @@ class Verdict:
 
 def recordings(folder: Path, only: Sequence[str] = ()) -> Iterator[Recording]:
     """All below a folder that have rows of a device or of host ops; of two runs in one folder and side files none."""
-    for path in sorted(folder.rglob("*.json.gz")):
-        name = str(path.relative_to(folder)).removesuffix(".json.gz")
+    for path in sorted((*folder.rglob("*.json.gz"), *folder.rglob("kineto_*.json"))):
+        name = str(path.relative_to(folder)).removesuffix(".gz").removesuffix(".json")
         if path.name.startswith("et_") or "mismatched" in name or (only and not any(text in name for text in only)):
             continue
         et = path.with_name(path.name.replace("kineto_", "et_"))
@@ -279,12 +280,10 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
         lost, new = len(before.edges - after.edges), len(after.edges - before.edges)
     elif change == "no-sync-rows":
         fine = True
-    elif change in ("drift", "no-correlation"):  # what is rounded to us may go to its neighbour
-        fine = apart <= 1 and max(lost, new) <= max(3, 0.08 * len(before.waits))
     elif change == "cuspy":
         fine = apart <= 1 and lost <= max(1, 0.1 * len(before.waits)) and new <= max(1, 0.05 * len(before.waits))
     else:
-        share_off = 0.05 if change == "rounded" else 0.02
+        share_off = 0.05 if change.endswith("rounded") else 0.02  # what is rounded to us may go to its neighbour
         fine = apart <= 1 and max(lost, new) <= max(1, share_off * len(before.waits))
         fine = fine and max(calls_lost, calls_new) <= max(1, share_off * (len(before.calls) + len(before.waits)))
     exempt = {"clock": before.exempt[0], "drift": before.exempt[0], "forward": any(before.exempt[1:])}.get(
@@ -301,8 +300,11 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
     if any(row.get("cat") in changes.DEVICE_CLOCK for row in document["traceEvents"]):
         for shift in SHIFTS_US:
             yield f"clock{shift:+d}us", partial(changes.device_clock, shift_us=shift)
-        flows = any(row.get("cat") == "ac2g" for row in document["traceEvents"])
-        yield from ((name, fault) for name, fault in FAULTS.items() if flows or name != "no-correlation")
+        flows = [row.get("id") for row in document["traceEvents"] if row.get("cat") == "ac2g"]
+        inside = any(type(number) is int and number >= NODE_FLOWS for number in flows)  # graphs: no witnesses alone
+        other = {"no-correlation": not flows, "no-flows": inside}
+        whole = "-rounded" if changes.in_whole_us(document) else ""
+        yield from ((name + whole * (name == "drift"), do) for name, do in FAULTS.items() if not other.get(name))
         yield (
             f"forward+{FORWARD_US}us",
             partial(changes.device_clock, shift_us=FORWARD_US, since_us=changes.middle_us(document)),

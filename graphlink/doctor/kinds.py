@@ -108,6 +108,11 @@ _ALL: Final = (
     Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id",
          "flows, the External id and order tell their calls; what they do not tell has no launch edge",
          "a newer PyTorch (of ROCm: 2.6 and newer), and the file as the profiler wrote it"),
+    Kind("calls-contradicted", "inferred", "{rows} device ops have a correlation id that flows, External id or order "
+                                           "contradict",
+         "they go to the call that flow and External id agree on, else to that of the correlation id, whose launch "
+         "edge may be wrong",
+         "the file as the profiler wrote it; record again"),
     Kind("rows-twice", "inferred", "{rows} rows are there twice", "they count once",
          "the file as the profiler wrote it: parts of it were joined twice"),
     Kind("calls-twice", "inferred", "{rows} API calls are recorded twice, one inside the other",
@@ -127,6 +132,10 @@ _ALL: Final = (
     Kind("no-backward-links", "lost", "{rows} ops of autograd, and neither fwdbwd flows nor sequence numbers",
          "no thread edge from forward to backward ops: what a backward waited for is not seen",
          "profile(activities=[ProfilerActivity.CPU, ...]), which writes both; with nsys emit_nvtx()", by_capture=True),
+    Kind("backward-twice", "note", "{rows} backward ops have a sequence number that another one has, too",
+         "each is paired with the last forward op of that number, which is right where backward runs in parts "
+         "(retain_graph, zero bubble)",
+         "nothing, if it does; else one recording a file"),
     Kind("no-shapes", "lost", "no shapes of {rows} host "
                               "ops", "nodes lack inputs' shapes and types, and host-side communication its size",
          "profile(record_shapes=True), or an execution trace, which always has them", by_capture=True),
@@ -175,6 +184,12 @@ _ALL: Final = (
          "torch.cuda.synchronize() before the first recorded step; the file as the profiler wrote it, with its "
          "cuda_runtime rows",
          by_capture=True),
+    Kind("waits-impossible", "lost", "{rows} waits are recorded as over before what they waited for had ended",
+         "no edge comes of them, and {blocked_ms} ms of their calls are work in the graph",
+         "record again after a step of warm-up (schedule(warmup=1)): the clocks of host and device differ",
+         by_capture=True),
+    Kind("records-after-waits", "lost", "{rows} rows of event waits name a cudaEventRecord that was called after them",
+         "no event edge comes of them", "the file as the profiler wrote it; one recording a file"),
     Kind("host-comm", "inferred", "{comms} operations of gloo, and who waited for them is not all recorded",
          "waits are inferred from when rows ended and threads went on; {late} times, {late_ms} ms in all, a thread was "
          "silent while something was pending: that time is unexplained",

@@ -32,7 +32,7 @@ from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import marked, numbered_rows
+from graphlink.tables import lookup, marked, numbered_rows
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
 BROKEN: Final = frozenset({
@@ -80,7 +80,8 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     lost = launches_without_ops(trace) if ops else {}
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
     for kind in (
-        "calls-without-id", "rows-twice", "calls-twice", "repeated-calls", "ends-overrun", "ends-late", "steps-overlap",
+        "calls-without-id", "calls-contradicted", "rows-twice", "calls-twice", "repeated-calls", "ends-overrun",
+        "ends-late", "steps-overlap",
     ):  # fmt: skip
         yield from if_any(kind, {"rows": trace.mended.get(kind, 0)}, rows + calls + ops)
     broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
@@ -138,6 +139,8 @@ def links_lacking(linked: Linked) -> Iterator[Finding]:
     if engine.any() and not numbered and not len(trace.flows.fwd_ns):
         count = int(np.count_nonzero(engine))
         yield Finding("no-backward-links", count / len(engine), {"rows": count})
+    _, count = np.unique(host.seq_id[engine & (host.seq_id >= 0)], return_counts=True)
+    yield from if_any("backward-twice", {"rows": int(count[count > 1].sum())}, len(engine))
 
 
 def details_lacking(linked: Linked) -> Iterator[Finding]:
@@ -281,6 +284,14 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         rows = int(np.count_nonzero(of_event))
         kind = "nsys-no-event-records" if nsys else "no-event-records" if unnamed == rows else "event-records-outside"
         yield Finding(kind, unnamed / rows, {"unnamed": unnamed, "rows": rows, "inferred": figures["inferred"]})
+    call, record = lookup(calls.correlation, syncs.correlation), lookup(calls.correlation, syncs.record)
+    named = (call != NOWHERE) & (record != NOWHERE)
+    after = int(np.count_nonzero(calls.start_ns[record[named]] > calls.start_ns[call[named]]))
+    yield from if_any("records-after-waits", {"rows": after}, len(syncs.kind))
+    over = np.unique(built.rejected.call[built.rejected.call != NOWHERE])
+    blocked_ns = int((calls.end_ns - calls.start_ns)[over].sum())
+    rows = len(built.rejected.source)
+    yield from if_any("waits-impossible", {"rows": rows, "blocked_ns": blocked_ns}, rows + built.sync.kept)
     without = blocking & ~found.cuda.told_call
     if figures["unexplained"] or (figures["inferred"] and without.any()):
         missing = int(np.count_nonzero(without))

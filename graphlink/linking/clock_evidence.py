@@ -14,7 +14,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import SYNCS, Role, roles
 from graphlink.model import F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
-from graphlink.tables import MOST, begins, codes, concat, last_before, lookup, marked, spread, successive, take
+from graphlink.tables import MOST, begins, codes, concat, last_before, least, lookup, marked, spread, successive, take
 
 USUAL_NS: Final = {
     "hip": 4_700,
@@ -28,8 +28,10 @@ STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
 _PARTS: Final = 8  # of a recording, in which its clock's rate shows,
-_MOST_DRIFT: Final = 1e-3  # crystals of computers differ by 100 ppm at most
 _FEWEST_PARTS: Final = 3  # in so many of them
+_BINS: Final = 1_000  # of a recording, whose least lags are above the line that is its clock's
+_MOST_DRIFT: Final = 1e-3  # crystals of computers differ by 100 ppm at most
+_RATE: Final = 1e-8  # rates that differ by less are the same
 _NEVER: Final = np.iinfo(np.int64).min // 2
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
@@ -104,7 +106,7 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     launch = np.ones(len(row), np.bool_)
     warm = device.start_ns[row] - worked_ns[row] <= WARM_NS
     shown = Evidence(row, device.start_ns[row], ahead_ns, np.zeros(len(row), np.int64), launch, warm, ~launch, ~launch)
-    ended_ns = np.append(device.end_ns, _NEVER)[_before(device.start_ns, device.device, device.stream)]
+    ended_ns = np.append(device.end_ns, _NEVER)[preceding(device.start_ns, device.device, device.stream)]
     return Launches(shown, ended_ns[row] - calls.start_ns[by], device.kind[row] == DeviceKind.KERNEL, first_ns)
 
 
@@ -168,7 +170,7 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
     return marked(len(order), order[at[waits[at] > before]])
 
 
-def _before(start_ns: I64, *lane: I64) -> I64:
+def preceding(start_ns: I64, *lane: I64) -> I64:
     """Return the row before each of its lane, NOWHERE for the first."""
     before, after = successive(np.lexsort((start_ns, *lane[::-1])), *lane)
     return spread(len(start_ns), after, before)
@@ -221,7 +223,9 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     op, by = (np.concatenate(column) for column in zip(*pairs, strict=True))
     copy, behind = op[len(copied) :], by[len(copied) :]
     fetched = (
-        to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_before(calls.start_ns, calls.tid)[behind] == call[copy])
+        to_host[copy]
+        & (role[behind] == Role.STREAM_SYNC)
+        & (preceding(calls.start_ns, calls.tid)[behind] == call[copy])
     )
     exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
     found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > LATENCY_NS))
@@ -272,7 +276,8 @@ def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
     together later than any machine does.
     """
     most_ns, first_ns = _low(lag_ns), _low(idle_ns)
-    settled = np.count_nonzero(idle_ns - first_ns <= STEPS_NS) >= max(FEWEST, len(idle_ns) / 2)
+    together = np.count_nonzero(idle_ns - first_ns <= STEPS_NS)
+    settled = together >= max(FEWEST, len(idle_ns) / 2)
     least_ns = int(over_ns.max(initial=-MOST))
     several = np.count_nonzero(least_ns - over_ns <= STEPS_NS) > 1
     if not len(lag_ns) or least_ns > most_ns + NOISE_NS:
@@ -282,9 +287,10 @@ def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
         if settled:
             return first_ns if first_ns > MOST_NS and (late or not several) else 0
         return least_ns if late else 0
-    if settled:
+    if together >= max(2, len(idle_ns) / 2):
         return first_ns
-    return least_ns if several or most_ns - least_ns <= MOST_RETURN_NS else min(most_ns, 0)
+    near = several or most_ns - least_ns <= MOST_RETURN_NS or least_ns > NOISE_NS
+    return least_ns if near else min(most_ns, 0)
 
 
 def _low(ns: I64) -> int:
@@ -293,25 +299,37 @@ def _low(ns: I64) -> int:
     return int(np.partition(ns, place)[place]) if len(ns) else MOST
 
 
-def slope(at_ns: I64, shown_ns: I64) -> float:
-    """Estimate by how much a clock runs faster: from the least of what each part of a recording shows, 0 where that is
-    on no line, shown in too few parts (Theil and Sen), or more than any clock differs: a device that falls behind
-    shows that too.
+def slope(at_ns: I64, lag_ns: I64, idle: Bool, over_at_ns: I64, over_ns: I64) -> float:
+    """Estimate by how much a device's clock runs faster, 0 where nothing shows that it does.
+
+    ``lag_ns``: start of its launched ops (at ``at_ns``) after the start of the call, ``idle`` those before which their
+    stream had long been idle; ``over_ns``: of exact waits (``over_at_ns``) the end of the op after the return. The line
+    below all lags that is highest midway is the clock's (Moon, Skelly and Towsley), if waits contradict each other
+    without it, or idle launches are on it in several parts of the recording. A device that falls behind does so by more
+    than clocks differ.
     """
     if len(at_ns) < FEWEST:
         return 0.0
-    first_ns, span_ns = int(at_ns.min()), int(at_ns.max() - at_ns.min()) + 1
-    part = (at_ns - first_ns) * _PARTS // span_ns
-    order = np.lexsort((shown_ns, part))
-    lowest = order[np.flatnonzero(begins(part[order]))]
-    lowest = lowest[np.bincount(part)[part[lowest]] >= FEWEST]
-    if len(lowest) < _FEWEST_PARTS:
+    first_ns, span_ns = int(at_ns.min()), int(np.ptp(at_ns)) + 1
+    bin_ns = at_ns // (span_ns // _BINS + 1)
+    lowest = np.lexsort((lag_ns, bin_ns))
+    lowest = lowest[begins(bin_ns[lowest])]
+    x, y = at_ns[lowest] - first_ns - span_ns / 2, lag_ns[lowest]
+    low, high = -2 * _MOST_DRIFT, 2 * _MOST_DRIFT
+    while high - low > _RATE:  # the lowest above a line is concave in its rate
+        left, right = (2 * low + high) / 3, (low + 2 * high) / 3
+        low, high = (left, high) if (y - left * x).min() < (y - right * x).min() else (low, right)
+    rate = low
+    if not STEPS_NS < abs(rate) * span_ns <= _MOST_DRIFT * span_ns:
         return 0.0
-    x, y = (at_ns[lowest] - first_ns).astype(np.float64), shown_ns[lowest].astype(np.float64)
-    k, j = np.triu_indices(len(x), 1)
-    rate = float(np.median((y[j] - y[k]) / (x[j] - x[k])))
-    off = y - rate * x
-    return rate if 4 * np.ptp(off) < abs(rate) * span_ns <= _MOST_DRIFT * span_ns else 0.0
+    clash_ns, off_ns = ((over_ns - r * over_at_ns).max(initial=-MOST) - (lag_ns - r * at_ns).min() for r in (0.0, rate))
+    if max(clash_ns, off_ns) > NOISE_NS:
+        return rate if off_ns <= NOISE_NS else 0.0
+    part = (at_ns - first_ns) * _PARTS // span_ns
+    several = idle & (np.bincount(part[idle], minlength=_PARTS)[part] >= FEWEST)
+    least_ns = least(_PARTS, part[several], lag_ns[several] - (rate * at_ns[several]).astype(np.int64), MOST)
+    near = least_ns <= least_ns.min() + abs(rate) * span_ns / 4
+    return rate if np.count_nonzero(near & (least_ns < MOST)) >= _FEWEST_PARTS else 0.0
 
 
 class Windows(msgspec.Struct, frozen=True):

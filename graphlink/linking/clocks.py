@@ -30,13 +30,14 @@ from graphlink.linking.clock_evidence import (
     last_of,
     launches_of,
     of_devices,
+    preceding,
     returned,
     roughly_ns,
     slope,
     waits_of,
 )
 from graphlink.linking.launch import joined, rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, SyncKind, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
 from graphlink.tables import (
     codes,
     concat,
@@ -49,7 +50,6 @@ from graphlink.tables import (
     successive,
     sums,
     take,
-    values_at,
 )
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
@@ -62,9 +62,9 @@ def on_host_clock(trace: Trace) -> Trace:
 
     Devices whose clock is far off are first brought near, as evidence is looked for near the host's clock.
     """
-    far_ns = _far_off(trace, joined(trace))
+    far_ns = _far_off(trace, _launched(trace))
     near, order = _moved(trace, far_ns)
-    found = clocks(near, joined(near))
+    found = clocks(near, _launched(near))
     offset_ns = found.offset_ns + far_ns[order]
     extents = {clock.device: offset_ns[near.device.device == clock.device] for clock in found.devices}
     devices = tuple(
@@ -75,9 +75,14 @@ def on_host_clock(trace: Trace) -> Trace:
     return replace(trace, clocks=take(DeviceClocks(offset_ns, devices), order))
 
 
+def _launched(trace: Trace) -> I32:
+    """Find the call of each row that is on a device's clock: host nodes of CUDA graphs are not."""
+    return np.where(trace.device.kind == DeviceKind.HOST, NOWHERE, joined(trace)).astype(np.int32)
+
+
 def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
     """Return (the trace with each device row earlier by so much, the order in which its rows then are)."""
-    device = trace.device
+    device, by_ns = trace.device, np.where(trace.device.kind == DeviceKind.HOST, 0, by_ns)
     moved = replace(device, start_ns=device.start_ns - by_ns, end_ns=device.end_ns - by_ns)
     order = np.lexsort((moved.end_ns, moved.start_ns))
     return replace(trace, device=take(moved, order)), order
@@ -89,23 +94,24 @@ def _far_off(trace: Trace, call: I32) -> I64:
     Devices of which nothing shows it, and those that agree, have one clock.
     """
     device, waits = trace.device, waits_of(trace, call)
-    exact = waits.exact & (waits.begun_ns - waits.ahead_ns > LATENCY_NS)
+    exact = waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS))
+    before = preceding(device.start_ns, device.device, device.stream)
+    alone_ns = np.where(before == NOWHERE, _EVER, device.start_ns - device.end_ns[before])
     off_ns: dict[int, int | None] = {}
     out = np.zeros(len(call), np.int64)
     for number in np.unique(device.device).tolist():
         row = _in_order(trace, (number,))
-        begun_ns = device.start_ns[row] - device.start_ns[row[0]]
+        begun_ns = device.start_ns - device.start_ns[row[0]]
         idle = np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1]) >= NEAR_NS
         has = call[row] != NOWHERE
-        lag_ns = spread(len(row), has, (device.start_ns[row] - values_at(trace.calls.start_ns, call[row]))[has])
+        idle, row_of = idle[has], row[has]
+        lag_ns = device.start_ns[row_of] - trace.calls.start_ns[call[row_of]]
         over = np.flatnonzero(exact & (device.device[waits.op] == number))
-        rate = slope(begun_ns[has & idle], lag_ns[has & idle])
-        fast_ns = (rate * begun_ns).astype(np.int64) if abs(rate) * begun_ns[-1] > STEPS_NS else 0 * begun_ns
-        fast_of_op = spread(len(device.device), row, fast_ns, 0)[waits.op[over]]
-        if len(over) > 1 and np.ptp(waits.ahead_ns[over] - fast_of_op) > np.ptp(waits.ahead_ns[over]):
-            fast_ns = 0 * begun_ns  # waits show no drift
-        out[row], lag_ns = fast_ns, lag_ns - fast_ns
-        off_ns[number] = roughly_ns(lag_ns[has], lag_ns[has & idle], waits.ahead_ns[over] - out[waits.op[over]])
+        at_ns, ahead_ns = begun_ns[waits.op[over]], waits.ahead_ns[over]
+        rate = slope(begun_ns[row_of], lag_ns, alone_ns[row_of] >= NEAR_NS, at_ns, ahead_ns)
+        out[row] = np.round(rate * begun_ns[row] / trace.resolution_ns).astype(np.int64) * trace.resolution_ns
+        lag_ns, ahead_ns = lag_ns - out[row_of], ahead_ns - out[waits.op[over]]
+        off_ns[number] = roughly_ns(lag_ns, lag_ns[idle], ahead_ns)
     told = [ns for ns in off_ns.values() if ns is not None]
     usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else None
     for number, ns in off_ns.items():

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I64, NOWHERE, Bool, CallRows, Trace
+from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
 from graphlink.steps import step_marks
 from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take
 
@@ -120,7 +120,7 @@ def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:
     nodes of one graph.
     """
     device = trace.device
-    took = np.flatnonzero(device.end_ns > device.start_ns)
+    took = np.flatnonzero((device.end_ns > device.start_ns) & (device.kind != DeviceKind.HOST))  # on another clock
     order = took[np.lexsort((took, device.stream[took], device.device[took]))]
     if not len(order):
         return trace, 0, []

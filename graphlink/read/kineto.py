@@ -90,7 +90,7 @@ from graphlink.read.kineto_rows import (
     sync_columns,
     sync_kind,
 )
-from graphlink.read.mend import give_calls, put_right, refuse_processes
+from graphlink.read.mend import doubted, give_calls, put_right, refuse_processes, settle
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
@@ -112,7 +112,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     a node row whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send
     or receive is as recorded: a rank of its group.
     """
-    for flows in (False, True):  # which are read only where rows lack a correlation
+    for flows in (False, True):  # which are read only where rows lack a correlation, or others contradict it
         with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
             if array.key == "nodes":
                 raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
@@ -121,7 +121,8 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
                 gathered.add(block)
             gathered.refuse_foreign(array)
             told = any(gathered.left_out[category] for category in _LAUNCH_FLOWS)
-            if flows or not told or (gathered.parts[DEVICE].seen("correlation") > 0).all():
+            calls, device = gathered.parts[CALL], gathered.parts[DEVICE]
+            if flows or not told or ((device.seen("correlation") > 0).all() and not doubted(calls, device)):
                 break
     return gathered.trace(array)
 
@@ -449,12 +450,20 @@ class _KinetoRows:
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
-        deps = graph_deps(self.parts[LAUNCHED], self.parts[DEVICE], written_ns)
         calls, device = self.parts[CALL], self.parts[DEVICE]
-        given = give_calls(calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
+        witnesses = calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns
+        against, moved = settle(*witnesses)
+        given = give_calls(*witnesses)
+        if against:
+            told = ", ".join(f"{witness} {count:,}" for witness, count in against.items())
+            warnings += [
+                f"device ops have a correlation id that others contradict ({told}): {moved:,} go to the call that flow "
+                "and External id agree on, the others to that of the correlation id"
+            ]
         if given:
             told = ", ".join(f"{witness} {count:,}" for witness, count in given.items())
             warnings += [f"{sum(given.values()):,} device ops have no correlation id: their calls are told by {told}"]
+        deps = graph_deps(self.parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes])
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
         warnings += bare_copies(self.parts[DEVICE], self.strings)
@@ -487,7 +496,14 @@ class _KinetoRows:
             host_name=host_name(around, pid),
             job=job_of(around),
             graph_deps=deps,
-            mended={"calls-without-id": sum(given.values())} if given else {},
+            mended={
+                kind: count
+                for kind, count in (
+                    ("calls-without-id", sum(given.values())),
+                    ("calls-contradicted", max(against.values(), default=0)),
+                )
+                if count
+            },
             memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))

@@ -11,12 +11,24 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
-from graphlink.patterns import LAUNCH, fits
+from graphlink.patterns import GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, give_launches, near, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
-from graphlink.tables import MOST, codes, largest, last_before, lookup, marked, turns, values_at
+from graphlink.tables import (
+    MOST,
+    begins,
+    codes,
+    largest,
+    last_before,
+    lookup,
+    marked,
+    successive,
+    sums,
+    turns,
+    values_at,
+)
 
 _FAR: Final = 1_000  # times as long as a recording took: so far from 0 is a time since the epoch
 _OVERLOAD: Final = re.compile(r"(\w+::\w+)\.\w+")
@@ -91,31 +103,100 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
 
     That is the call at the start of the flow (``ac2g``) that ends where the row starts, both to ``slack_ns``; else one
     with its External id that launched nothing else, where as many calls as rows have that; else, where as many calls
-    that launched nothing lie between those of its stream's rows before and after, the one in turn. O(n log n).
+    that launched nothing lie between those of its stream's rows before and after, the one in turn. The nodes of one
+    replay of a CUDA graph have one call. O(n log n).
     """
     given, of_row = calls.seen("correlation"), device.seen("correlation")
     if not calls.count or (of_row > 0).all():
         return {}
     of_call = np.where(given > 0, given, max(int(given.max()), int(of_row.max()), 0) + 1 + np.arange(calls.count))
     call = lookup(of_call, of_row)
-    row, by = _by_flows(calls, device, flows, slack_ns)
+    row, by = _by_flows(calls, device, flows, strings, slack_ns)
     counts = {"flows": len(np.unique(row[(of_row[row] <= 0) & (call[row] == NOWHERE)]))}
     call[row] = np.where(of_row[row] <= 0, by, call[row])
+    nodes, replay = _replays(device)
+    first = np.unique(replay, return_index=True)[1]
+    alone = ~marked(device.count, nodes)
+    sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
     for witness, joined in (("External id", _by_external), ("order", _by_order)):
         before = int(np.count_nonzero(call != NOWHERE))
-        for kind, form in _WORK.items():
-            launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
-            rows = np.flatnonzero((call == NOWHERE) & (of_row <= 0) & (device.seen("kind") == kind))
-            free = np.flatnonzero(launches)
-            rows, free = (
-                at[np.argsort(t.seen("start_ns")[at], kind="stable")] for at, t in ((rows, device), (free, calls))
+        for wanted, form in ((marked(device.count, nodes[first]), GRAPH_LAUNCH), *sorts):
+            call[nodes] = np.where(
+                of_row[nodes] > 0, call[nodes], largest(len(first), replay, call[nodes], NOWHERE)[replay]
             )
-            joined(calls, device, call, rows, free)
+            launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
+            rows = _in_order(device, wanted & (call == NOWHERE) & (of_row <= 0))
+            joined(calls, device, call, rows, _in_order(calls, launches))
         counts[witness] = int(np.count_nonzero(call != NOWHERE)) - before
     found = (of_row <= 0) & (call != NOWHERE)
     of_row[found] = of_call[call[found]]
     given[call[found]] = of_call[call[found]]
     return {witness: count for witness, count in counts.items() if count}
+
+
+def doubted(calls: Parts, device: Parts) -> dict[str, I64]:
+    """Return the device rows of which another witness than the correlation tells another call, by witness: the
+    External id that both have, or their order, as a stream runs in turn what a thread launches.
+
+    Of no number that several calls have. In 150 recordings no row of 400,000 is one. O(n log n).
+    """
+    ids, start_ns = calls.seen("correlation"), device.seen("start_ns")
+    first = lookup(ids, ids)
+    call = lookup(ids, device.seen("correlation"))
+    known = np.flatnonzero(call != NOWHERE)
+    known = known[np.bincount(first[first != NOWHERE], minlength=1)[call[known]] == 1]
+    external, of_call = device.seen("external")[known], calls.seen("external")[call[known]]
+    alone = known[device.seen("graph")[known] == 0]
+    lane = device.seen("device"), device.seen("stream")
+    before, after = successive(alone[np.lexsort((start_ns[alone], *(column[alone] for column in lane)))], *lane)
+    earlier, later = call[before], call[after]
+    back = (calls.seen("start_ns")[later] < calls.seen("start_ns")[earlier]) & (start_ns[after] > start_ns[before])
+    back &= calls.seen("tid")[later] == calls.seen("tid")[earlier]
+    rows = {"External id": known[(external > 0) & (of_call > 0) & (external != of_call)], "order": after[back]}
+    return {witness: at for witness, at in rows.items() if len(at)}
+
+
+def settle(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> tuple[dict[str, int], int]:
+    """Return (how many rows are ``doubted``, by witness, how many of them have another call now, in place): the one
+    that flow and External id agree on. What only one of them tells does not outweigh the correlation.
+    """
+    rows = doubted(calls, device)
+    if not rows:
+        return {}, 0
+    ids, of_row, external = calls.seen("correlation"), device.seen("correlation"), calls.seen("external")
+    row, by = _by_flows(calls, device, flows, strings, slack_ns)
+    call = lookup(ids, of_row)[row]
+    other = (call != NOWHERE) & (ids[by] > 0) & (ids[by] != of_row[row])
+    rows["flows"] = row[other]
+    own = device.seen("external")[row]
+    moved = other & (own > 0) & (external[by] == own) & (external[call] != own)
+    of_row[row[moved]] = ids[by[moved]]
+    return {witness: len(at) for witness, at in rows.items() if len(at)}, int(np.count_nonzero(moved))
+
+
+def _replays(device: Parts) -> tuple[I64, I64]:
+    """Return (rows of nodes of CUDA graphs, the replay of each, from 0): the k-th run of a node is that of the k-th
+    replay, counted from the end of the recording where the other one cuts a replay: between replays a graph stands
+    still for longer. Those of graphs whose replays then do not follow each other are not told.
+    """
+    nodes = _in_order(device, device.seen("graph") > 0)
+    graph = codes(device.seen("graph")[nodes])
+    order = np.argsort(graph, kind="stable")
+    nodes, graph = nodes[order], graph[order]
+    node, gap_ns = (
+        device.seen("graph_node")[nodes],
+        device.seen("start_ns")[nodes[1:]] - device.seen("end_ns")[nodes[:-1]],
+    )
+    same, most_ns = graph[1:] == graph[:-1], np.full(len(nodes), -MOST)
+    replay = np.zeros(len(nodes), np.int64)
+    for turn in (turns(graph, node), -turns(graph[::-1], node[::-1])[::-1]):
+        step = np.where(same, np.diff(turn), 0)
+        between_ns = sums(len(nodes), graph[1:], np.maximum(gap_ns, 0) * (step > 0))
+        between_ns[graph[1:][step < 0]] = -MOST
+        better = (between_ns > most_ns)[graph]
+        replay[better], most_ns = turn[better], np.maximum(between_ns, most_ns)
+    told = most_ns[graph] > -MOST
+    return nodes[told], codes(graph[told], replay[told])
 
 
 def _in_order(table: Parts, which: Bool) -> I64:
@@ -124,8 +205,10 @@ def _in_order(table: Parts, which: Bool) -> I64:
     return rows[np.argsort(table.seen("start_ns")[rows], kind="stable")]
 
 
-def _by_flows(calls: Parts, device: Parts, flows: Parts, slack_ns: int) -> tuple[I64, I64]:
-    """Return (row, call) of flows: of several that begin with one number the last before the end."""
+def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> tuple[I64, I64]:
+    """Return (row, call) of flows: of several that begin with one number the last before the end, of several that end
+    near one row the nearest.
+    """
     ident, ns, tid, pid = (flows.seen(name) for name in ("ident", "ns", "tid", "pid"))
     end = np.flatnonzero(flows.seen("end"))
     begin = np.flatnonzero(~flows.seen("end").astype(np.bool_))
@@ -142,7 +225,11 @@ def _by_flows(calls: Parts, device: Parts, flows: Parts, slack_ns: int) -> tuple
     )
     there = (by != NOWHERE) & (row != NOWHERE)
     there[there] = calls.seen("end_ns")[by[there]] + slack_ns >= ns[begin[there]]
-    return row[there], by[there]
+    row, by, end = row[there], by[there], end[there]
+    works = np.any([fits(form, tuple(strings)) for form in _WORK.values()], axis=0)[calls.seen("name")[by]]
+    order = np.lexsort((~works, np.abs(device.seen("start_ns")[row] - ns[end]), row))  # waits have flows, too
+    first = order[begins(row[order])]
+    return row[first], by[first]
 
 
 def _by_external(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> None:

@@ -116,6 +116,35 @@ def _in_place(fault: Callable[[Document], Changed]) -> Callable[[Document], None
     return change
 
 
+def _swapped(document: Document) -> None:
+    """Two kernels that follow each other have each other's correlation id."""
+    kernels = sorted(rows(document, "kernel"), key=lambda row: (row["pid"], row["tid"], row["ts"]))
+    first, second = next((a, b) for a, b in itertools.pairwise(kernels) if (a["pid"], a["tid"]) == (b["pid"], b["tid"]))
+    numbers = first["args"]["correlation"], second["args"]["correlation"]
+    second["args"]["correlation"], first["args"]["correlation"] = numbers
+
+
+def _backward_twice(document: Document) -> None:
+    first, second = [row for row in rows(document, "cpu_op") if row["name"].startswith("autograd::engine")][:2]
+    second["args"]["Sequence number"] = first["args"]["Sequence number"]
+
+
+def _record_after(document: Document) -> None:
+    waits = [row for row in rows(document, "cuda_sync") if "wait_on_cuda_event_record_corr_id" in row["args"]]
+    name = "wait_on_cuda_event_record_corr_id"
+    last = max(row["args"][name] for row in waits)
+    next(row for row in waits if row["args"][name] < last)["args"][name] = last
+
+
+def _over_early(document: Document) -> None:
+    """A synchronisation that blocked for long returns when it has begun, and the next one waits for what it did."""
+    calls = [row for row in rows(document, *CALLS) if row["name"] == "cudaStreamSynchronize"]
+    call = max(calls, key=lambda row: row["dur"])
+    for row in (call, *rows(document, "cuda_sync")):
+        if row["args"]["correlation"] == call["args"]["correlation"]:
+            row["dur"] = 1
+
+
 def _sync_rows_alone(document: Document) -> None:
     of_rows = {row["args"]["correlation"] for row in rows(document, "cuda_sync")[:3]}
     document["traceEvents"] = [
@@ -232,6 +261,10 @@ CASES = (
     Case("starts early", {"starts-before-launch"}, {"kineto": _early}),
     Case("lost calls", {"launches-missing"}, {"kineto": _lost_calls}),
     Case("joined files", {"repeated-calls"}, {"kineto": _repeated}),
+    Case("two kernels of each other's calls", {"calls-contradicted"}, {"kineto": _swapped}),
+    Case("backward twice", {"backward-twice"}, {"kineto": _backward_twice}),
+    Case("a record after its wait", {"records-after-waits"}, {"kineto": _record_after}),
+    Case("a wait that is over too early", {"waits-impossible", "standstill"}, {"kineto": _over_early}),
     Case("rows twice", {"rows-twice"}, {"kineto": _in_place(lambda document: faults.rows_twice(document, 50))}),
     Case("calls twice", {"calls-twice"}, {"kineto": _in_place(faults.calls_twice)}),
     Case("an end too late", {"ends-overrun"}, {"kineto": _overrun}),

@@ -33,6 +33,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"the graph replays .* than recorded", _NOTHING),  # what contradicts what is told beside it
     (r"ops end after the op that they began in", {"ends-late"}),
     (r"device ops have no correlation id", {"calls-without-id"}),
+    (r"device ops have a correlation id that others contradict", {"calls-contradicted"}),
     (r"rows are there twice", {"rows-twice"}),
     (r"API calls lie inside a call with their correlation id", {"calls-twice"}),
     (r"device ops are recorded as running on behind others", {"ends-overrun"}),

@@ -230,5 +230,16 @@ def test_a_recording_without_device_rows_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(("rate", "found"), [(1e-4, 1e-4), (-1e-4, -1e-4), (0.5, 0.0), (0.0, 0.0)])
 def test_a_rate_that_no_clock_has_is_a_device_that_falls_behind(rate: float, found: float) -> None:
-    at_ns = np.arange(200, dtype=np.int64) * 10**6
-    assert slope(at_ns, (rate * at_ns).astype(np.int64) + at_ns // 10**6 % 7 * 100) == pytest.approx(found, rel=0.05)
+    at_ns = np.arange(200, dtype=np.int64) * 10**7
+    lag_ns = (rate * at_ns).astype(np.int64) + at_ns // 10**7 % 7 * 100
+    none = np.zeros(0, np.int64)
+    assert slope(at_ns, lag_ns, at_ns >= 0, none, none) == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.parametrize(("over_ns", "found"), [(-9_000, 0.0), (1_990_000, 1e-4), (2_990_000, 0.0)])
+def test_launches_at_both_ends_of_a_recording_tell_a_drift_where_a_wait_needs_one(over_ns: int, found: float) -> None:
+    """Two places are on a line whatever the clock does; a wait that is over after the op ended is what tells."""
+    at_ns = np.concatenate([np.arange(20), 20_000 + np.arange(20)]).astype(np.int64) * 10**6
+    lag_ns = (1e-4 * at_ns).astype(np.int64) + 7_000
+    waits = np.array([10**6, 20_001 * 10**6]), np.array([0, over_ns])
+    assert slope(at_ns, lag_ns, at_ns >= 0, *waits) == pytest.approx(found, rel=0.01)

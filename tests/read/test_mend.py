@@ -165,3 +165,74 @@ def test_traces_of_other_profilers_are_named(tmp_path: Path) -> None:
         read(tmp_path, content)
     with pytest.raises(InputError, match="Paddle's own profiler"):
         read(tmp_path, document() | {"span_indx": "0-5"})
+
+
+def replays(launches: int = 4, nodes: int = 3) -> dict[str, Any]:
+    """Launches of one CUDA graph, whose nodes run on two streams and say nothing of their call."""
+    rows = []
+    for k in range(launches):
+        at = 100 * k + 10.5
+        args = {"External id": 50 + k, "correlation": 1001 + k}
+        rows.append(
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaGraphLaunch",
+                "pid": 10,
+                "tid": 3,
+                "ts": at,
+                "dur": 6,
+                "args": args,
+            }
+        )
+        for node in range(nodes):
+            work = {
+                "device": 0,
+                "stream": 7 + node % 2,
+                "graph id": 5,
+                "graph node id": node + 1,
+                "External id": 50 + k,
+            }
+            rows.append(
+                {
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": "k",
+                    "pid": 0,
+                    "tid": work["stream"],
+                    "ts": at + 20 + 9 * node,
+                    "dur": 8,
+                    "args": work,
+                }
+            )
+    return {"schemaVersion": 1, "traceEvents": rows}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [(), ("External id",)])
+def test_the_nodes_of_a_replay_belong_to_its_launch(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    trace = read(tmp_path, without(replays(), *keys))
+    assert calls_of_ops(trace) == [k for k in range(4) for _ in range(3)]
+
+
+def test_a_launch_that_is_not_recorded_leaves_replays_without_ids_alone(tmp_path: Path) -> None:
+    content = without(replays(), "External id")
+    content["traceEvents"].pop(0)
+    assert (read(tmp_path, content).device.correlation == 0).all()
+
+
+def test_an_id_that_flow_and_external_id_contradict_gives_way(tmp_path: Path) -> None:
+    content = document()
+    kernels = [row for row in content["traceEvents"] if row["cat"] == "kernel"]
+    kernels[2]["args"]["correlation"], kernels[4]["args"]["correlation"] = 1005, 1003
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.mended == {"calls-contradicted": 2}
+    assert "(External id 2, order 2, flows 2): 2 go to the call" in trace.warnings[0]
+
+
+def test_an_id_that_one_witness_contradicts_stays_and_is_said(tmp_path: Path) -> None:
+    content = without_flows(document()).document
+    next(row for row in content["traceEvents"] if row["cat"] == "kernel")["args"]["External id"] = 1004
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert "(External id 1): 0 go to the call" in trace.warnings[0]

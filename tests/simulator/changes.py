@@ -80,13 +80,13 @@ class Changed:
 
 def device_clock(document: Document, shift_us: int, since_us: float = float("-inf")) -> Changed:
     """Move all rows of the device that start at ``since_us`` or later by ``shift_us``; ``cuda_sync`` rows are on the
-    host's clock.
+    host's clock, and what stands at 0 has no time.
     """
     lanes = device_lanes(document)
 
     def moved(row: Row) -> Row:
         mine = row.get("cat") in DEVICE_CLOCK if row.get("ph") == "X" else _is_flow(row) and _lane(row) in lanes
-        if not mine or row["ts"] < since_us:
+        if not mine or row["ts"] < since_us or not row["ts"]:
             return row
         return row | {"ts": row["ts"] + shift_us if isinstance(row["ts"], int) else round(row["ts"] + shift_us, 3)}
 

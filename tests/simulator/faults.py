@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from tests.simulator.changes import DEVICE_CLOCK, Changed, Document, Row, device_lanes, with_rows
+from tests.simulator.changes import DEVICE_CLOCK, Changed, Document, Row, device_lanes, in_whole_us, with_rows
 
 _WORK: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS: Final = ("cuda_runtime", "cuda_driver")
@@ -18,14 +18,15 @@ _FLOWS: Final = ("ac2g",)
 
 def drift(document: Document, ppm: float) -> Changed:
     """Let the device's clock run faster than the host's by ``ppm`` parts of a million, from its first row on."""
-    lanes = device_lanes(document)
-    first = min(row["ts"] for row in _of(document, DEVICE_CLOCK))
+    lanes, digits = device_lanes(document), 0 if in_whole_us(document) else 3
+    first = min(row["ts"] for row in _of(document, DEVICE_CLOCK) if row["ts"])
 
     def moved(row: Row) -> Row:
         flow = row.get("cat") in _FLOWS and (row.get("pid"), row.get("tid")) in lanes
-        if not flow and (row.get("cat") not in DEVICE_CLOCK or row.get("ph") != "X"):
+        if (not flow and (row.get("cat") not in DEVICE_CLOCK or row.get("ph") != "X")) or not row["ts"]:
             return row
-        return row | {"ts": round(first + (row["ts"] - first) * (1 + ppm / 1e6), 3)}
+        times = {"ts": round(first + (row["ts"] - first) * (1 + ppm / 1e6), digits)}
+        return row | times | ({} if flow else {"dur": round(row["dur"] * (1 + ppm / 1e6), digits)})
 
     return Changed(with_rows(document, map(moved, document["traceEvents"])))
 
