@@ -139,8 +139,8 @@ def links_lacking(linked: Linked) -> Iterator[Finding]:
     if engine.any() and not numbered and not len(trace.flows.fwd_ns):
         count = int(np.count_nonzero(engine))
         yield Finding("no-backward-links", count / len(engine), {"rows": count})
-    _, count = np.unique(host.seq_id[engine & (host.seq_id >= 0)], return_counts=True)
-    yield from if_any("backward-twice", {"rows": int(count[count > 1].sum())}, len(engine))
+    times = np.unique(host.seq_id[engine & (host.seq_id >= 0)], return_counts=True)[1]
+    yield from if_any("backward-twice", {"rows": int(times[times > 1].sum())}, len(engine))
 
 
 def details_lacking(linked: Linked) -> Iterator[Finding]:

@@ -89,14 +89,13 @@ def over_time(device: Busy, why: Idle, from_ns: int, to_ns: int) -> dict[str, st
     compute, working, busy = (
         spans.overlap_ns(covered, low, high) for covered in (device.compute, device.working, device.any)
     )
-    order = np.argsort(why.start_ns)  # where the clock steps back, they may cross on the device's own
     idle = [
-        spans.overlap_ns(Spans(why.start_ns[of_cause], why.end_ns[of_cause]), low, high)
-        for of_cause in (order[why.cause[order] == cause] for cause in OF_DEVICES)
+        spans.overlap_ns(Spans(why.start_ns[why.cause == cause], why.end_ns[why.cause == cause]), low, high)
+        for cause in OF_DEVICES
     ]
     parts = zip(KEYS, (compute, working - compute, busy - working, *idle), strict=True)
-    levels = ((key, np.rint((len(LEVELS) - 1) * np.clip(ns / (high - low), 0, 1))) for key, ns in parts if ns.any())
-    return {key: "".join(LEVELS[int(level)] for level in of_key.tolist()) for key, of_key in levels}
+    scale = (len(LEVELS) - 1) / (high - low)
+    return {key: "".join(LEVELS[k] for k in np.rint(ns * scale).astype(int).tolist()) for key, ns in parts if ns.any()}
 
 
 def parts(one: Busy, from_ns: I64, to_ns: I64) -> tuple[I64, I64, I64, I64, I64, I64, F64]:

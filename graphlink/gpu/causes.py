@@ -230,12 +230,13 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     found: _Found = [(take(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))]
     _by_launch(hosts, found, take(whole, ended), row[ended])
     pieces = concat(*(some for some, *_ in found))
-    order = np.argsort(pieces.start_ns, kind="stable")
+    start_ns = pieces.start_ns + shift[pieces.of]  # where the clock steps, the host's has another order
+    order = np.argsort(start_ns, kind="stable")
     of = pieces.of[order]
     cause = np.concatenate([np.broadcast_to(cause, some.of.shape) for some, cause, _ in found])
     text = np.concatenate([np.broadcast_to(text, some.of.shape) for some, _, text in found])
     return Idle(
-        start_ns=pieces.start_ns[order] + shift[of],
+        start_ns=start_ns[order],
         end_ns=pieces.end_ns[order] + shift[of],
         cause=cause[order].astype(np.uint8),
         evidence=text[order].astype(np.int32),

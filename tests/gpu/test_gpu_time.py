@@ -20,7 +20,7 @@ from graphlink.graph_model import Column, NodeKind
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
+from graphlink.model import Communication, DeviceClocks, DeviceKind, Linked, OverheadRows, SyncKind, Trace
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank
 from tests.build import Call, Device, Event, Host, Sync, build_trace
@@ -66,6 +66,18 @@ def plain_parts(linked: Linked, comm: Communication, device: int) -> tuple[int, 
         out["copy only"] += (high - low) * (running == {"copy"})
         out["idle"] += (high - low) * (not running)
     return out["compute"], out["comm only"], out["copy only"], out["idle"], out["comm"], out["copy"]
+
+
+def test_idle_time_is_ascending_where_the_clock_of_a_device_steps() -> None:
+    """On the device's clock a runs 100 to 110, b 112 to 120, c 122 to 130; on the host's c ends before a does."""
+    calls = [Call("cudaLaunchKernel", at, at + 4, at) for at in (10, 20, 30)]
+    device = [Device("c", 87, 95, 30, stream=9), Device("a", 100, 110, 10), Device("b", 112, 120, 20)]
+    trace = build_trace(host=[Host("aten::mm", 0, 200)], calls=calls, device=device)
+    x = linked(replace(trace, clocks=DeviceClocks(np.array([35_000, 0, 0]), ())))
+    ((_, idle),) = time_of(x).idle
+    assert (idle.start_ns[1:] >= idle.end_ns[:-1]).all()
+    assert (np.diff(idle.start_ns - idle.shift_ns) < 0).any()
+    check_sums(time_of(x))
 
 
 @given(st.integers(0, 10**6))

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import graphlink
-from graphlink.causes import OF_DEVICES
-from graphlink.gpu.busy import BINS, KEYS, LEVELS, Busy, over_time
-from graphlink.gpu.records import DeviceTime, Idle
+from graphlink.gpu.busy import BINS, KEYS, LEVELS
+from graphlink.gpu.records import DeviceTime
 from graphlink.gpu.strip import MOST_LANES, _resampled, run_over_time
 from graphlink.page.found import find
 from graphlink.page.parts import Strip
-from graphlink.spans import Spans
 from tests.simulator import ClusterTraining, LateStart, cluster_run
 
 FIELDS = dict(zip(KEYS, ("compute_ns", "exposed_comm_ns", "exposed_copy_ns"), strict=False))
@@ -44,16 +42,6 @@ def test_levels_add_up_to_the_time_of_the_device(folder: Path) -> None:
                 whole = getattr(gpu, FIELDS[key]) if key in FIELDS else gpu.idle_by_cause_ns.get(key, 0)
                 assert math.isclose(time_of(gpu, key), whole, abs_tol=0.01 * gpu.whole_ns), key
             assert not any(gpu.over_time for step in rank.steps for gpu in step.gpu)
-
-
-def test_idle_time_that_is_not_in_order_or_crosses_has_its_levels() -> None:
-    """As where the clock of a device steps back."""
-    none, at = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.array([0], np.int64)
-    device = Busy(0, at, at, at, at.astype(np.float64), none, none, none, none, none, none, none)
-    at_ns, cause = np.array([600, 0, 500], np.int64), np.full(3, int(OF_DEVICES[0]), np.uint8)
-    why = Idle(at_ns, at_ns + 200, cause, np.zeros(3, np.int32), np.zeros(3, np.int64), np.zeros(3, np.int64), ("",))
-    ((key, levels),) = over_time(device, why, 0, 1_000).items()
-    assert key == KEYS[3] and [levels[k] for k in (0, 300, 999)] == [LEVELS[-1], LEVELS[0], LEVELS[0]]
 
 
 def strip(folder: Path) -> Strip:
