@@ -117,13 +117,26 @@ def _span(trace: Trace, match: HostMatch, steps: Steps) -> tuple[int, int]:
 
 def _numbered(trace: Trace, match: HostMatch) -> tuple[I64, I64, I64]:
     """Return number, start and end of each ``ProfilerStep#N``; without any of the steps as ``steps_of`` finds them, by
-    the number in their names, else in order."""
+    the number in their names, else in order.
+
+    Those that a kernel begins are cut where it was launched, as the host may be steps ahead of the device.
+    """
     marks = [PROFILER_STEP.fullmatch(text) for text in trace.strings]
     number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
     mine = np.flatnonzero(number != NOWHERE)
     if len(mine):
         return number[mine], trace.host.start_ns[mine], trace.host.end_ns[mine]
-    found = steps_of(link(on_host_clock(trace), None, match))
+    linked = link(on_host_clock(trace), None, match)
+    found, device, calls = steps_of(linked), linked.trace.device, linked.trace.calls
     last = [_NUMBER.fullmatch(name) for name in found.names]
-    numbers = [int(told[1]) if told else k for k, told in enumerate(last, 1)]
-    return np.array(numbers, np.int64), found.start_ns, found.end_ns
+    numbers = np.array([int(told[1]) if told else k for k, told in enumerate(last, 1)], np.int64)
+    named = np.array([text == found.key for text in trace.strings], np.bool_)
+    row = np.flatnonzero(named[device.name] & (linked.device_call != NOWHERE))
+    if named[trace.host.name].any() or not len(row):
+        return numbers, found.start_ns, found.end_ns
+    start_ns, end_ns = (
+        np.where(device.start_ns[at] == ns, calls.start_ns[linked.device_call[at]], ns)
+        for ns in (found.start_ns, found.end_ns)
+        for at in (row[np.minimum(np.searchsorted(device.start_ns[row], ns), len(row) - 1)],)
+    )
+    return numbers, start_ns, end_ns

@@ -107,3 +107,14 @@ def test_steps_that_others_tell_are_cut_too() -> None:
     whole = build_trace(host=[*ends, *ops])
     part = cut(whole, match_hosts(whole, None), Steps(2, 3)).trace
     assert [part.strings[k] for k in part.host.name if part.strings[k].startswith("aten")] == ["aten::1", "aten::2"]
+
+
+def test_steps_that_a_kernel_begins_are_cut_where_it_was_launched() -> None:
+    """Without host ops; the device is 130 us, more than a step, behind the host."""
+    names_of = ("first", "gemm_3", "SoftmaxBackward_kernel")
+    every = [(1 + 3 * k + j, 100 * k + 30 * j + 5, name) for k in range(6) for j, name in enumerate(names_of)]
+    calls = [Call("cudaLaunchKernel", at, at + 4, number) for number, at, _ in every]
+    device = [Device(name, at + 130, at + 150, number) for number, at, name in every]
+    whole = build_trace(calls=calls, device=device)
+    part = cut(whole, match_hosts(whole, None), Steps(2, 3)).trace
+    assert part.device.correlation.tolist() == part.calls.correlation.tolist() == [4, 5, 6, 7, 8, 9]
