@@ -20,7 +20,7 @@ from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import SYNCS
-from graphlink.linking.clock_evidence import MOST_RETURN_NS
+from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.spans import union
 from graphlink.tables import concat, distinct, least, spread, sums
@@ -232,8 +232,8 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
     The latter is the median of the calls of its name in the recording that did not block; one of more than 20 us waited
     for something that the recording does not show. Where there are none it is 14 us, the most that such calls usually
     take: so it shows on machines that wake up slowly. 0 for copies, which never find their own work done, and never
-    below 0. Not ``shown`` is what else a call waited for, where it took 300 us more, and twice as long as others of its
-    name: that is no waking. Cost: O(calls) for each name.
+    below 0. Not ``shown`` is what else a call waited for, where it took 50 us more than twice as long as calls of its
+    name usually do in the recording, or 300 us where few show that: that is no waking. Cost: O(calls) for each name.
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns
@@ -246,6 +246,7 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
         waited, found = mine & sync & blocked, mine & free
         free_ns = int(np.median(took_ns[found])) if found.any() else FREE_NS
         out[waited] = np.maximum(calls.end_ns[waited] - wait_ns[waited] - free_ns, 0)
-        usual_ns = int(np.median(out[waited])) if np.count_nonzero(waited) >= FEWEST else 0
-        shown[waited] = out[waited] <= max(MOST_RETURN_NS, 2 * usual_ns)
+        enough = np.count_nonzero(waited) >= FEWEST
+        most_ns = 2 * int(np.median(out[waited])) + NEAR_NS if enough else MOST_RETURN_NS
+        shown[waited] = out[waited] <= most_ns
     return np.where(shown, out, 0), shown

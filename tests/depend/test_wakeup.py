@@ -69,6 +69,21 @@ def test_a_machine_that_wakes_up_slowly_shows_it_without_a_call_that_found_all_d
     assert waking((STREAM, 20, 225), (STREAM, 300, 304)) == [(80, 145 - 4)]
 
 
+@pytest.mark.parametrize(("late_us", "wakes"), [(60, True), (150, False)])
+def test_a_machine_that_wakes_up_quickly_shows_what_is_no_waking(late_us: int, wakes: bool) -> None:
+    """Six waits return 10 us after their kernel, the last so much later."""
+    late = [10] * 6 + [late_us]
+    calls = [Call("cudaLaunchKernel", 1_000 * k + 2, 1_000 * k + 10, 2 * k + 1) for k in range(7)]
+    waits = [Call(STREAM, 1_000 * k + 20, 1_000 * k + 80 + us, 2 * k + 2) for k, us in enumerate(late)]
+    trace = build_trace(
+        host=[Host("op", 1_000 * k, 1_000 * k + 900) for k in range(8)],
+        calls=[*calls, *waits, Call(STREAM, 6_500, 6_504, 99)],
+        device=[Device("k", 1_000 * k + 15, 1_000 * k + 80, 2 * k + 1) for k in range(7)],
+        syncs=[Sync(SyncKind.STREAM, c.start, c.end, c.correlation, stream=7) for c in waits],
+    )
+    assert dict(of(graph_of(trace))).get(6_080.0) == (late_us - 4 if wakes else None)
+
+
 @pytest.mark.parametrize(("returned", "gap_us"), [(380, 0), (500, 420), (5000, 4920)])
 def test_what_takes_longer_than_any_waking_waited_for_something_else(returned: float, gap_us: float) -> None:
     trace = build_trace(
