@@ -104,7 +104,7 @@ def top_gains(
     # of a delay, what launch latency does not explain
     work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)
     alone = _single_gains(graph, late, path, work)
-    working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
+    working = np.where(share == Share.IDLE, np.int32(NOWHERE), share)
     operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
     names: dict[str, int] = {}
     family = families_of(graph, names).astype(np.int32)

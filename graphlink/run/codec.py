@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final, TypeVar, Union, get_args, get_origin, g
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.graph_model import Deps, FileFacts, Graph, NodeRows
@@ -232,7 +233,12 @@ def _is_record(kind: Any) -> bool:
 
 def _dtype(kind: Any) -> np.dtype[Any] | None:
     """Return the dtype of a column; None for what is none."""
-    return np.dtype(get_args(get_args(kind)[1])[0]) if get_origin(kind) is np.ndarray else None
+    if get_origin(kind) is np.ndarray:
+        kind = get_args(kind)[1]
+    elif get_origin(kind) is not NDArray:  # which numpy 2.5 keeps as an alias, on Pythons that know such
+        return None
+    dtype: np.dtype[Any] = np.dtype(get_args(kind)[0])
+    return dtype
 
 
 def _of_optional(kind: Any) -> Any:
