@@ -1,0 +1,38 @@
+"""What docs/light.txt installs is what graphlink needs: its dependencies and theirs, without those that it does not use."""
+
+from __future__ import annotations
+
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+LIGHT = Path(__file__).parents[1] / "docs" / "light.txt"
+UNUSED = {"jupyterlab", "plotly", "pydot", "graphviz", "pytest"}  # HolisticTraceAnalysis and mlc-chakra ask for them
+
+
+def test_the_light_install_is_complete_and_no_more() -> None:
+    listed = {
+        canonicalize_name(Requirement(line).name): Requirement(line)
+        for line in LIGHT.read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    needed: set[str] = set()
+    todo = ["graphlink"]
+    for name in todo:
+        for text in distribution(name).requires or ():
+            requirement = Requirement(text)
+            child = canonicalize_name(requirement.name)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if not wanted or child in UNUSED | needed:
+                continue
+            needed.add(child)
+            todo.append(child)
+            if name == "graphlink":
+                assert listed[child].specifier == requirement.specifier, child
+    here = {name for name, requirement in listed.items() if not requirement.marker or requirement.marker.evaluate()}
+    assert needed <= here
+    assert here - needed <= {"holistictraceanalysis", "six", "tzdata"}, (
+        "python-dateutil and pandas need some of them in some versions"
+    )
