@@ -68,7 +68,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
-    begun = asked(linked)
+    begun = asked(linked, comm)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour, slept)
     spun = spins(linked, found, el, tour, slept)
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)

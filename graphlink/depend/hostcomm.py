@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
-from graphlink.linking.nest import askers
+from graphlink.linking.nest import ASKING, askers, innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
@@ -20,7 +20,7 @@ from graphlink.tables import begins, concat, distinct, marked, spread, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
-LONG: Final = 4  # times the median of silence between ops with nothing pending: longer ones are waits
+LONG: Final = 4  # times a median: longer silence between ops with nothing pending is a wait, a longer send was held
 _WORKING: Final = re.compile("aten::.*", re.DOTALL)
 _VIEW: Final = "aten::as_strided"
 _REDUCED: Final = "torch.distributed.ddp.reducer::copy_bucket_to_grad"  # DDP has waited for a bucket
@@ -31,7 +31,8 @@ class Asked(msgspec.Struct, frozen=True):
     (``elsewhere``).
 
     ``start_ns``: of its nodes, as recorded, but for rows that gloo's threads took up before one that was asked for
-    earlier: that one counts from 1 ns before, since simulators tell collectives by their order. ``behind``: the row
+    earlier: that one counts from 1 ns before, since simulators tell collectives by their order; and for sends whose
+    thread was held. ``behind``: the row
     that the same thread of gloo's was still running when this one was asked for, ``NOWHERE`` where none. ``delay_ns``:
     from when neither delayed it to ``start_ns``.
     """
@@ -44,14 +45,28 @@ class Asked(msgspec.Struct, frozen=True):
     delay_ns: I64
 
 
-def asked(linked: Linked) -> Asked:
+def asked(linked: Linked, comm: Communication) -> Asked:
     """Find who asked for host communication: what gloo's threads ran was handed over while the op that asked ran. O(n
     log n).
+
+    The message of a send leaves in its op before its row begins (``buf->send`` stands before ``SendWork`` in PyTorch's
+    ProcessGroupGloo.cpp). A thread that is held there begins the row up to some ms later, when the message was
+    received: it counts as sent so long after its op began as is usual.
     """
     rows, op = linked.trace.host, askers(linked)
     row = np.flatnonzero(op != NOWHERE)
     tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
     tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
+    send = comm.host_row[comm.host_are(CommKind.SEND)]
+    send = send[op[send] == NOWHERE]
+    around = last_started(rows, ~linked.crossing, rows.tid[send], rows.start_ns[send])
+    asks = fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation
+    around = innermost(rows, linked.parent, around, asks, rows.start_ns[send])
+    send, around = send[around != NOWHERE], around[around != NOWHERE]
+    in_op_ns = rows.start_ns[send] - rows.start_ns[around]
+    usual_ns = int(np.median(in_op_ns)) if len(send) else 0
+    held = in_op_ns > LONG * usual_ns
+    at_ns[send[held]] = start_ns[send[held]] = rows.start_ns[around[held]] + usual_ns
     row = row[np.argsort(at_ns[row], kind="stable")]
     place = np.arange(len(row))
     start_ns[row] = np.maximum(np.minimum.accumulate((start_ns[row] - place)[::-1])[::-1] + place, at_ns[row])

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.edges import successors
-from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
+from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
 from graphlink.tables import spread
@@ -40,7 +39,7 @@ def play_coupled(work: Workload, match: Matched) -> Played:
     done = ran[sent.receive]
     receive = sent.receive[done]
     begin[receive] = end[receive] - sent.transfer_ns[done]
-    joined[receive] = np.where(arrival[receive] < begin[receive], sent.by[done], NOWHERE)
+    joined[receive] = np.where(arrival[receive] < begin[receive], sent.send[done], NOWHERE)
 
     member = np.flatnonzero((match.code == COLLECTIVE) & ran)
     collective = match.partner[member]
@@ -53,52 +52,25 @@ def play_coupled(work: Workload, match: Matched) -> Played:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is
-    ``before_ns`` before the end of that. ``by`` is the send, or the host node in which the message left; ``send`` takes
+    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``send`` had begun, which takes
     ``sent_ns``.
     """
 
     send: I64
     sent_ns: I64
     receive: I64
-    by: I64
-    before_ns: I64
     transfer_ns: I64
 
 
 def _sent(work: Workload, match: Matched) -> _Sent:
-    pairs, clock = messages(work, match), match.clock
+    pairs = messages(work, match)
     send, receive = pairs.send, pairs.receive
     own = work.cost_ns - work.fixed_ns
     # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
     free = own[send] == 0
-    by, both = send.copy(), pairs.both_ns.copy()
     took = np.where(free, 0, np.minimum(own[send], own[receive]))  # the other one waited
-    before = took.copy()
-    early = np.flatnonzero(free & (pairs.received_ns < pairs.sent_ns) & (not clock.differ))
-    by[early] = [_left_in(work, node) for node in send[early].tolist()]
-    moved = early[by[early] != send[early]]
-    before[moved] = work.cost_ns[by[moved]]
-    left_ns, posted_ns = (recorded_ns(work, clock, "start_ns", nodes) for nodes in (by[moved], receive[moved]))
-    both[moved] = np.maximum(left_ns, posted_ns)
-    transfer = np.where(free, np.clip(pairs.received_ns - both, 0, own[receive]), took)
-    return _Sent(send, took, receive, by, before, transfer)
-
-
-def _left_in(work: Workload, send: int) -> int:
-    """Find the host node in which a message left that was received before its send was recorded to begin; else return
-    the send.
-
-    gloo hands a message over and only then begins its row (``buf->send`` stands before ``SendWork`` in PyTorch's
-    ProcessGroupGloo.cpp), so it left while the thread was still in the node before the row.
-    """
-    row = work.last_source(send, EdgeKind.LAUNCH)
-    if row == NOWHERE:
-        return send
-    if work.file_of(row).duration_ns[work.position[row]]:
-        return row
-    node = work.last_source(row, EdgeKind.HOST)
-    return send if node == NOWHERE else node
+    transfer = np.where(free, np.clip(pairs.received_ns - pairs.both_ns, 0, own[receive]), took)
+    return _Sent(send, took, receive, transfer)
 
 
 def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
@@ -106,9 +78,9 @@ def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
     once all are there.
     """
     n = len(work)
-    lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
+    lags = np.concatenate([work.lags(), -sent.sent_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([work.target, sent.receive]).astype(np.int32)
-    sources = np.concatenate([work.source, sent.by.astype(np.int32)])
+    sources = np.concatenate([work.source, sent.send.astype(np.int32)])
     starts, edge = successors(sources, np.arange(len(sources)), n)
     first, target, lag = starts.tolist(), targets[edge].tolist(), lags[edge].tolist()
     waits = np.bincount(targets, minlength=n)

@@ -91,8 +91,10 @@ def test_programs_with_half_the_work_take_what_is_predicted(tmp_path: Path, seed
     for seed in seeds:
         program = training(seed, style)
         ranks, half = simulate(program), simulate(replace(program, host=0.5))
-        write(ranks, tmp_path / "rec", ids=program.ids)
-        run = graphlink.link(tmp_path / "rec", options=graphlink.Options(timeline="none"), out=tmp_path / f"out{seed}")
+        write(ranks, tmp_path / f"rec{seed}", ids=program.ids)
+        run = graphlink.link(
+            tmp_path / f"rec{seed}", options=graphlink.Options(timeline="none"), out=tmp_path / f"out{seed}"
+        )
         change = '[[time]]\nsort = "host"\nscale = 0.5\n'
         if (run.nodes()["name"] == "host gap").any():
             change += '[[time]]\nsort = "gap"\nscale = 0.5\n'

@@ -110,6 +110,18 @@ def test_collectives_are_waited_for_and_sends_are_not() -> None:
     assert not any("pending" in w for w in late.warnings)
 
 
+def test_a_send_whose_thread_was_held_left_when_it_usually_does() -> None:
+    """Three sends begin their rows 20 to 30 us after their ops, the fourth 5 ms: it counts from 25 us after its op."""
+    row_us = (20, 30, 20, 5000)
+    rows = [Host("c10d::send", 10_000 * k, 10_000 * k + us + 10) for k, us in enumerate(row_us)]
+    rows += [gloo("send", 10_000 * k + us, 10_000 * k + 9_000) for k, us in enumerate(row_us)]
+    graph = made(*sorted(rows, key=lambda row: row.start), Host("after", 40_000, 40_010)).graph
+    starts = (graph.start_ns[graph.kind == NodeKind.HOST_COMM] / 1e3).tolist()
+    assert starts == [20, 10_030, 20_020, 30_025]
+    part = np.flatnonzero((graph.kind == NodeKind.HOST_PART) & (graph.start_ns == 30_025_000))
+    assert graph.duration_ns[part].tolist() == [4_985_000]
+
+
 def test_of_several_that_end_in_one_stretch_the_last_counts() -> None:
     build = made(Host("a", 0, 10), gloo("recv", 5, 70), gloo("recv", 6, 100), Host("after", 110, 300))
     assert waits(build) == [(100, 90)]

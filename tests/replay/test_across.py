@@ -237,9 +237,7 @@ def test_real_runs_replay_whole_and_as_long_as_recorded(tmp_path: Path, recordin
     out, report = tmp_path / "out", tmp_path / "r.json"
     assert main([str(TRACES / recording), "--out", str(out), "--no-timeline", "-q"]) == 0
     assert encode(across(load(graph_files(out)), load_groups(out))) == (out / "critical_path.ranks.json").read_bytes()
-    # gloo hands some messages over up to 6 ms before the rows of their sends begin, for which ASTRA-sim's receives wait
-    of_slots_pct = {"pipelining-cpu/1f1b": 5, "pipelining-cpu/interleaved-zb": 0.7}.get(recording, 0.1)
-    for machine, most_pct in (("ranks", of_slots_pct), ("coupled", 0.01)):
+    for machine, most_pct in (("ranks", 0.1), ("coupled", 0.01)):
         assert main(["replay", str(out), "--machine", machine, "--json", str(report)]) == 0
         (whole,) = json.loads(report.read_bytes())["runs"]
         assert len(whole["ranks"]) == ranks and all(r["ran"] == r["nodes"] for r in whole["ranks"])
