@@ -218,6 +218,13 @@ _NODES: Final = (
         _SAME,
     ),
     Rule(
+        "beyond-double",
+        WARNING,
+        "rank with communication that goes on for more than 2^53 ns (104 days)",
+        "hang where something ends at a ns that a double does not hold: its end is lost" + _NETWORK,
+        _SAME,
+    ),
+    Rule(
         "no-duration",
         WARNING,
         "duration_micros 0",
@@ -362,7 +369,8 @@ _COLLECTIVES: Final = (
         WARNING,
         "ids of collectives below their number over all ranks",
         _NO_MATTER,
-        "abort (a segfault, too) or hang, if the id is the number of one that is in flight" + _NETWORK,
+        "abort (a segfault, too) or hang, if the id is the number of the rank's next, which begins as it ends"
+        + _NETWORK,
     ),
     Rule(
         "legacy-group",
@@ -435,7 +443,8 @@ _RANKS: Final = (
     Rule(
         "slot-order",
         WARNING,
-        "by ids or recorded times, ranks start collectives of several groups in orders that contradict each other",
+        "by ids or recorded times, ranks start collectives of several groups in orders that contradict each other, or "
+        "SENDs behind collectives where communication is quick",
         "hang if they start so: there is one communication slot a rank" + _NETWORK,
         "hang, or takes another group" + _NETWORK,
     ),

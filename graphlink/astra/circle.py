@@ -18,7 +18,7 @@ from graphlink.astra.check_rules import Findings, Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
 from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges
-from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, U64, Bool
 from graphlink.tables import counted_from, marked, spread, successive
 
 STEPS_SHOWN: Final = 8  # of a circle
@@ -44,7 +44,7 @@ class CommOrder:
     """The order that one rank's communication must keep: points and edges between them, the other nodes taken out.
 
     A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others
-    wait for.
+    wait for. ``held``: (collective, SEND) of points whose SEND waits for the slot where communication is quick.
     """
 
     rank: int
@@ -53,18 +53,23 @@ class CommOrder:
     id: tuple[int, ...]  # NOWHERE for a set
     source: I64
     target: I64
+    held: tuple[I64, I64]
 
 
-def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
+def waits_of(
+    graph: Graph, rank: int, ordered: Ordered, groups: Groups | None, started_ns: I64 | None = None
+) -> CommOrder:
     """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and
-    edges than the graph has.
+    edges than the graph has. ``started_ns``: when nodes start with quick communication; None: in the order of ids.
 
     A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one
     source, target, tag and size) none is taken: which of them meet is a matter of timing.
     """
     keys = _keys(graph, rank, ordered, groups)
-    held, send = _held_sends(graph, ordered, np.array(list(keys), np.int64))
-    node, parents = _contracted(ordered, marked(len(graph.id), np.array(list(keys), np.int64)).tolist())
+    known = np.array(list(keys), np.int64)
+    held, send = _held_sends(graph, ordered, known)
+    before, after = _last_collectives(graph, known, graph.id if started_ns is None else started_ns)
+    node, parents = _contracted(ordered, marked(len(graph.id), known).tolist())
     target = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
     point = spread(len(graph.id) + 1, np.array(node, np.int64), np.arange(len(node)))
     source = np.array([s for p in parents for s in p], np.int64)
@@ -75,23 +80,33 @@ def waits_of(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -
         id=tuple(NOWHERE if i == NOWHERE else int(graph.id[i]) for i in node),
         source=np.append(source, point[held]),
         target=np.append(target, point[send]).astype(np.int64),
+        held=(point[before], point[after]),
     )
 
 
 def _held_sends(graph: Graph, ordered: Ordered, nodes: I64) -> tuple[I64, I64]:
     """Return (collective, SEND) of those of ``nodes`` whose SEND surely waits for the slot that the last collective
     before it holds until all its members have begun: a rank has one."""
+    before, after = _last_collectives(graph, nodes, graph.id)
+    sure = starts_first(graph, ordered, before, after)
     nodes = nodes[np.isin(graph.type[nodes], (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE))]
     nodes = nodes[np.argsort(graph.id[nodes], kind="stable")]
-    collective = graph.type[nodes] == pb.COMM_COLL_NODE
-    root = np.diff(ordered.edges.first)[nodes] == 0
-    last = np.maximum.accumulate(np.where(collective, np.arange(len(nodes)), NOWHERE))
-    behind = np.flatnonzero(~collective & (last != NOWHERE))
-    before, after = nodes[last[behind]], nodes[behind]
-    sure = starts_first(graph, ordered, before, after)
+    collective, root = graph.type[nodes] == pb.COMM_COLL_NODE, np.diff(ordered.edges.first)[nodes] == 0
     first = np.flatnonzero(root)[:1]  # has the slot from the beginning, what has to wait for anything comes later
     late = np.flatnonzero(~collective & ~root & collective[first].any())
     return np.append(before[sure], np.repeat(nodes[first], len(late))), np.append(after[sure], nodes[late])
+
+
+def _last_collectives(graph: Graph, nodes: I64, place: I64 | U64) -> tuple[I64, I64]:
+    """Return (collective, SEND): the last collective of ``nodes`` before each SEND, in the order of ``place``, then
+    ids.
+    """
+    nodes = nodes[np.isin(graph.type[nodes], (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE))]
+    nodes = nodes[np.lexsort((graph.id[nodes], place[nodes]))]
+    collective = graph.type[nodes] == pb.COMM_COLL_NODE
+    last = np.maximum.accumulate(np.where(collective, np.arange(len(nodes)), NOWHERE))
+    behind = np.flatnonzero(~collective & (last != NOWHERE))
+    return nodes[last[behind]], nodes[behind]
 
 
 def _keys(graph: Graph, rank: int, ordered: Ordered, groups: Groups | None) -> dict[int, Key]:
@@ -173,13 +188,24 @@ def _contracted(ordered: Ordered, kept: list[bool]) -> tuple[list[int], list[tup
 
 
 def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[int, int]]:
-    """Find what can never end: return its (rank, node id). Linear in points and edges; those of all ranks are in
-    memory.
+    """Find what can never end: return its (rank, node id); where there is nothing, look for what may not where
+    communication is quick. Linear in points and edges; those of all ranks are in memory.
     """
+    edges = [(of.source, of.target) for of in ranks]
+    never = _judge_circles("rank-circle", ranks, edges, findings)
+    if not never:
+        edges = [(np.append(a, of.held[0]), np.append(b, of.held[1])) for (a, b), of in zip(edges, ranks, strict=True)]
+        _judge_circles("slot-order", ranks, edges, findings)
+    return never
+
+
+def _judge_circles(
+    rule: str, ranks: Sequence[CommOrder], edges: Sequence[tuple[I64, I64]], findings: Findings
+) -> set[tuple[int, int]]:
     merged, messages = _met([key for of in ranks for key in of.keys])
     low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()
-    source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), messages[:, 0]])
-    target = np.concatenate([*(of.target + at for of, at in zip(ranks, low, strict=False)), messages[:, 1]])
+    source = np.concatenate([*(a + at for (a, _), at in zip(edges, low, strict=False)), messages[:, 0]])
+    target = np.concatenate([*(b + at for (_, b), at in zip(edges, low, strict=False)), messages[:, 1]])
     before, after = merged[source], merged[target]
     order = topological(before, after, np.arange(len(merged)))
     if len(order) == len(merged):
@@ -189,7 +215,7 @@ def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[i
     out = {whose[p] for p in np.flatnonzero(never[merged]).tolist() if whose[p][1] != NOWHERE}
     told = [text for of in ranks for text in of.told]
     nodes = cycle(before, after, order, len(merged))
-    findings.add("rank-circle", len(out), [_circle(told, merged, source, target, len(source) - len(messages), nodes)])
+    findings.add(rule, len(out), [_circle(told, merged, source, target, len(source) - len(messages), nodes)])
     return out
 
 

@@ -80,8 +80,8 @@ class Simulatable(Short):
         return self.harms(reader, [word for word in _STOPS if word != "skipped"])  # it goes on after that
 
 
-def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
-    """Read the graphs in ``folder``, measure their network, and check that ASTRA-sim takes them.
+def simulatable(folder: Path, reader: str = READERS[0], *, replay_only: bool) -> Simulatable:
+    """Read the graphs in ``folder`` as ``reader`` does, measure their network, and check that ASTRA-sim takes them.
 
     Raises:
         InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
@@ -92,7 +92,7 @@ def simulatable(folder: Path, *, replay_only: bool) -> Simulatable:
     graphs = load(paths)
     world = _world(folder, graphs)
     groups = load_groups(folder)
-    work = workload(graphs)
+    work = workload(graphs, legacy=reader == READERS[1])
     measured = network(transfers(work, groups), groups, max(world, 2))
     verdicts = _checked(folder, replay_only=replay_only)
     return Simulatable(folder, paths, world, work, groups, measured, verdicts, replay_only)

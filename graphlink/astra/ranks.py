@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.check_rules import Findings, Groups, Judgement
 from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
-from graphlink.astra.rules import RankFile, RankRules, read_or_judge
+from graphlink.astra.rules import COMMUNICATION, RankFile, RankRules, read_or_judge
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph
@@ -60,8 +60,7 @@ class Op:
 @dataclass(frozen=True, slots=True)
 class RankOps:
     """The communication of one rank in id order, in which ASTRA-sim starts what is ready, where dependencies do not
-    order it otherwise. BROADCASTs are not here: they
-    couple no ranks.
+    order it otherwise. BROADCASTs are only in ``numbered``, of all collectives: they couple no ranks.
 
     ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry
     per collective, whether it surely starts before the next one in id order, whatever takes how long.
@@ -72,6 +71,7 @@ class RankOps:
     receives: tuple[Op, ...]
     by_time: tuple[int, ...]
     sure: tuple[bool, ...]
+    numbered: tuple[Op, ...]
 
 
 def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[RankFile] | None = None) -> Judgement:
@@ -103,7 +103,9 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
         rules.judge()
         ops[rules.rank] = rank_ops(graph, rules.rank, rules.ordered)
         if rules.ordered is not None and len(files) > 1:
-            waits.append(waits_of(graph, rules.rank, rules.ordered, groups))
+            both = {*np.unique(graph.type).tolist()} >= {pb.COMM_COLL_NODE, pb.COMM_SEND_NODE}
+            start_ns = _start_ns(graph, rules.rank, quick=True) if both else None
+            waits.append(waits_of(graph, rules.rank, rules.ordered, groups, start_ns))
         nodes += len(graph.id)
     if len(run) > 1:
         there = set(ranks)
@@ -184,8 +186,8 @@ def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
         )
         return tuple(Op(rank, id_, graph.name_of(node), *row) for node, id_, *row in rows)
 
-    collectives = of_type(pb.COMM_COLL_NODE)
-    collectives = collectives[graph.comm_type[collectives] != pb.BROADCAST]
+    numbered = of_type(pb.COMM_COLL_NODE)
+    collectives = numbered[graph.comm_type[numbered] != pb.BROADCAST]
     by_time, sure = np.arange(len(collectives)), np.zeros(len(collectives), np.bool_)
     if ordered is not None and len(np.unique(graph.group[collectives])) > 1:
         sure[:-1] = starts_first(graph, ordered, collectives[:-1], collectives[1:])
@@ -196,13 +198,17 @@ def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
         ops(of_type(pb.COMM_RECV_NODE), graph.comm_src),
         tuple(by_time.tolist()),
         tuple(sure.tolist()),
+        ops(numbered, graph.comm_src),
     )
 
 
-def _start_ns(graph: Graph, rank: int) -> I64:
-    """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be
-    played.
+def _start_ns(graph: Graph, rank: int, *, quick: bool = False) -> I64:
+    """Return the starts on ASTRA-sim's machine if all takes what was recorded, or where it is ``quick``, communication
+    takes nothing; as the ids go where that cannot be played.
     """
+    if quick:
+        took = np.where(np.isin(graph.type, COMMUNICATION), 0, graph.file.duration_micros)
+        graph = replace(graph, read=replace(graph.file, duration_micros=took))
     if not len(graph.file.duplicate_ids) and not len(graph.file.faults.node):
         with suppress(InputError):  # times that no replay takes: a finding of their own
             return play_slots(workload({rank: graph})).start_ns
@@ -245,19 +251,29 @@ def judge_collectives(
 
 def judge_ids(ops: Mapping[int, RankOps], findings: Findings) -> None:
     """Check whether legacy may take a collective that ends for another: it numbers all that begin, over all ranks, and
-    looks the one that ends up by its id among them, where another may be in flight.
+    drops the one of the rank whose number is the id of the one that ends. The rank's next one has begun by then.
 
-    Which have which number is known where all ranks run all of them: those of one place are numbered together, rank
-    after rank. Groups and messages put other orders, of which nothing is said here.
+    The number of the next lies between those of what surely began before it and after it: a rank begins nothing behind
+    a collective that a member of its group has not begun. The last of a place to begin was seen to run without. Of
+    ranks with several groups nothing is said here.
     """
-    if len(ops) < 2 or any(op.group != NO_GROUP for of_rank in ops.values() for op in of_rank.collectives):
-        return
-    count, told = len(ops), []
-    for of_rank in ops.values():
-        for k, op in enumerate(of_rank.collectives):
-            last = k + 1 == len(of_rank.collectives)
-            behind = not last and op.id in range((k + 1) * count, (k + 2) * count - 1)
-            told += [op.told] if behind or op.id in range(k * count + 1, (k + 1) * count) else []
+    total = sum(len(of.numbered) for of in ops.values())
+    groups = {rank: {op.group for op in of.collectives} for rank, of in ops.items()}
+    alone = ((min(groups[rank], default=-1 - rank), of) for rank, of in ops.items() if len(groups[rank]) < 2)
+    told: list[str] = []
+    for members in grouped(alone).values() if len(ops) > 1 else ():
+        couples = [np.array([op.type != pb.BROADCAST for op in of.numbered], np.bool_) for of in members]
+        # how many a rank has begun at most before the others have all begun the first, second, ... that couples them
+        begun = [np.append(np.flatnonzero(which) + 1, len(which)) for which in couples]
+        most = max(map(len, begun))
+        of_all = np.sum([np.pad(counts, (0, most - len(counts)), mode="edge") for counts in begun], axis=0)
+        others = total - sum(len(of.numbered) for of in members)
+        for of, which, counts in zip(members, couples, begun, strict=True):
+            turn, own = np.cumsum(which)[:-1], np.arange(1, len(which))
+            low = own + np.append(0, of_all)[turn] - np.append(0, counts)[turn]
+            high = own + of_all[turn] - counts[turn] + others
+            ids = np.array([min(op.id, total) for op in of.numbered[:-1]], np.int64)
+            told += [of.numbered[k].told for k in np.flatnonzero((low <= ids) & (ids < high)).tolist()]
     findings.add("legacy-ids", len(told), told)
 
 

@@ -29,6 +29,7 @@ from graphlink.tables import codes, marked, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 LATEST_MICROS: Final = 1 << 45  # at which communication may not begin; half of it ran
+EXACT_MICROS: Final = (1 << 53) // 1000  # beyond, doubles, which hold ASTRA-sim's times in ns, lack every second ns
 COMMUNICATION: Final = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
 CYCLE_SHOWN: Final = 8  # nodes of a cycle that are printed
@@ -165,18 +166,21 @@ class RankRules:
         self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(self._data, order, reach)
         self._implied(reach)
         self._chained(reach)
-        if int(graph.file.duration_micros.astype(np.float64).sum()) >= LATEST_MICROS:
+        if int(graph.file.duration_micros.astype(np.float64).sum()) >= EXACT_MICROS:
             self._late()
 
     def _late(self) -> None:
-        """Find communication that begins later than the simulator can count."""
+        """Find what begins or ends later than the simulator can count."""
         assert self.ordered is not None
         graph, first, source = self.graph, self._data.first.tolist(), self._data.source.tolist()
         took, begun = graph.file.duration_micros.tolist(), [0] * len(graph.id)
         for i in self.ordered.order.tolist():
             begun[i] = max((begun[s] + took[s] for s in source[first[i] : first[i + 1]]), default=0)
         late = np.array([at >= LATEST_MICROS for at in begun], np.bool_)
-        self.add("late-communication", np.flatnonzero(late & np.isin(graph.type, COMMUNICATION)))
+        communicates = np.isin(graph.type, COMMUNICATION)
+        self.add("late-communication", np.flatnonzero(late & communicates))
+        inexact = np.array([at + took_us > EXACT_MICROS for at, took_us in zip(begun, took, strict=True)], np.bool_)
+        self.add("beyond-double", np.flatnonzero(inexact & communicates.any()))
 
     def _circle(self, edges: IncomingEdges, order: I64) -> str:
         graph = self.graph

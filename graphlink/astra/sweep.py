@@ -45,7 +45,7 @@ def simulate_run(
             does not start.
         UsageError: there cannot be so many ranks.
     """
-    recorded = simulatable(folder, replay_only=False)
+    recorded = simulatable(folder, simulator.reader, replay_only=False)
     times, slot_wait_ns = recorded_and_replayed(recorded)
     with tempfile.TemporaryDirectory(prefix="graphlink-", ignore_cleanup_errors=True) as made:
         runs = [*_larger(recorded, ranks, Path(made), runs_on)] if ranks else [recorded]

@@ -163,15 +163,16 @@ class Workload(Short):
         return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
 
 
-def workload(files: Mapping[int, Graph]) -> Workload:
-    """Join the graphs of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
+def workload(files: Mapping[int, Graph], *, legacy: bool = False) -> Workload:
+    """Join the graphs of some ranks. n log n in nodes where ids do not ascend in the file, else linear. ``legacy``: as
+    ASTRA-sim of 2024 reads them, which waits for no ``ctrl_deps``.
 
     Raises:
         InputError: the times of a rank add up to more than int64 ns can be sure to hold.
     """
     for file in files.values():
         _refuse_long(file)
-    parts = [_columns(file) for file in files.values()]
+    parts = [_columns(file, file.data if legacy else dependencies(file)) for file in files.values()]
     offset = np.append(0, np.cumsum([len(part["position"]) for part in parts])).astype(np.int64)
     edges = np.append(0, np.cumsum([len(part["source"]) for part in parts])).astype(np.int64)
     for part, nodes_before, edges_before in zip(parts, offset.tolist(), edges.tolist(), strict=False):
@@ -272,11 +273,11 @@ def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
 _COLUMNS: Final = ("position", "first", "source", "kind", "cost_ns", "micros_ns", "fixed_ns", "slot", "work")
 
 
-def _columns(file: Graph) -> dict[str, NDArray[Any]]:
-    """Return the columns of ``Workload`` of one file, edges without the end of the last node."""
+def _columns(file: Graph, deps: Deps) -> dict[str, NDArray[Any]]:
+    """Return the columns of ``Workload`` of one file, whose nodes wait for ``deps``, edges without the end of the last
+    node."""
     order = np.argsort(file.id, kind="stable")
     at = spread(len(order), order, np.arange(len(order)))
-    deps = dependencies(file)
     counts = np.diff(deps.first)[order]
     edge = counted_from(deps.first[:-1][order], counts)
     return {
