@@ -7,8 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 FUZZ ?= --count 10000
 CASES ?=
+FOLDER ?= fixtures/real/gpu
 
-.PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs clean
+.PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs gpu-proof clean
 
 # a training loop that was recorded on an H100: the first screen, and the page for the browser
 demo: $(VENV)/.installed
@@ -57,6 +58,10 @@ golden: $(VENV)/.installed-dev
 # SIZES="--events 100000 300000" for less than the four sizes up to 3 M; SIZES=--ten-million for more
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/scale.py $(SIZES)
+
+# judges what fixtures/capture/kit.py recorded on a GPU: FOLDER=where its archives are
+gpu-proof: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.gpu_proof $(FOLDER)
 
 # the commands stand in fixtures/README.md
 fixtures: $(VENV)/.installed-dev

@@ -2,11 +2,15 @@
 really took.
 
     python benchmarks/prediction.py FOLDER [--record] [--repeats 5] [--json FILE] [--keep fixtures/real/pairs]
+    python benchmarks/prediction.py FOLDER [--pairs FOLDER/pair.toml] [--json FILE]
 
 ``FOLDER/<program>/<repeat>`` has the recordings; ``--record`` makes those that are missing, all programs in turn, so
 that a drift of the machine meets both sides of a pair. Each recording of the first program predicts a step of the
 second one, from itself alone and by the same rules; the median is compared with the median of what the second took.
 ``--keep`` copies of each program the recording nearest to its median.
+
+A folder with a ``pair.toml`` (or one named by ``--pairs``) has other programs: a table ``[[pair]]`` each with the fields of
+``Described``. Beside the errors it prints how many second runs were in the bands of 90 %, by kind of change.
 
 A step is the mean of those after the first, from end to end. The spread of repeats is the median of how far they are
 from their median.
@@ -20,6 +24,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -176,6 +181,110 @@ def own_times(folder: Path) -> Iterator[tuple[str, list[list[int]], float]]:
         yield op["name"], shapes, op["dur"] - inside[k]
 
 
+class Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pair of a ``pair.toml``. ``before``, ``after``: a folder below which the recordings are, or an archive of it;
+    ``only``: those of them whose folder begins so. ``after_ms``, ``before_ms``: steps by the program's own clock, where
+    no recordings tell. ``change``: tables as in a file of ``--what-if``; ``why_not``: why there is none.
+    """
+
+    what: str
+    kind: str
+    before: str
+    after: str = ""
+    only: str = ""
+    before_ms: list[float] = []
+    after_ms: list[float] = []
+    change: dict[str, Any] = {}
+    why_not: str = ""
+
+
+class PairFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pair: list[Described]
+
+
+def described(pair: Described, folder: Path, into: Path) -> Result:
+    """Predict a pair from each recording of the first program; steps of programs that kept them (``truth.*.json``, of
+    the kit for GPUs) are those, of others as linked.
+    """
+
+    def unpacked(name: str) -> Path:
+        if not name.endswith((".tar.xz", ".tar.gz")):
+            return folder / name
+        out = into / name.partition(".")[0]
+        if not out.exists():
+            with tarfile.open(folder / name) as archive:
+                archive.extractall(out, filter="data")
+        return out
+
+    def runs(name: str) -> list[graphlink.Run]:
+        found = []
+        for path in sorted({path.parent for path in unpacked(name).rglob("kineto_*.json*")}):
+            if path.name.startswith(pair.only):
+                out = into / "linked" / name.partition(".")[0] / path.relative_to(unpacked(name))
+                if not out.exists():
+                    graphlink.link(path, options=graphlink.Options(timeline="none"), out=out)
+                found.append(graphlink.open(out))
+        return found
+
+    def steps_ns(name: str, own_ms: Sequence[float]) -> list[float]:
+        truths = [path for path in unpacked(name).rglob("truth.0.json") if path.parent.name.startswith(pair.only)]
+        kept = [json.loads(path.read_bytes())["steps_ns"] for path in sorted(truths)] if name else []
+        return (
+            [ms * 1e6 for ms in own_ms]
+            or [sum(ns) / len(ns) for ns in kept]
+            or [recorded_ns(run) for run in runs(name)]
+        )
+
+    before, after = steps_ns(pair.before, pair.before_ms), steps_ns(pair.after, pair.after_ms)
+    limit = max(LEAST_PCT, 2 * spread_pct(after))
+    known = Result(
+        before=pair.what,
+        after="",
+        kind=pair.kind,
+        of_size=False,
+        repeats=len(after),
+        before_ns=median(before),
+        after_ns=median(after),
+        spread_pct=spread_pct(after),
+        spread_before_pct=spread_pct(before),
+        limit_pct=limit,
+        refused=pair.why_not,
+    )
+    if pair.why_not:
+        return known
+    try:
+        changed = [run.replay(what_if=pair.change).what_if[0] for run in runs(pair.before)]
+    except (UsageError, ValueError) as problem:
+        return msgspec.structs.replace(known, refused=str(problem).splitlines()[0])
+    predicted = median(found.steps_ns[1] for found in changed if found.steps_ns is not None)
+    spans = [found.band.step for found in changed if found.band is not None and found.band.step is not None]
+    error = 100 * (predicted / median(after) - 1)
+    return msgspec.structs.replace(
+        known,
+        predicted_ns=predicted,
+        error_pct=error,
+        held=abs(error) <= limit,
+        bands=len(spans) * len(after),
+        inside=sum(span.low_ns <= ns <= span.high_ns for span in spans for ns in after),
+    )
+
+
+def predict_described(pairs: Path, folder: Path, into: Path) -> list[Result]:
+    """Predict the pairs of a file from the recordings in ``folder``."""
+    file = msgspec.toml.decode(pairs.read_bytes(), type=PairFile)
+    return [described(pair, folder, into) for pair in file.pair]
+
+
+def coverage(results: Sequence[Result]) -> Iterator[str]:
+    """Yield how many second runs were in the bands, by kind of change."""
+    for kind in sorted({found.kind for found in results}):
+        mine = [found for found in results if found.kind == kind]
+        errors = sorted(abs(found.error_pct) for found in mine if found.error_pct is not None)
+        told = f"error {median(errors):.1f} % (worst {errors[-1]:.1f} %)" if errors else "not predicted"
+        bands, inside = sum(found.bands for found in mine), sum(found.inside for found in mine)
+        yield f"{kind:20} {len(mine)} pairs, {told}; " + (f"{inside} of {bands} in the band" if bands else "no band")
+
+
 WORKER = "[[dataloader]]\nworkers = 1\ncores = 2\n"
 NO_BARRIER = '[[time]]\nname = "barrier"\nremove = true\n'
 EVEN = "[[time]]\nrank = 1\neven_out = true\n"
@@ -199,7 +308,7 @@ NOT_RECORDED: Final = "2 -> 4 ranks: not recorded, as this machine has 2 cores a
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a pair. Times in ns; ``error_pct`` of the median prediction against the median of the second
-    recordings, whose repeats have ``spread_pct``; ``refused``: why there is no prediction; ``kept_error_pct``: of the
+    recordings, whose repeats have ``spread_pct``; ``inside``: of so many ``bands`` and second runs; ``refused``: why there is no prediction; ``kept_error_pct``: of the
     one recording of each that is kept.
     """
 
@@ -217,6 +326,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
     refused: str = ""
     kept_error_pct: float | None = None
+    kind: str = ""
+    bands: int = 0
+    inside: int = 0
 
 
 def spread_pct(values: Sequence[float]) -> float:
@@ -293,9 +405,11 @@ def rows(results: Sequence[Result]) -> Iterator[str]:
         (True, "other sizes of work (rule: FLOPs)"),
     ):
         mine = [one for one in results if one.of_size == of_size]
+        if not mine:
+            continue
         yield f"\n{title:46} before ms  after ms  predicted   error  spread   limit"
         for one in mine:
-            start = f"{one.before + ' -> ' + one.after:46} {one.before_ns / 1e6:9.2f} {one.after_ns / 1e6:9.2f}"
+            start = f"{one.before + ' -> ' * bool(one.after) + one.after:46} {one.before_ns / 1e6:9.2f} {one.after_ns / 1e6:9.2f}"
             if one.predicted_ns is None or one.error_pct is None:
                 yield f"{start}          -       - {one.spread_pct:6.1f} %       -  not predicted: {one.refused}"
             else:
@@ -309,7 +423,7 @@ def rows(results: Sequence[Result]) -> Iterator[str]:
             middle = median(abs(one.error_pct or 0) for one in found)
             rest = f"{len(mine) - len(found)} not predicted"
             yield (
-                f"median error {middle:.1f} %, worst {worst.error_pct:+.1f} % ({worst.before} -> {worst.after}); {rest}"
+                f"median error {middle:.1f} %, worst {worst.error_pct:+.1f} % ({worst.before}{' -> ' * bool(worst.after)}{worst.after}); {rest}"
             )
 
 
@@ -352,7 +466,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces")
+    parser.add_argument("--pairs", type=Path)
     given = parser.parse_args()
+    pairs = given.pairs or given.folder / "pair.toml"
+    if pairs.exists():
+        with tempfile.TemporaryDirectory() as temporary:
+            told = predict_described(pairs, given.folder, Path(temporary))
+        print("\n".join((*rows(told), "", *coverage(told))))
+        if given.json:
+            given.json.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+        return
     if given.record:
         record(given.folder, given.repeats)
     with tempfile.TemporaryDirectory() as temporary:
