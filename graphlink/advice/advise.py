@@ -219,7 +219,7 @@ def _with_its_cause(advice: list[Candidate], selection: Selection) -> list[Candi
 def _same(one: Candidate, other: Candidate, selection: Selection) -> bool:
     """Tell whether both are about the same nodes, but for a tenth of the time of either."""
     cost_ns, (nodes, others) = selection.work.cost_ns, (_changed(each, selection) for each in (one, other))
-    return bool(cost_ns[nodes & others].sum() >= _MOST * max(cost_ns[nodes].sum(), cost_ns[others].sum(), 1))
+    return bool(cost_ns[nodes & others].sum() >= _MOST * max(int(cost_ns[nodes].sum()), int(cost_ns[others].sum()), 1))
 
 
 def _covered(heavy: Candidate, others: Sequence[Candidate], selection: Selection) -> bool:

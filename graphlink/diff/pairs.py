@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -254,7 +254,7 @@ def paired_parts(pair: RankPair, basis: Basis, matched: Matched) -> list[Pair]:
 
 def summed(pairs: Sequence[Pair]) -> Pair:
     """Return parts of one sort and of as many steps as one."""
-    columns = {name: np.sum([getattr(pair, name) for pair in pairs], axis=0) for name in _COLUMNS}
+    columns: dict[str, Any] = {name: np.sum([getattr(pair, name) for pair in pairs], axis=0) for name in _COLUMNS}
     return replace(pairs[0], **columns)
 
 

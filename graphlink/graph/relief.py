@@ -10,6 +10,7 @@ one node.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -146,7 +147,8 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
 def _by_rows(chains: _Chains, relief: Relief) -> tuple[I64, I64]:
     """Order the entries of ``relief`` by ``_ROWS`` chains: those of rows k are ``order[first[k] : first[k + 1]]``."""
     rows = -(-len(chains.end_ns) // _ROWS)
-    row = np.empty(len(relief.node), np.uint16 if rows < 1 << 16 else np.int64)  # numpy sorts 16 bits by radix
+    dtype: np.dtype[Any] = np.dtype(np.uint16 if rows < 1 << 16 else np.int64)  # numpy sorts 16 bits by radix
+    row = np.empty(len(relief.node), dtype)
     for low in range(0, len(row), BLOCK):
         chain = chains.of_node[relief.node[low : low + BLOCK]]
         row[low : low + BLOCK] = np.where(chain == NOWHERE, rows, chain // _ROWS)  # what is in no chain comes last
