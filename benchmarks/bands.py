@@ -1,6 +1,9 @@
 """How often the band of a what-if holds what the changed program takes when it is run again, and how wide it is.
 
-    python benchmarks/bands.py [--changes 300] [--first 0]
+    python benchmarks/bands.py [--changes 300] [--first 0] [--rows FILE]
+
+Each change is printed when it is done. With ``--rows`` it is kept in FILE, a line of JSON each, and the table is of all
+that FILE has: changes that are there are not made again, and ``--changes 0`` prints the table alone.
 
 Simulated runs with known truth (``tests.simulator.second_runs``): one is recorded and linked, the change is replayed,
 and the changed program is run with other jitter.
@@ -12,9 +15,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from graphlink.cli import main as graphlink
@@ -33,20 +37,31 @@ from tests.simulator.second_runs import KINDS, SecondRun, second_run
 STEPS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20))
 
 
-@dataclass(frozen=True)
-class Predicted:
+class Predicted(msgspec.Struct, frozen=True):
     """What the band of a change says, and what is true of it."""
 
-    case: SecondRun
+    seed: int
+    kind: str
+    ranks: int
+    steps: int
     band: Band
+    truth_ns: int
+    truth_step_ns: float | None  # None of one step
 
     @property
     def run(self) -> tuple[Span | None, float]:
-        return self.band.run, self.case.truth_ns
+        return self.band.run, self.truth_ns
 
     @property
     def step(self) -> tuple[Span | None, float]:
-        return self.band.step, self.case.truth_step_ns
+        return self.band.step, self.truth_step_ns or 0.0
+
+    def __str__(self) -> str:
+        truth = f"{self.seed} {self.kind}, {self.ranks} ranks, {self.steps} steps: {self.truth_ns / 1e6:.3f} ms, band"
+        span = self.band.run
+        if span is None:
+            return f"{truth} none: {self.band.why}"
+        return f"{truth} {span.low_ns / 1e6:.3f} to {span.high_ns / 1e6:.3f}{'' if _holds(*self.run) else ', outside'}"
 
 
 def predicted(case: SecondRun, folder: Path) -> Predicted:
@@ -62,7 +77,8 @@ def predicted(case: SecondRun, folder: Path) -> Predicted:
     [what_if], [run] = made.what_if, made.runs
     if what_if.band is None or run.measured_ns != case.recorded_ns:
         raise ValueError(f"{run.measured_ns} ns replayed of {case.seed}, {case.recorded_ns} recorded")
-    return Predicted(case, what_if.band)
+    step_ns = None if isnan(case.truth_step_ns) else case.truth_step_ns
+    return Predicted(case.seed, case.kind, case.ranks, case.steps, what_if.band, case.truth_ns, step_ns)
 
 
 def changes(arguments: Sequence[str]) -> Changes:
@@ -73,9 +89,13 @@ def changes(arguments: Sequence[str]) -> Changes:
     return changes_of(told.scale, told.remove_sync, told.bandwidth, told.launch_cost)
 
 
+def _holds(span: Span | None, truth_ns: float) -> bool:
+    return span is not None and span.low_ns <= truth_ns <= span.high_ns
+
+
 def inside(told: Sequence[tuple[Span | None, float]]) -> float:
     """Return the share of truths that are in their band, of those that have one."""
-    found = [span.low_ns <= truth <= span.high_ns for span, truth in told if span is not None]
+    found = [_holds(span, truth_ns) for span, truth_ns in told if span is not None]
     return float(np.mean(found)) if found else 0.0
 
 
@@ -88,7 +108,7 @@ def width_pct(told: Sequence[tuple[Span | None, float]]) -> float:
 def table(made: Sequence[Predicted]) -> Iterator[str]:
     """Yield how often the truth is inside, and how wide bands are, in all and by kind, ranks and steps."""
     yield f"{'':16}{'changes':>8}{'no band':>9}{'run inside':>12}{'width':>8}{'step inside':>13}{'width':>8}"
-    wanted: list[tuple[str, Callable[[SecondRun], bool]]] = [("all", lambda _: True)]
+    wanted: list[tuple[str, Callable[[Predicted], bool]]] = [("all", lambda _: True)]
     wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in KINDS]
     wanted += [("1 rank", lambda case: case.ranks == 1), ("2 to 8 ranks", lambda case: case.ranks > 1)]
     wanted += [
@@ -99,7 +119,7 @@ def table(made: Sequence[Predicted]) -> Iterator[str]:
         for low, high in STEPS
     ]
     for name, which in wanted:
-        mine = [one for one in made if which(one.case)]
+        mine = [one for one in made if which(one)]
         run, step = [one.run for one in mine], [one.step for one in mine]
         none = sum(span is None for span, _ in run)
         if mine:
@@ -114,11 +134,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--changes", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--rows", type=Path, help="keep each change in this file, and print the table of all in it")
     arguments = parser.parse_args()
     made = []
+    if arguments.rows is not None and arguments.rows.exists():
+        made = [msgspec.json.decode(line, type=Predicted) for line in arguments.rows.read_bytes().splitlines()]
+    done = {row.seed for row in made}
     for seed in range(arguments.first, arguments.first + arguments.changes):
-        with tempfile.TemporaryDirectory() as folder:
-            made.append(predicted(second_run(seed, KINDS[seed % len(KINDS)]), Path(folder)))
+        if seed not in done:
+            with tempfile.TemporaryDirectory() as folder:
+                made.append(predicted(second_run(seed, KINDS[seed % len(KINDS)]), Path(folder)))
+            print(made[-1], flush=True)
+            if arguments.rows is not None:
+                with arguments.rows.open("ab") as rows:
+                    rows.write(msgspec.json.encode(made[-1]) + b"\n")
     print("\n".join(table(made)))
 
 

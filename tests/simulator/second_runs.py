@@ -27,8 +27,12 @@ from tests.simulator.program import Action, Api, Begin, Call, End, Host, Program
 from tests.simulator.programs import Training, training_program
 
 Change = Callable[[Program], Program]
-KINDS: Final = ("kernels", "host faster", "host slower", "communication", "straggler", "syncs", "launches")
-_OF_RANKS: Final = ("communication", "straggler")  # changes that one rank has not
+KINDS: Final = (
+    "kernels", "host faster", "host slower", "communication", "straggler", "syncs", "launches", "bandwidth", "copies",
+    "gaps",
+)  # fmt: skip
+OF_RANKS: Final = ("communication", "straggler", "bandwidth", "gaps")  # changes that one rank has not
+_ONE_SIZE: Final = ((2, 1, 1), (1, 2, 1), (4, 1, 1))  # data, tensor, pipeline: all groups have as many ranks
 _SHAPES: Final = (
     (2, 1, 1),
     (1, 2, 1),
@@ -38,7 +42,7 @@ _SHAPES: Final = (
     (4, 1, 1),
     (2, 2, 2),
     (4, 2, 1),
-)  # data, tensor, pipeline
+)
 _LONG_NS: Final = 20_000  # of the host, between rows: a gap in the graph
 _SECOND: Final = 1_000_000  # seeds of second runs
 
@@ -77,7 +81,7 @@ def second_run(seed: int, kind: str | None = None, steps: int | None = None, *, 
     rng = Random(seed)
     kind = rng.choice(KINDS) if kind is None else kind
     steps = rng.randint(2, 20) if steps is None else steps
-    third = rng.random() < 1 / 3 and kind not in _OF_RANKS
+    third = (rng.random() < 1 / 3 and kind not in OF_RANKS) or kind == "copies"  # which clusters do not make
     alone = third if alone is None else alone
     return _alone(seed, kind, steps, rng) if alone else _together(seed, kind, steps, rng)
 
@@ -122,14 +126,25 @@ def without_waits(program: Program, call: str) -> Program:
     return _changed(program, changed)
 
 
-def slower_device(program: Program, factor: float) -> Program:
-    """Return the program whose kernels that do not communicate take ``factor`` of their time."""
+def other_gaps(program: Program, factor: float) -> Program:
+    """Return the program in which times between rows above 20 us take ``factor`` of their time."""
+
+    def changed(action: Action) -> Action:
+        if isinstance(action, End) and action.ns > _LONG_NS:
+            return replace(action, ns=round(action.ns * factor))
+        return action
+
+    return _changed(program, changed)
+
+
+def slower_device(program: Program, factor: float, sorts: Sequence[str] = ("kernel",)) -> Program:
+    """Return the program whose device ops of these ``sorts`` that do not communicate take ``factor`` of their time."""
 
     def changed(action: Action) -> Action:
         if not isinstance(action, Call):
             return action
         work = (
-            replace(w, duration_ns=round(w.duration_ns * factor)) if w.kind == "kernel" and w.comm is None else w
+            replace(w, duration_ns=round(w.duration_ns * factor)) if w.kind in sorts and w.comm is None else w
             for w in action.work
         )
         return replace(action, work=tuple(work))
@@ -147,6 +162,13 @@ def _program_change(kind: str, rng: Random, waits: str) -> tuple[Change, tuple[s
     if kind == "kernels":
         factor = rng.choice([0.5, 0.7, 1.5])
         return lambda program: slower_device(program, factor), ("--scale", f"kernel={factor}")
+    if kind == "copies":
+        factor = rng.choice([0.3, 0.5, 2.0])
+        sorts = ("gpu_memcpy", "gpu_memset")
+        return lambda program: slower_device(program, factor, sorts), ("--scale", f"copy={factor}")
+    if kind == "gaps":
+        factor = rng.choice([0.5, 2.0])
+        return lambda program: other_gaps(program, factor), ("--scale", f"gap={factor}")
     if kind in ("host faster", "host slower"):
         factor = 0.5 if kind == "host faster" else 2.0
         longest_ns = rng.choice([None, _LONG_NS])
@@ -170,7 +192,7 @@ def _alone(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
 def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
     arguments: tuple[str, ...] = ("--scale", "comm=0.5")
     change: Change = _same
-    data, tensor, pipeline = rng.choice(_SHAPES)
+    data, tensor, pipeline = rng.choice(_ONE_SIZE if kind == "bandwidth" else _SHAPES)
     training = ClusterTraining(
         data=data,
         tensor=tensor,
@@ -186,11 +208,9 @@ def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
         bytes_per_us=rng.choice([20_000, 100_000]),
     )
     second = training
-    if kind == "communication":
+    if kind in ("communication", "bandwidth"):
         second, size = replace(training, bytes_per_us=2 * training.bytes_per_us), max(data, tensor)
-        if (
-            training.world == size and rng.random() < 0.5
-        ):  # all reduce over one size of group: what nccl-tests would show on this network
+        if kind == "bandwidth":  # what nccl-tests would show on this network
             arguments = ("--bandwidth", f"{second.bytes_per_us / 1000 * 2 * (size - 1) / size:g}")
     elif kind == "straggler":
         rank, factor = rng.randrange(training.world), rng.choice([1.2, 1.5, 2.0])
