@@ -13,7 +13,7 @@ from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
-from graphlink.model import NOWHERE
+from graphlink.model import I64, NOWHERE
 from graphlink.patterns import UserPattern, escaped
 from graphlink.records import counted, ms, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
@@ -34,10 +34,13 @@ _MOST: Final = 0.9  # of usual pauses; of a difference, in so few names that the
 _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
 _OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
-_SELDOM: Final = (
-    "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it; where convolutions "
-    "try algorithms, torch.backends.cudnn.benchmark = False or fewer different sizes"
+_SELDOM: Final = "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it"
+_TRYING: Final = (
+    "torch.backends.cudnn.benchmark = False, or fewer different sizes of input: with it cuDNN tries its algorithms "
+    "whenever a size is new"
 )
+_EQUAL: Final = 0.1  # of a turn or of a factor: by how much more and less it may differ
+_OTHER: Final = 1.5  # times as long: kernels that are so different that not both can be equal
 
 
 def pauses(run: Outputs) -> Iterator[Candidate]:
@@ -75,45 +78,76 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
     selection = Selection(run.work)
     numbers = [[number for number, *_ in sorted(marks, key=lambda mark: mark[1])] for marks in selection.marks]
     if len(numbers[0]) > 1 and all(own == numbers[0] for own in numbers):
-        yield from _uneven_kernels(run, selection, Steps(numbers[0][0], numbers[0][-1]))
-        yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]))
+        steps = Steps(numbers[0][0], numbers[0][-1])
+        quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, [steps])
+        slower = quick_ns > 0
+        own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
+        yield from _uneven_kernels(own_ns, quick_ns, steps)
+        more_ns = int((own_ns - quick_ns).sum())
+        yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
 
-def _uneven_kernels(run: Outputs, selection: Selection, steps: Steps) -> Iterator[Candidate]:
-    quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, [steps])
-    slower = quick_ns > 0
-    own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
-    if slower.any():
+def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps) -> Iterator[Candidate]:
+    if len(own_ns):
+        what, why, todo = why_uneven(own_ns, quick_ns)
         yield Candidate(
             Advice(
                 kind="uneven_kernels",
-                what="the same kernels take longer in some steps",
-                evidence=f"{counted(len(own_ns), 'kernel')} take {np.median(own_ns / quick_ns):.1f} times as long as "
-                f"in the quicker steps, {ms(int((own_ns - quick_ns).sum()))} ms more",
-                todo="look for another process on the GPU and for clocks that go down for power or heat (nvidia-smi -q "
-                "-d PERFORMANCE, graphlink --nvidia-smi); other sizes in some steps take longer, too",
-                supposed="if all took what they take in the quicker steps",
+                what=what,
+                evidence=f"{counted(len(own_ns), 'kernel')} take {ms(int((own_ns - quick_ns).sum()))} ms more than in "
+                f"the quicker steps: {why}",
+                todo=todo,
+                supposed="if all took what they take in the quicker steps; what is slow in all steps does not show",
             ),
             Changes((TimeChange(step=f"{steps.first}-{steps.last}", sort="kernel", even_out=True),)),
         )
 
 
-def _uneven_steps(work: Workload, selection: Selection, steps: Steps) -> Iterator[Candidate]:
+def why_uneven(own_ns: I64, quick_ns: I64) -> tuple[str, str, str]:
+    """Return what, why and what to do: kernels that take ``own_ns`` and in the quicker steps ``quick_ns``.
+
+    By as much more, whatever each takes: another process has the GPU meanwhile. By an equal factor: its clock is lower.
+    """
+    more_ns, factor = own_ns - quick_ns, own_ns / quick_ns
+    for each, least in ((more_ns, 0), (factor, 1)):
+        order = np.argsort(each)
+        weight = np.cumsum(more_ns[order])
+        usual = float(each[order][np.searchsorted(weight, weight[-1] / 2)])
+        equal = np.abs(each - usual) <= _EQUAL * (usual - least)
+        ends_ns = quick_ns[equal].min(), quick_ns[equal].max()
+        if equal.sum() < _FEW or more_ns[equal].sum() < _MOST * more_ns.sum() or ends_ns[1] < _OTHER * ends_ns[0]:
+            continue
+        some = f"{counted(int(equal.sum()), 'kernel')} of {ms(int(ends_ns[0]))} to {ms(int(ends_ns[1]))} ms each take"
+        if least:
+            todo = "the GPU lowers its clock for power or heat: nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi"
+            return "the clock of the GPU is lower in some steps", f"{some} {usual:.2f} times as long", todo
+        todo = "end the other process (nvidia-smi shows it), or record again when the GPU is free"
+        return "another process takes turns on the GPU", f"{some} {ms(round(usual))} ms longer, one of its turns", todo
+    todo = (
+        "look for another process on the GPU and for clocks that go down for power or heat (nvidia-smi -q -d "
+        "PERFORMANCE, graphlink --nvidia-smi); other sizes in some steps take longer, too"
+    )
+    return "the same kernels take longer in some steps", f"{np.median(factor):.1f} times as long", todo
+
+
+def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels_ns: int) -> Iterator[Candidate]:
+    """Return what the host does in some steps, where that takes it more than ``in_kernels_ns``, which kernels do."""
     quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), [steps])
     more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
     family, names = work.names()
     of_name = np.bincount(family, more_ns, len(names))
     name, which = names[int(of_name.argmax())], f"{steps.first}-{steps.last}"
     python = name in (PYTHON, GAP_NAME)
+    seldom = _TRYING if "convolution" in name else _SELDOM
     loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
-    if not more_ns.any() or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
+    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
         return
     yield Candidate(
         Advice(
             kind="uneven_steps",
             what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
             evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones",
-            todo=LESS_PYTHON if python else _SELDOM,
+            todo=LESS_PYTHON if python else seldom,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
         Changes((TimeChange(step=which, even_out=True),)),

@@ -46,14 +46,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(linked: Linked, comm: Communication) -> Asked:
-    """Find who asked for host communication: what gloo's threads ran was handed over while the op that asked ran. O(n
-    log n).
+    """Find who asked for host communication: what gloo's threads ran, if they run nothing else, was handed over while
+    the op that asked ran. O(n log n).
 
     The message of a send leaves in its op before its row begins (``buf->send`` stands before ``SendWork`` in PyTorch's
     ProcessGroupGloo.cpp). A thread that is held there begins the row up to some ms later, when the message was
     received: it counts as sent so long after its op began as is usual.
     """
     rows, op = linked.trace.host, askers(linked)
+    op[np.isin(rows.tid, rows.tid[~linked.crossing])] = NOWHERE  # it works there: see depend.threads
     row = np.flatnonzero(op != NOWHERE)
     tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
     tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
@@ -154,6 +155,8 @@ def host_comm_waits(
     sure = ~pending.elsewhere[within.pending]
     sure |= (within.until_ns - within.from_ns >= ASLEEP_NS) & (within.after_ns <= ASLEEP_NS)
     row, span = _before(pending, silence, within.pending[sure], at[sure])
+    own, inside = _inside(pending, silence)
+    row, span = np.append(row, own), np.append(span, inside)
     until_ns = silence.end_ns[span]
     before = _Stretches(
         marks.owner[marks.behind(until_ns, before=True)],
@@ -285,6 +288,18 @@ def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I
             going.remove(first)
     pairs = np.array(given, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
+
+
+def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:
+    """Return which collectives a thread ran in rows around other work, and in which silence of its row: the last one.
+
+    Of tensors on a GPU the row of gloo holds copies from and to the device; between them it communicates.
+    """
+    row = np.flatnonzero(~pending.elsewhere & ~pending.returns)
+    last = np.searchsorted(silence.end_ns, pending.until_ns[row], side="right") - 1
+    row, last = row[last >= 0], last[last >= 0]
+    held = (silence.start_ns[last] >= pending.from_ns[row]) & ~silence.waits[last]
+    return row[held], last[held]
 
 
 def _unknown(pending: _Pending, strange: Spans, silence: _Silences, waits: Blocked) -> Spans:

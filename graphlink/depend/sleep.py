@@ -16,7 +16,8 @@ A thread inside a row of a data loader is in the loader, whatever ran on others 
 
 Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that
 goes on with an op that reads what another thread made meanwhile was handed it, so it slept at least until that was
-made, however late it then went on. (On a machine that has fewer cores than threads that want to run, a thread that was
+made, however late it then went on. So was one of gloo's that goes on with a collective that an op of another thread
+asked for. (On a machine that has fewer cores than threads that want to run, a thread that was
 woken waits for one: tens of ms.)
 """
 
@@ -47,7 +48,7 @@ class Sleeps:
 
     ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at
     ``release_ns``. ``first``: the thread's first row had not begun yet. ``handed``: only the tensor that it went on
-    with tells who released it.
+    with, or the collective, tells who released it.
     """
 
     tid: I64
@@ -111,7 +112,7 @@ def sleeps(
                 break
             if a.loads_at(idle_from):
                 continue
-            made_ns, maker = handed.get((tid, idle_until), (idle_from, tid))
+            made_ns, maker, asked = handed.get((tid, idle_until), (idle_from, tid, False))
             at_ns, by, cut, says = _woken_by(threads, tid, idle_from, idle_until, next_ns) or (idle_from, tid, 0, False)
             found.append(
                 (
@@ -126,14 +127,15 @@ def sleeps(
                     int(says),
                     maker,
                     made_ns,
+                    int(asked),
                 )
             )
-    table = np.array(found, np.int64).reshape(-1, 11)
+    table = np.array(found, np.int64).reshape(-1, 12)
     every = Sleeps(*(table[:, k].copy() for k in range(8)))
     told, maker_tid, ready_ns = table[:, 8] == 1, table[:, 9], table[:, 10]
     known = (every.by_tid != every.tid) & (told | _soon(every))
     by_tensor = (ready_ns > every.from_ns) & (
-        ~known | (every.release_ns < ready_ns) | (~told & (every.by_tid != maker_tid))
+        ~known | (every.release_ns < ready_ns) | (~told & (every.by_tid != maker_tid)) | (table[:, 11] == 1)
     )
     every = replace(
         every,

@@ -9,11 +9,12 @@ import numpy as np
 
 from graphlink.depend.timeline import Elements, Neighbours
 from graphlink.linking.launch import rounding_ns
+from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.tables import last_before, lookup, spread
 
-Handed: TypeAlias = dict[tuple[int, int], tuple[int, int]]
+Handed: TypeAlias = dict[tuple[int, int], tuple[int, int, bool]]
 
 
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
@@ -34,16 +35,17 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
 
 
 def handed_over(linked: Linked, el: Elements) -> Handed:
-    """Return {(thread, when it goes on): (when, thread)}: where a thread goes on with an op that reads what an op of
-    another thread made.
+    """Return {(thread, when it goes on): (when, thread, False)}: where a thread goes on with an op that reads what an
+    op of another thread made; with True where it goes on with a collective that an op of another thread asked for.
 
     ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of
     several tensors the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose
     first child it is. Cost: O(n log n) for n host rows.
     """
     et, rows = linked.et, linked.trace.host
+    out = _asked_for(linked, el)
     if et is None or not et.made_by.any():
-        return {}
+        return out
     row_of = spread(
         len(et.id) + 1, linked.match.et[linked.match.et != NOWHERE], np.flatnonzero(linked.match.et != NOWHERE)
     )
@@ -51,7 +53,7 @@ def handed_over(linked: Linked, el: Elements) -> Handed:
     reader, maker = row_of[reads], row_of[lookup(et.id, et.made_by[reads])]
     real = (reader != NOWHERE) & (maker != NOWHERE)
     reader, maker = reader[real], maker[real]
-    at, out = el.of_row[reader], Handed()
+    at = el.of_row[reader]
     real = (at != NOWHERE) & (rows.tid[reader] != rows.tid[maker]) & (rows.end_ns[maker] <= rows.start_ns[reader])
     at, maker = at[real], maker[real]
     while len(at):
@@ -60,11 +62,24 @@ def handed_over(linked: Linked, el: Elements) -> Handed:
             zip(rows.end_ns[maker].tolist(), rows.tid[maker].tolist(), strict=True),
             strict=True,
         ):
-            out[key] = max(out.get(key, made), made)
+            out[key] = max(out.get(key, (*made, False)), (*made, False))
         first = (el.parent[at] != NOWHERE) & (el.parent[at] == at - 1)
         first &= rows.end_ns[maker] <= el.start_ns[el.parent[at]]
         at, maker = el.parent[at[first]], maker[first]
     return out
+
+
+def _asked_for(linked: Linked, el: Elements) -> Handed:
+    """Return where gloo's threads go on with collectives of which they copy the tensors themselves, of a GPU."""
+    rows, calls, op = linked.trace.host, linked.trace.calls, askers(linked)
+    row = np.flatnonzero((op != NOWHERE) & np.isin(rows.tid, el.tid))
+    tid, start_ns = np.append(el.tid, calls.tid), np.append(el.start_ns, calls.start_ns)
+    at = Neighbours.of(tid, start_ns).since(rows.tid[row], rows.start_ns[row])
+    row, at = row[at != NOWHERE], at[at != NOWHERE]
+    asked_ns = np.minimum(rows.end_ns[op[row]], rows.start_ns[row])
+    keys = zip(tid[at].tolist(), start_ns[at].tolist(), strict=True)
+    asked = zip(asked_ns.tolist(), rows.tid[op[row]].tolist(), strict=True)
+    return {key: (ns, by, True) for key, (ns, by) in zip(keys, asked, strict=True)}
 
 
 def _from_flows(linked: Linked) -> tuple[I32, I32]:

@@ -173,8 +173,8 @@ def askers(linked: Linked) -> I32:
     the order in which they were asked for.
     """
     rows = linked.trace.host
-    run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
     asking = np.flatnonzero(fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation)
+    run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[asking]))
     if not len(asking) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
         return _in_turn(linked, run, asking)
     asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]

@@ -144,3 +144,17 @@ def test_pauses_of_python_are_no_op_to_make_faster(tmp_path: Path) -> None:
     first = graphlink.link(folder, options=OPTIONS, out=tmp_path / "out").advice().advice[0]
     assert first.kind == "python_pause" and "gc.freeze()" in first.todo
     assert first.evidence.startswith("4 pauses of 187.141 to 206.058 ms")
+
+
+def test_a_rank_that_sleeps_is_what_the_other_waits_for_over_gloo(tmp_path: Path) -> None:
+    """Rank 1 sleeps for 20 ms in each step. gloo's threads copy the gradients of a GPU themselves, within their rows."""
+    before = next(
+        f for f in unpack(GPU / "facts" / "ddp-gloo-straggler.tar.xz", tmp_path) if f.name.startswith("no-et")
+    )
+    after = next(f for f in unpack(GPU / "facts" / "ddp-gloo-2-ranks.tar.xz", tmp_path / "after") if "no-et" in f.name)
+    run = graphlink.link(before, options=OPTIONS, out=tmp_path / "out")
+    first = run.advice().advice[0]
+    assert first.kind == "straggler" and "make rank 1 arrive on time" in first.what
+    assert abs(run.summary.run.replay.error_pct) < 0.1
+    gained_pct = 100 - 100 * np.mean(truth(after)["steps_ns"]) / np.mean(truth(before)["steps_ns"])
+    assert first.gain_step_pct == pytest.approx(gained_pct, abs=3)
