@@ -21,13 +21,13 @@ from graphlink.errors import UsageError
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
-from graphlink.replay.band import band, recorded, step_ns
+from graphlink.replay.band import band, recorded, step_ns, unmeasured
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import gain_pct, play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
-from graphlink.replay.selection import NodeOperations, Selection
+from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
 from graphlink.report.summary import NAME as SUMMARY
@@ -115,12 +115,11 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    operations = operation_records.of_files(run.operations)
     tried = [
-        one._replace(advice=_with_gain(one.advice, one.changes, run, groups, before, path_ns, operations))
+        one._replace(advice=_with_gain(one.advice, one.changes, run, groups, before, path_ns))
         for one in candidates(run)
     ]
-    told = _one_of_each_cause(tried, Selection(run.work, operations))
+    told = _one_of_each_cause(tried, run.selection)
     gaining = _in_order([one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0])
     advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))
@@ -254,14 +253,13 @@ def _with_gain(
     groups: Groups,
     before: Played,
     path_ns: int,
-    operations: Mapping[int, NodeOperations],
 ) -> Advice:
     work = run.work
     without = replace(advice, supposed="")
     if changes is None:
         return without
     try:
-        changed = fit(work, changes, groups, operations)
+        changed = fit(work, changes, groups, run.selection)
     except UsageError as problem:
         return replace(without, why_not=problem.what)
     if changed.refused:
@@ -271,6 +269,7 @@ def _with_gain(
         return replace(without, why_not=_STUCK)
     gain_ns, records = before.total_ns - after.total_ns, recorded(run.summary.ranks)
     steps_ns = [step_ns(*replayed, records) for replayed in ((work, before), (changed.work, after))]
+    path = None if unmeasured(changes) else critical_path(changed.work, after)
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
     return replace(
@@ -280,9 +279,7 @@ def _with_gain(
         gain_step_pct=round(100 - 100 * steps_ns[1] / steps_ns[0], 6)
         if steps_ns[0] and steps_ns[1] is not None
         else None,
-        band=band(changes, work, changed.work, before.total_ns, after, critical_path(changed.work, after), records)
-        if gain_ns > 0
-        else None,
+        band=band(changes, work, changed.work, before.total_ns, after, path, records) if gain_ns > 0 else None,
         supposed=advice.supposed,
         command="" if any(title.startswith("[[") for title in titles) else shlex.join(options),
     )

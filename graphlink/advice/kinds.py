@@ -16,11 +16,9 @@ from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, h
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import pauses, stragglers, uneven
-from graphlink.operations.records import of_files
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
-from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, names_found
 
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
@@ -200,9 +198,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
 
 def _contiguous(run: Outputs) -> Iterator[Candidate]:
     """Return copies into another layout: ``contiguous()`` copies only what has another one."""
-    copied = Selection(run.work, of_files(run.operations)).nodes(
-        Selector(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice"))
-    )
+    copied = run.selection.nodes(Selector(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice")))
     if copied.any():
         single = names_found(run.work, _POINTWISE) & (run.work.work == Work.KERNEL)
         same = run.work.cost_ns[copied & single].sum() >= _MOST * run.work.cost_ns[single].sum()

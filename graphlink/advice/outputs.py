@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from graphlink.advice.records import Advice
-from graphlink.operations.records import Operations
+from graphlink.operations.records import Operations, of_files
 from graphlink.patterns import UserPattern
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
+from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 
@@ -25,7 +27,7 @@ class Candidate(NamedTuple):
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outputs:
     """What a run has written, of the ranks that advice is for."""
 
@@ -33,6 +35,11 @@ class Outputs:
     ranks: tuple[int, ...]
     work: Workload
     operations: Mapping[int, Operations]
+
+    @cached_property
+    def selection(self) -> Selection:
+        """Return what chooses nodes of ``work``, for all that is asked of it."""
+        return Selection(self.work, of_files(self.operations))
 
 
 def scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:

@@ -75,7 +75,7 @@ def _waits_unseen(work: Workload) -> bool:
 def uneven(run: Outputs) -> Iterator[Candidate]:
     """Return what takes longer in some of the marked steps than in the quicker ones: kernels, and what the host does in
     the steps that count. All ranks have to have the same steps."""
-    selection = Selection(run.work)
+    selection = run.selection
     numbers = [[number for number, *_ in sorted(marks, key=lambda mark: mark[1])] for marks in selection.marks]
     if len(numbers[0]) > 1 and all(own == numbers[0] for own in numbers):
         steps = Steps(numbers[0][0], numbers[0][-1])

@@ -51,7 +51,7 @@ _HEAD: Final = (
 )  # the last two: how many
 COLUMNS: Final = (*_HEAD, *_FIELDS)
 ABSENT: Final = [NOWHERE if name in ("comm_type", "comm_src", "comm_dst") else 0 for name in _FIELDS]
-EXPECTED: Final = {name: (i, kind, HAS[name]) for i, (name, kind) in enumerate(_FIELDS.items())}
+EXPECTED: Final = {name: (i, kind, HAS[name], kind != "string_val") for i, (name, kind) in enumerate(_FIELDS.items())}
 _SPARSE: Final = ("correlation", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name")
 MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 

@@ -182,7 +182,7 @@ def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> N
         name = attribute.name
         expected = EXPECTED.get(name)
         if expected is not None:
-            index, kind, bit = expected
+            index, kind, bit, number = expected
             if has & bit:
                 first = first or {a.name: _value(a) for a in reversed(list(node.attr))}
                 if first[name] != _value(attribute):
@@ -190,7 +190,9 @@ def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> N
                     block.odd.append(OddAttribute(position, name, TWICE, again))
             has |= bit
             value = getattr(attribute, kind)
-            scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
+            # most are such integers: each call here takes half a second a million nodes
+            known = number and (value or attribute.HasField(kind))
+            scalars[index] = value if known else _integer(attribute, kind, position, block.odd)
         elif name == "dep_kinds":
             has |= HAS[name]
             kinds = bytes([_KIND_CODE.get(word, UNKNOWN_DEP) for word in attribute.string_list.values])

@@ -64,16 +64,21 @@ def band(
     changed: Workload,
     before_ns: int,
     after: Played,
-    path: ReplayPath,
+    path: ReplayPath | None,
     records: Mapping[int, Recorded],
 ) -> Band:
-    """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``. O(n log
-    n) in nodes.
+    """Return the band of ``after``, a replay of ``changed`` in which all nodes ran, with its critical ``path``; without
+    it only that there is none, and why. O(n log n) in nodes.
 
     ``work`` is the run as recorded, replayed in ``before_ns``. The band is that of a second run of as many steps of the
     changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean. There is none for
     ``changes`` of kinds whose bands were not measured, and none that reaches down to no time at all.
     """
+    if path is None:
+        count = _count(changed, records)
+        return Band(
+            level_pct=round(100 * LEVEL), steps=count, unexplained_ns=[], latency_ns=[], why=unmeasured(changes)
+        )
     steps = _Steps(changed, after, records)
     pinned_ns = _unexplained_ns(work, changed, path, records)
     factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
@@ -87,7 +92,7 @@ def band(
         latency_ns=[round(ns) for ns in latency_ns],
         why=why,
     )
-    if jitter is None or (why := _unmeasured(changes)):
+    if jitter is None or (why := unmeasured(changes)):
         return replace(out, why=why)
     count, some = max(steps.count, 1), len(steps.took_ns)
     other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
@@ -109,7 +114,7 @@ def band(
     )
 
 
-def _unmeasured(changes: Changes) -> str:
+def unmeasured(changes: Changes) -> str:
     """Return why no band can be right for ``changes``; "" where it can: second runs of each were compared."""
     kinds = [change.kind for change in changes.each() if change.kind not in _MEASURED]
     if kinds:
@@ -131,15 +136,20 @@ class _Steps:
     ranks."""
 
     def __init__(self, work: Workload, played: Played, records: Mapping[int, Recorded]) -> None:
-        begun = [records[rank].steps_ns if rank in records else np.zeros(0, np.int64) for rank in work.ranks]
-        self.count = len(begun[0]) if len({len(starts) for starts in begun}) == 1 else 0
+        self.count = _count(work, records)
         self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0, np.int64)
         if self.count > 1:
-            for file, starts, (low, high) in zip(work.files, begun, work.bounds, strict=True):
-                self.of_node[low:high] = _step_of(file, starts)[work.position[low:high]]
+            for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
+                self.of_node[low:high] = _step_of(file, records[rank].steps_ns)[work.position[low:high]]
             works = work.work != Work.GAP
             ended_ns = largest(self.count, self.of_node[works], played.end_ns[works])
             self.took_ns = np.diff(np.maximum.accumulate(ended_ns))
+
+
+def _count(work: Workload, records: Mapping[int, Recorded]) -> int:
+    """Return how many steps the ranks have in common; 0 where they have other numbers of them."""
+    counts = {len(records[rank].steps_ns) if rank in records else 0 for rank in work.ranks}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def _step_of(file: Graph, starts_ns: I64) -> I64:

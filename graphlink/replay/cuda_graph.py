@@ -29,7 +29,7 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, largest, last_before, least, marked, spread, sums
+from graphlink.tables import begins, codes, largest, last_before, least, marked, spread, sums
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -226,8 +226,7 @@ def _obstacles(work: Workload, main: Bool, order: I64, lane: I64) -> I64:
 
 def _lanes(work: Workload) -> I64:
     """Number the threads and streams of all ranks; return that of each node."""
-    lanes = np.unique(np.stack([work.member, work.column("tid")]), axis=1, return_inverse=True)[1]
-    return lanes.reshape(-1).astype(np.int64)
+    return codes(work.member, work.column("tid"))
 
 
 def _closed(work: Workload, selection: Selection, bad: Bool) -> Bool:

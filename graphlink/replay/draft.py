@@ -15,7 +15,7 @@ from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import SyncWait, edges_of
-from graphlink.replay.workload import MOST_NS, Work, Workload, delays
+from graphlink.replay.workload import MOST_NS, Work, Workload
 from graphlink.tables import begins, codes, concat, skipped, take
 
 _FROM_DEVICE_OPS: Final = (*ON_DEVICE, EdgeKind.SYNC)
@@ -32,13 +32,13 @@ class Draft:
     device ops that they wait for there.
     """
 
-    def __init__(self, work: Workload, waits: list[SyncWait]) -> None:
-        start = work.column("start_ns")
-        delayed = delays(work, start + work.column("duration_ns"), start - work.fixed_ns)
+    def __init__(self, selection: Selection, waits: list[SyncWait]) -> None:
+        work, delayed = selection.work, selection.delayed
         self.work, self.waits = work, waits
         self.cost, self.fixed = work.cost_ns.copy(), work.fixed_ns.copy()
         self.wake = np.where(work.cost_ns > 0, work.column("wake_ns"), 0)
-        self.launch, self.stream, self.explained = delayed.launch_ns, delayed.stream_ns, delayed.explained_ns
+        self.launch, self.stream = delayed.launch_ns.copy(), delayed.stream_ns.copy()
+        self.explained = delayed.explained_ns.copy()
         self.gone = np.zeros(len(work), np.bool_)
         self.no_wait = np.zeros(len(waits), np.bool_)
         self.moved: dict[int, tuple[int, list[int]]] = {}

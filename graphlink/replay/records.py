@@ -117,7 +117,8 @@ class Band(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``run``: its time; ``step``: the mean of its steps after the first. Both are None where nothing tells, and ``why``
     says why; ``step`` also where there are no two such steps. ``steps``: how many the recording has, 0 if nothing marks
     them. Half widths for the run: ``spread_ns`` of what differs from step to step, ``unexplained_ns`` of time on the
-    path that nothing explains, ``latency_ns`` of communication; the latter two as [below, above].
+    path that nothing explains, ``latency_ns`` of communication; the latter two as [below, above], or empty where no
+    change of that kind has a band.
     """
 
     level_pct: int

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON, late_ops
+from graphlink.graph.latency import Delayed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I32, I64, NOWHERE, Bool
@@ -18,7 +19,7 @@ from graphlink.patterns import UserPattern
 from graphlink.records import first_few, in_function
 from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
-from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.replay.workload import Work, Workload, delays, names_found
 from graphlink.steps import PROFILER_STEP
 from graphlink.tables import marked, numbered_rows, skipped, spread, turns
 
@@ -178,6 +179,12 @@ class Selection:
         return np.where(self.launched_by == NOWHERE, start_ns, start_ns[self.launched_by])
 
     @cached_property
+    def delayed(self) -> Delayed:
+        """Return the start delays as recorded, split by what is usual on their rank."""
+        start_ns = self.work.column("start_ns")
+        return delays(self.work, start_ns + self.work.column("duration_ns"), start_ns - self.work.fixed_ns)
+
+    @cached_property
     def marks(self) -> list[list[tuple[int, int, int]]]:
         """Return the marks of steps of each rank: number, start and end (ns)."""
         return [list(_marks(file)) for file in self.work.files]
@@ -187,25 +194,27 @@ class Selection:
         """Return the path of every node, by its position among different texts, and those: the names of its callers,
         outermost first, without marks of steps; of a host node with its own, of a device node in no op its own alone.
         Linear."""
-        work, callers = self.work, self.around.tolist()
+        work, callers = self.work, self.around
         family, names = work.names()
-        host, part = (work.column("host") != 0).tolist(), work.is_part.tolist()
-        code: dict[tuple[int, int], int] = {(NOWHERE, NOWHERE): 0}
-        texts, out = [""], [NOWHERE] * len(work)
-        for start in range(len(out)):
-            chain, node = list[int](), start
-            while node != NOWHERE and out[node] == NOWHERE:
-                out[node] = 0  # until it is known: in the file of somebody else callers may go in a circle
-                chain.append(node)
-                node = callers[node]
-            for node in reversed(chain):
-                above = 0 if callers[node] == NOWHERE else out[callers[node]]
-                name = names[family[node]]
-                named = (host[node] or not above) and name != PYTHON and not part[node]
-                out[node] = code.setdefault((above, int(family[node])), len(code)) if named else above
-                if out[node] == len(texts):
-                    texts.append(f"{texts[above]}/{name}" if above else name)
-        return np.array(out, np.int64), texts
+        named = ~work.is_part & (family != (names.index(PYTHON) if PYTHON in names else NOWHERE))
+        host, out = work.column("host") != 0, np.full(len(work) + 1, NOWHERE, np.int64)
+        numbers, texts = dict[int, int](), [""]  # of each text, by that above and the last name
+        node, below = np.flatnonzero(callers == NOWHERE), np.flatnonzero(callers != NOWHERE)
+        while len(node) or len(below):
+            if not len(node):  # in the file of somebody else callers may go in a circle
+                node, below = below, below[:0]
+            above = np.maximum(out[callers[node]], 0)
+            out[node] = above
+            node, above = (column[named[node] & (host[node] | (above == 0))] for column in (node, above))
+            pairs, which = np.unique(above * len(names) + family[node], return_inverse=True)
+            for pair in pairs.tolist():
+                if numbers.setdefault(pair, len(texts)) == len(texts):
+                    around, name = divmod(pair, len(names))
+                    texts.append(f"{texts[around]}/{names[name]}" if around else names[name])
+            out[node] = np.array([numbers[pair] for pair in pairs.tolist()], np.int64)[which]
+            known = out[callers[below]] != NOWHERE
+            node, below = below[known], below[~known]
+        return out[:-1], texts
 
     def inside(self) -> tuple[I64, list[tuple[list[str], list[str]]]]:
         """Return for every node in what it is, by its position among different ones: the names of its path by callers,

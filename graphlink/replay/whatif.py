@@ -28,7 +28,7 @@ from graphlink.replay.draft import Draft
 from graphlink.replay.loader import with_workers
 from graphlink.replay.network import change_network
 from graphlink.replay.records import Made
-from graphlink.replay.selection import NodeOperations, Selection
+from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import NUMBER, waiting_ranks
 from graphlink.replay.times import change_times
 from graphlink.replay.waits import change_wait
@@ -52,19 +52,17 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     Raises:
         UsageError: a change names nothing that is there.
     """
-    return _made(work, changes.each(), groups, Selection(work))
+    return _made(Selection(work), changes.each(), groups)
 
 
-def _made(
-    work: Workload, changes: Sequence[AnyChange], groups: Mapping[int, Sequence[int]], selection: Selection
-) -> Changed:
-    """Make ``changes`` in ``work``: times and waits first, which a draft holds, then other structures."""
+def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[int, Sequence[int]]) -> Changed:
+    """Make ``changes``: times and waits first, which a draft holds, then other structures."""
     loaders = [change for change in changes if isinstance(change, LoaderChange)]
     if len(loaders) > 1:
         todo = "leave one of them out"
         raise UsageError(f"{loaders[1].title}: a DataLoader has one number of workers", todo=todo)
     of_waits = any(change.kind in ("remove", "remove_wait", "move_wait") for change in changes)
-    draft = Draft(work, selection.waits if of_waits else [])
+    draft = Draft(selection, selection.waits if of_waits else [])
     done = []
     for change in changes:
         if isinstance(change, NetworkChange):
@@ -91,16 +89,16 @@ def fit(
     work: Workload,
     changes: Changes,
     groups: Mapping[int, Sequence[int]],
-    operations: Mapping[int, NodeOperations] | None = None,
+    selection: Selection | None = None,
 ) -> Changed:
     """Make those of ``changes`` that name something in ``work``. Each is tried alone first: whether it fits hangs on no
-    other one.
+    other one. ``selection``: of ``work``, if there is one already.
 
     Raises:
         UsageError: an id is a wait on several ranks.
     """
-    selection, fitting = Selection(work, operations or {}), list[AnyChange]()
-    still = _made(work, [], groups, selection).work if len(work.ranks) > 1 else work
+    selection, fitting = selection or Selection(work), list[AnyChange]()
+    still = _made(selection, [], groups).work if len(work.ranks) > 1 else work
     places: list[str] = []
     refused = {}
     changed = Changed(work)
@@ -108,14 +106,14 @@ def fit(
         if (node_id := _id_of_wait(change)) is not None:
             refuse_ambiguous(node_id, waiting_ranks(work, int(node_id)))
         try:
-            changed = _made(work, [change], groups, selection)
+            changed = _made(selection, [change], groups)
         except UsageError as problem:
             refused[change.title] = problem
             continue
         places.append(_place(still, changed))
         fitting.append(change)
     if len(fitting) > 1:
-        changed = _made(work, fitting, groups, selection)
+        changed = _made(selection, fitting, groups)
     done = (replace(made, what=made.what + place) for made, place in zip(changed.done, places, strict=True))
     return Changed(changed.work, tuple(done), refused)
 
