@@ -117,7 +117,7 @@ def report(
         still = before(batch, chosen, known.groups, together)
         out.runs.append(still.run)
         if changes.any:
-            changed = fit(still.work, changes, known.groups, Selection(still.work, known.operations))
+            changed = fit(still.work, changes, known.groups, Selection(still.work, known.operations or {}))
             after = play(changed.work, known.groups, chosen, together=together)
             out.what_if.append(_what_if(still, changed, after, changes, known.recorded))
             out.cannot.extend(line for line in cannot(still.files, chosen, changes) if line not in out.cannot)
