@@ -82,6 +82,16 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo 'site/ is complete: $(BIN)/python -m http.server -d site'
 
+# the wheel and the sdist in dist/, and the wheel tried in an environment of its own. It uploads nothing
+release: $(BIN)/python
+	rm -rf dist
+	$(PIP) build twine
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	@empty=$$(mktemp -d) && trap 'rm -rf "$$empty"' EXIT && set -ex && $(PYTHON) -m venv "$$empty/venv" \
+		&& "$$empty/venv/bin/pip" --disable-pip-version-check install --quiet dist/*.whl \
+		&& "$$empty/venv/bin/graphlink" fixtures/real/ddp --out "$$empty/out" --quiet && "$$empty/venv/bin/graphlink" advice "$$empty/out"
+
 clean:
 	rm -rf $(VENV) graphlink-demo graphlink-capture site
 

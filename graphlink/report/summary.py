@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -185,7 +185,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 @with_fields
 class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
     graphlink: str = __version__
-    format: int = FORMAT
+    format: Literal[1] = FORMAT
     options: Options
     ranks: list[Rank]
     run: Run | None = None  # None: a rank alone

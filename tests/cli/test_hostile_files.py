@@ -163,6 +163,11 @@ def changed(runs: Path, tmp_path: Path, name: str, change: Callable[[dict[str, o
     return folder
 
 
+def test_a_summary_of_another_format_is_refused(graphlink: Run, runs: Path, tmp_path: Path) -> None:
+    folder = changed(runs, tmp_path, "summary.json", lambda document: document.update(format=2))
+    is_said(graphlink("show", folder), folder / "summary.json", "format")
+
+
 @pytest.mark.parametrize("column", ["id", "name", "share", "held_by", "start_ns", "cost_ns", "start_delay_ns"])
 def test_columns_of_a_critical_path_that_are_not_of_one_length(
     graphlink: Run, runs: Path, tmp_path: Path, column: str
