@@ -268,7 +268,7 @@ def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I
 
 
 def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
-    """Estimate how far the clock of a device is off, however far; None where nothing tells, or rows contradict.
+    """Estimate how far the clock of a device is off, however far; None where little tells, or rows contradict.
 
     ``lag_ns``: of its launched ops the start after the start of the call, ``idle_ns`` those before which it had long
     been idle; ``over_ns``: of exact waits that blocked the end of the op after the return. A clock that may be right is
@@ -286,7 +286,7 @@ def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
         late = several and least_ns < -MOST_RETURN_NS
         if settled:
             return first_ns if first_ns > MOST_NS and (late or not several) else 0
-        return least_ns if late else 0
+        return least_ns if late else None
     if together >= max(2, len(idle_ns) / 2):
         return first_ns
     near = several or most_ns - least_ns <= MOST_RETURN_NS or least_ns > NOISE_NS

@@ -91,9 +91,10 @@ def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
 def _far_off(trace: Trace, call: I32) -> I64:
     """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate.
 
-    Devices of which nothing shows it, and those that agree, have one clock.
+    Devices that agree, and those of which little shows it and whose rows allow it, have one clock.
     """
     device, waits = trace.device, waits_of(trace, call)
+    allowed: dict[int, tuple[int, int]] = {}
     exact = waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS))
     before = preceding(device.start_ns, device.device, device.stream)
     alone_ns = np.where(before == NOWHERE, _EVER, device.start_ns - device.end_ns[before])
@@ -112,10 +113,12 @@ def _far_off(trace: Trace, call: I32) -> I64:
         out[row] = np.round(rate * begun_ns[row] / trace.resolution_ns).astype(np.int64) * trace.resolution_ns
         lag_ns, ahead_ns = lag_ns - out[row_of], ahead_ns - out[waits.op[over]]
         off_ns[number] = roughly_ns(lag_ns, lag_ns[idle], ahead_ns)
+        allowed[number] = int(ahead_ns.max(initial=_NEVER)) - NOISE_NS, int(lag_ns.min(initial=_EVER)) + NOISE_NS
     told = [ns for ns in off_ns.values() if ns is not None]
-    usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else None
+    usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else 0
     for number, ns in off_ns.items():
-        by_ns = (ns or 0) if usual is None else usual
+        low, high = allowed[number]
+        by_ns = usual if usual and (ns is not None or low <= usual <= high) else ns or 0
         out[device.device == number] += by_ns if abs(by_ns) > NEAR_NS else 0
     return out
 

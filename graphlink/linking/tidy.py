@@ -24,7 +24,7 @@ _SAID: Final = {
 }
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
 _OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
-_OF_DEVICE: Final = ("end_ns", "device", "stream", "name", "correlation", "graph_node")
+_OF_DEVICE: Final = ("end_ns", "device", "stream", "name", "graph_node")  # the call of one of them may not be told
 
 
 def tidy(trace: Trace) -> Trace:
@@ -65,7 +65,8 @@ def _twice(table: Any, names: tuple[str, ...], trace: Trace) -> Bool:
     near[:-1] |= near[1:]
     rows = np.flatnonzero(near & (table.end_ns - start_ns > rounding_ns(trace)))
     columns = [start_ns[rows], *(getattr(table, name)[rows] for name in names)]
-    order = np.lexsort(columns[::-1])
+    told = getattr(table, "correlation", start_ns)[rows] > 0
+    order = np.lexsort((~told, *columns[::-1]))
     return marked(len(start_ns), rows[order[~begins(*(column[order] for column in columns))]])
 
 

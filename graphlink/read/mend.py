@@ -22,8 +22,10 @@ from graphlink.tables import (
     codes,
     largest,
     last_before,
+    least,
     lookup,
     marked,
+    spread,
     successive,
     sums,
     turns,
@@ -118,12 +120,15 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     first = np.unique(replay, return_index=True)[1]
     alone = ~marked(device.count, nodes)
     sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
-    for witness, joined in (("External id", _by_external), ("order", _by_order)):
+    for witness, joined in (("replays", None), ("External id", _by_external), ("order", _by_order)):
         before = int(np.count_nonzero(call != NOWHERE))
         for wanted, form in ((marked(device.count, nodes[first]), GRAPH_LAUNCH), *sorts):
-            call[nodes] = np.where(
-                of_row[nodes] > 0, call[nodes], largest(len(first), replay, call[nodes], NOWHERE)[replay]
-            )
+            open_, told = (call[nodes] == NOWHERE) & (of_row[nodes] <= 0), call[nodes] != NOWHERE
+            most = largest(len(first), replay, call[nodes], NOWHERE)
+            one = most == least(len(first), replay[told], call[nodes[told]])  # a replay that is cut has two
+            call[nodes[open_ & one[replay]]] = most[replay[open_ & one[replay]]]
+            if joined is None:
+                break
             launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
             rows = _in_order(device, wanted & (call == NOWHERE) & (of_row <= 0))
             joined(calls, device, call, rows, _in_order(calls, launches))
@@ -214,22 +219,33 @@ def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack
     begin = np.flatnonzero(~flows.seen("end").astype(np.bool_))
     source = last_before((ident[begin],), ns[begin], (ident[end],), ns[end] + slack_ns + 1)
     source = np.where(source == NOWHERE, lookup(ident[begin], ident[end]), source)
-    end, begin = end[source != NOWHERE], begin[source[source != NOWHERE]]
-    by = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + slack_ns + 1)
-    row = near(
-        [device.seen(name) for name in ("device", "stream")],
-        device.seen("start_ns"),
-        [pid[end], tid[end]],
-        ns[end],
-        slack_ns,
-    )
-    there = (by != NOWHERE) & (row != NOWHERE)
+    by = _at(calls, ("tid",), [tid[begin]], ns[begin], ident[begin], slack_ns)
+    inside = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + 1)
+    by = np.where(by == NOWHERE, inside, by)
+    end, by, begin = end[source != NOWHERE], *(column[source[source != NOWHERE]] for column in (by, begin))
+    there = by != NOWHERE
     there[there] = calls.seen("end_ns")[by[there]] + slack_ns >= ns[begin[there]]
-    row, by, end = row[there], by[there], end[there]
     works = np.any([fits(form, tuple(strings)) for form in _WORK.values()], axis=0)[calls.seen("name")[by]]
-    order = np.lexsort((~works, np.abs(device.seen("start_ns")[row] - ns[end]), row))  # waits have flows, too
+    order = np.lexsort((ns[begin], ~works))  # waits have flows, too
+    order = order[there[order]]
+    end, by = end[order], by[order]
+    start_ns = device.seen("start_ns")
+    row = _at(device, ("device", "stream"), [pid[end], tid[end]], ns[end], np.arange(len(end)), slack_ns)
+    order = np.lexsort((np.abs(start_ns[row] - ns[end]), row))
+    order = order[row[order] != NOWHERE]
     first = order[begins(row[order])]
     return row[first], by[first]
+
+
+def _at(table: Parts, names: tuple[str, ...], keys: list[I64], ns: I64, order: I64, slack_ns: int) -> I64:
+    """Return the row that begins nearest to each time, where the columns ``names`` have these ``keys``, NOWHERE beyond
+    ``slack_ns``; rows that begin together in turn with times that are equal, these in ``order``.
+    """
+    lane, start_ns = [table.seen(name) for name in names], table.seen("start_ns")
+    rows, times = np.lexsort((table.seen("end_ns"), start_ns)), np.argsort(order, kind="stable")
+    turn = spread(table.count, rows, turns(*(column[rows] for column in (*lane, start_ns))))
+    asked = spread(len(ns), times, turns(*(column[times] for column in (*keys, ns))))
+    return near([*lane, turn], start_ns, [*keys, asked], ns, slack_ns)
 
 
 def _by_external(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> None:

@@ -19,6 +19,7 @@ from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
+from graphlink.linking.tidy import tidy
 from graphlink.model import Linked, Trace
 from graphlink.read.kineto import read_kineto
 from tests.simulator import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
@@ -127,7 +128,7 @@ def understood(
 
 
 def linked_of(path: Path) -> Linked:
-    trace = on_host_clock(read_kineto(path))
+    trace = on_host_clock(tidy(read_kineto(path)))
     return link(trace, None, match_hosts(trace, None))
 
 

@@ -93,6 +93,44 @@ def calls_twice(document: Document) -> Changed:
     return Changed(with_rows(document, (row for one in document["traceEvents"] for row in twice(one))))
 
 
+def ids_wrap(document: Document, share: float) -> Changed:
+    """Let correlation ids begin anew after so much of the calls, as counters do that wrap; flows keep their own."""
+    names = ("correlation", "wait_on_cuda_event_record_corr_id")
+    calls = [row for category in _CALLS for row in _of(document, (category,))]
+    used = sorted({int(row["args"]["correlation"]) for row in calls if (row.get("args") or {}).get("correlation")})
+    count = max(1, round(share * len(used)))
+    new = {number: used[k % count] for k, number in enumerate(used)}
+
+    def again(row: Row) -> Row:
+        args = row.get("args") or {}
+        return row | {"args": args | {name: new.get(args[name], args[name]) for name in names if name in args}}
+
+    return Changed(with_rows(document, map(again, document["traceEvents"])))
+
+
+def ops_cross(document: Document, every: int) -> Changed:
+    """Let each so manieth op that another one encloses end 0.2 us after it, where its thread begins nothing then."""
+    ops = sorted(_of(document, ("cpu_op",)), key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    late: dict[int, float] = {}
+    for outer, inner, after in list(zip(ops, ops[1:], ops[2:], strict=False))[::every]:
+        end = outer["ts"] + outer["dur"]
+        if outer["tid"] == inner["tid"] == after["tid"] and inner["ts"] + inner["dur"] < end and after["ts"] > end + 1:
+            late[id(inner)] = round(end + 0.2 - inner["ts"], 3)
+    rows = document["traceEvents"]
+    return Changed(with_rows(document, (row | {"dur": late[id(row)]} if id(row) in late else row for row in rows)))
+
+
+def numbers_as_text(document: Document) -> Changed:
+    """Write the numbers of rows as text."""
+
+    def text(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: text(part) for key, part in value.items()}
+        return repr(value) if type(value) in (int, float) else value
+
+    return Changed(with_rows(document, (row | text(row) for row in document["traceEvents"])))
+
+
 FAULTS: Final[dict[str, Callable[[Document], Changed]]] = {
     "drift": lambda document: drift(document, 100),
     "no-correlation": without_correlation,
@@ -101,6 +139,8 @@ FAULTS: Final[dict[str, Callable[[Document], Changed]]] = {
     "ends-overrun": lambda document: ends_overrun(document, 40),
     "marks": lambda document: marks_overlap(document, 0.5),
     "calls-twice": calls_twice,
+    "ops-cross": lambda document: ops_cross(document, 10),
+    "text": numbers_as_text,
 }
 
 
