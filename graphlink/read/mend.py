@@ -116,17 +116,18 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
     counts = {"flows": len(np.unique(row[(of_row[row] <= 0) & (call[row] == NOWHERE)]))}
     call[row] = np.where(of_row[row] <= 0, by, call[row])
-    nodes, replay = _replays(device)
+    nodes, replay = _replays(device, call != NOWHERE)
     first = np.unique(replay, return_index=True)[1]
     alone = ~marked(device.count, nodes)
     sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
     for witness, joined in (("replays", None), ("External id", _by_external), ("order", _by_order)):
         before = int(np.count_nonzero(call != NOWHERE))
         for wanted, form in ((marked(device.count, nodes[first]), GRAPH_LAUNCH), *sorts):
-            open_, told = (call[nodes] == NOWHERE) & (of_row[nodes] <= 0), call[nodes] != NOWHERE
-            most = largest(len(first), replay, call[nodes], NOWHERE)
-            one = most == least(len(first), replay[told], call[nodes[told]])  # a replay that is cut has two
-            call[nodes[open_ & one[replay]]] = most[replay[open_ & one[replay]]]
+            known = call[nodes] != NOWHERE
+            last_call = largest(len(first), replay, call[nodes], NOWHERE)
+            agreed = last_call == least(len(first), replay[known], call[nodes[known]])  # a replay that is cut has two
+            lacking = ~known & (of_row[nodes] <= 0) & agreed[replay]
+            call[nodes[lacking]] = last_call[replay[lacking]]
             if joined is None:
                 break
             launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
@@ -179,29 +180,28 @@ def settle(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns
     return {witness: len(at) for witness, at in rows.items() if len(at)}, int(np.count_nonzero(moved))
 
 
-def _replays(device: Parts) -> tuple[I64, I64]:
+def _replays(device: Parts, called: Bool) -> tuple[I64, I64]:
     """Return (rows of nodes of CUDA graphs, the replay of each, from 0): the k-th run of a node is that of the k-th
-    replay, counted from the end of the recording where the other one cuts a replay: between replays a graph stands
-    still for longer. Those of graphs whose replays then do not follow each other are not told.
+    replay, counted from the end of the recording where the other one cuts replays: more of them begin with a row that
+    is ``called``, as its call is known, or a graph stands still for longer between them. Those of graphs whose replays
+    then do not follow each other are not told.
     """
     nodes = _in_order(device, device.seen("graph") > 0)
     graph = codes(device.seen("graph")[nodes])
     order = np.argsort(graph, kind="stable")
     nodes, graph = nodes[order], graph[order]
-    node, gap_ns = (
-        device.seen("graph_node")[nodes],
-        device.seen("start_ns")[nodes[1:]] - device.seen("end_ns")[nodes[:-1]],
-    )
-    same, most_ns = graph[1:] == graph[:-1], np.full(len(nodes), -MOST)
-    replay = np.zeros(len(nodes), np.int64)
+    node, same = device.seen("graph_node")[nodes], graph[1:] == graph[:-1]
+    still_ns = np.maximum(device.seen("start_ns")[nodes[1:]] - device.seen("end_ns")[nodes[:-1]], 0)
+    still_ns += called[nodes[1:]] * (int(still_ns.sum()) + 1)
+    replay, best = np.zeros(len(nodes), np.int64), np.full(len(nodes), -MOST)
     for turn in (turns(graph, node), -turns(graph[::-1], node[::-1])[::-1]):
         step = np.where(same, np.diff(turn), 0)
-        between_ns = sums(len(nodes), graph[1:], np.maximum(gap_ns, 0) * (step > 0))
-        between_ns[graph[1:][step < 0]] = -MOST
-        better = (between_ns > most_ns)[graph]
-        replay[better], most_ns = turn[better], np.maximum(between_ns, most_ns)
-    told = most_ns[graph] > -MOST
-    return nodes[told], codes(graph[told], replay[told])
+        score = sums(len(nodes), graph[1:], still_ns * (step > 0))
+        score[graph[1:][step < 0]] = -MOST
+        better = (score > best)[graph]
+        replay[better], best = turn[better], np.maximum(score, best)
+    steady = best[graph] > -MOST
+    return nodes[steady], codes(graph[steady], replay[steady])
 
 
 def _in_order(table: Parts, which: Bool) -> I64:
