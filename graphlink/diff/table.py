@@ -39,7 +39,7 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
             f"{report.fail_on.why}"
         )
     if not found.identical:
-        out += ["", *_changes(report.changes, top)]
+        out += ["", *_changes(report, top)]
     out += ["", *_split(report.split)]
     if len(report.ranks) > 1 or len(report.splits) > 1:
         out += ["", *_ranks(report, top)]
@@ -101,12 +101,40 @@ def _compares(report: DiffReport) -> list[tuple[str, str]]:
     return [("compares", told), *([("differs", "; ".join(others))] if others else [])]
 
 
-def _changes(changes: Sequence[Change], top: int) -> list[str | Table]:
+def moved_most(report: DiffReport) -> str:
+    """Return the operation whose device or host time changed most in the direction of the step, where what was found to
+    be a cause adds up to less than half of that; "" elsewhere, and where no change is proved."""
+    verdict = report.verdict
+    whole_ns = verdict.after_ns - verdict.before_ns
+    causes_ns = [change.change_ns or 0 for change in report.changes if change.tier != "effect"]
+    if verdict.answer not in ("better", "worse") or 2 * sum(causes_ns) * (1 if whole_ns > 0 else -1) >= abs(whole_ns):
+        return ""
+    moved = [
+        (after_ns - before_ns, sort, operation.path)
+        for operation in report.operations
+        for sort, before_ns, after_ns in (
+            ("device", operation.device_before_ns, operation.device_after_ns),
+            ("host", operation.host_before_ns, operation.host_after_ns),
+        )
+        if (after_ns - before_ns) * whole_ns > 0
+    ]
+    if not moved:
+        return ""
+    ns, sort, path = max(moved, key=lambda row: abs(row[0]))
+    inside = f" in {shortened(path[-2], 40)}" if len(path) > 1 else ""
+    return (
+        f"causes explain {sum(causes_ns) / 1e6:+,.3f} of {whole_ns / 1e6:+,.3f} ms; what moved most: "
+        f"{shortened(path[-1], 40)}{inside}, {ns / 1e6:+,.3f} ms of {sort} time"
+    )
+
+
+def _changes(report: DiffReport, top: int) -> list[str | Table]:
+    changes, most = report.changes, moved_most(report)
     causes = [one for one in changes if one.tier != "effect"]
     effects = [one for one in changes if one.tier == "effect"]
     if not changes:
-        return ["what changed: nothing beyond noise"]
-    out: list[str | Table] = ["what changed, causes first"]
+        return ["what changed: nothing beyond noise", *([f"  {most}"] if most else [])]
+    out: list[str | Table] = ["what changed, causes first", *([f"  {most}"] if most else [])]
     for title, some in (("", causes), ("where it shows", effects)):
         if some:
             out += [title] if title else []

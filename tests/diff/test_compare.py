@@ -19,7 +19,7 @@ from graphlink.cli.out import rendered
 from graphlink.diff import facts
 from graphlink.diff.compare import compare
 from graphlink.diff.records import DiffReport, Split, Verdict
-from graphlink.diff.table import diff_table
+from graphlink.diff.table import diff_table, moved_most
 from graphlink.diff.verdict import fail_on, verdict
 from graphlink.errors import InputError
 from graphlink.gpu.records import StepTime
@@ -189,6 +189,20 @@ def test_a_report_of_a_change_adds_up(linked: Link, training: Program, folder: P
     text = rendered(diff_table(report, 3))
     assert text.splitlines()[0].startswith(("B is worse: ", "Cannot tell: "))
     assert text.index("what changed, causes first") < text.index("where it shows") < text.index("where the time goes")
+
+
+def test_what_moved_most_is_named_where_causes_explain_less_than_half(
+    linked: Link, training: Program, folder: Path
+) -> None:
+    report = open_run(folder).diff(linked(edited(training, DOUBLED)))
+    report = msgspec.structs.replace(report, verdict=msgspec.structs.replace(report.verdict, answer="worse"))
+    assert moved_most(report) == ""
+    whole = report.verdict.after_ns - report.verdict.before_ns
+    unknown = msgspec.structs.replace(report, changes=[])
+    assert moved_most(unknown).startswith(f"causes explain +0.000 of {whole / 1e6:+,.3f} ms; what moved most: aten::")
+    alike = msgspec.structs.replace(unknown, verdict=msgspec.structs.replace(report.verdict, answer="the same"))
+    assert moved_most(alike) == ""
+    assert moved_most(unknown) in rendered(diff_table(unknown, 3), 200)
 
 
 def test_a_run_without_steps_is_compared_as_a_whole(linked: Link, tmp_path: Path, training: Program) -> None:

@@ -207,7 +207,9 @@ def write(ranks: list[Rank], folder: Path, *, ids: bool = True) -> None:
                 "pid": MAIN,
                 "tid": row.tid,
                 "ts": round(1000 + row.start, 3),
-                "dur": round(round(row.end, 3) - round(row.start, 3), 3),  # ends where the next row of its thread begins
+                "dur": round(
+                    round(row.end, 3) - round(row.start, 3), 3
+                ),  # ends where the next row of its thread begins
                 "args": {
                     "External id": k + 1,
                     "Record function id": row.rf_id if ids else 0,
