@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import secrets
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -202,9 +203,49 @@ def write(path: Path, data: bytes) -> None:
         out.write(data)
 
 
+def write_anew(path: Path, data: bytes) -> None:
+    """Write a file of its own in the same folder, and move it in place: what was there is whole, or replaced as a
+    whole, and a link is not followed. A device or pipe is written as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    there = path.exists() and not path.is_symlink()
+    if path.parts[1:2] in (("dev",), ("proc",)) or (there and not path.is_file()):
+        path.write_bytes(data)
+        return
+    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+    number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(number, "wb") as out:
+            out.write(data)
+        if there:
+            shutil.copymode(path, beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def as_json(value: object) -> bytes:
+    """Encode a record as JSON with line breaks; of names that are no UTF-8 what is none is a question mark."""
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_utf8(msgspec.to_builtins(value)))
+    return msgspec.json.format(encoded, indent=1)
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_utf8(key): _utf8(inner) for key, inner in value.items()}
+    return [_utf8(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def write_json(path: Path, value: object) -> None:
     """Write a record as JSON with line breaks, as ``write`` does."""
-    write(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    write(path, as_json(value) + b"\n")
 
 
 class Publication:

@@ -13,9 +13,12 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +55,10 @@ _LOGGED: Final = re.compile(
 _LEGACY, _HEAD = b"Chakra12ETFeederNode", b"FeederV3"  # names of their readers' classes, which are in the binaries
 _NOT_LOADED: Final = b"error while loading shared libraries"
 _NOT_STARTED: Final = (126, 127)  # exit statuses of loaders and shells
+_MOST_BYTES: Final = 1 << 28  # of each file that a simulator writes, and of what is read of one
+_MOST_LOGS: Final = 32  # files of a node log; ASTRA-sim keeps 11
+# ends the processes of a simulator when the one that waits for it is killed: its end of the pipe closes then
+_WATCH: Final = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
 _SAID: Final = 4000  # bytes of the end of the output in which the last line is looked for
 HOW_TO_GET: Final = "build its analytical backend (docs/simulate.md), then --astra-sim FILE or ASTRA_SIM=FILE"
 
@@ -194,7 +201,7 @@ def reader_of(simulator: Path) -> str:
     ``head``.
     """
     try:
-        data = simulator.read_bytes()
+        data = _read(simulator)
     except OSError as problem:
         raise InputError(
             f"cannot be read: {problem.strerror or problem}", path=simulator, todo="name its version with --reader"
@@ -259,30 +266,32 @@ def simulate(task: Simulation) -> SimulatorRun:
 
 
 def _run(task: Simulation, folder: Path) -> tuple[int | None, bytes]:
-    """Run the binary in ``folder``, its output into ``out.txt`` there; return its exit status, None where its time was
-    up, and the output.
+    """Run the binary in ``folder`` and a session of its own, of which nothing outlives it; return its exit status, None
+    where its time was up, and the output.
 
     Raises:
         InputError: it does not start.
     """
-    simulator, out, status = task.simulator, folder / "out.txt", None
+    simulator, status = task.simulator, None
     command = [str(simulator.path), *simulator_options(task.plan, simulator.reader)]
-    try:
-        with out.open("wb") as file, contextlib.suppress(subprocess.TimeoutExpired):
-            status = subprocess.run(
+    with (folder / "out.txt").open("w+b") as out:
+        try:
+            process = subprocess.Popen(
                 command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=out,
                 stderr=subprocess.STDOUT,
-                timeout=simulator.timeout_s,
-                check=False,
-                preexec_fn=functools.partial(die_with_parent, os.getpid()),  # or it would go on for hours
-            ).returncode
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise InputError(f"does not start: {why}", path=simulator.path, todo=HOW_TO_GET) from None
-    said = out.read_bytes()
+                start_new_session=True,
+                preexec_fn=functools.partial(_contained, os.getpid()),
+            )
+        except OSError as problem:
+            why = problem.strerror or problem
+            raise InputError(f"does not start: {why}", path=simulator.path, todo=HOW_TO_GET) from None
+        with _ended(process), contextlib.suppress(subprocess.TimeoutExpired):
+            status = process.wait(simulator.timeout_s)
+        out.seek(0)
+        said = out.read(_MOST_BYTES)
     if status in _NOT_STARTED or _NOT_LOADED in said[:_SAID]:
         raise InputError(
             f"does not start: {last_line(said) or f'exit status {status}'}",
@@ -291,6 +300,42 @@ def _run(task: Simulation, folder: Path) -> tuple[int | None, bytes]:
             "build ASTRA-sim here",
         )
     return status, said
+
+
+def _contained(parent: int) -> None:
+    """Have the process of a simulator end with its ``parent``, and write no file without end."""
+    import resource
+
+    die_with_parent(parent)  # or it would go on for hours
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MOST_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End all processes of the session of ``process`` in the end, also where this one is killed before."""
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(process.pid)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True) as watch:
+        try:
+            yield
+        finally:
+            watch.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _read(path: Path) -> bytes:
+    """Read a file, no link, pipe or device, as far as ``_MOST_BYTES``; nothing of others.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(number, "rb") as file:
+        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(number).st_mode) else b""
 
 
 def last_line(said: bytes) -> str:
@@ -306,8 +351,8 @@ def read_log(files: Iterable[Path], nodes: Mapping[int, RankNodes]) -> dict[int,
     times: dict[tuple[bytes, int], dict[int, int]] = {
         (what, rank): {} for what in (b"issue", b"callback") for rank in nodes
     }
-    for file in files:
-        for what, rank, tick, node_id in _LOGGED.findall(file.read_bytes()):
+    for file in islice(sorted(path for path in files if not path.is_symlink()), _MOST_LOGS):
+        for what, rank, tick, node_id in _LOGGED.findall(_read(file)):
             of_rank = times.get((what, int(rank)))
             if of_rank is not None:
                 of_rank.setdefault(int(node_id), int(tick))

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from graphlink.cli.out import complain, refuse_overwriting, texts
 from graphlink.cli.parser import SHORT_HELP, parse
@@ -21,14 +22,17 @@ from graphlink.errors import INPUT_AT_FAULT, INTERRUPTED, TERMINATED, WRONG_USAG
 MOST_LINES = 5  # of an error message
 
 
+_ENDING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
 class _Terminated(BaseException):
-    """SIGTERM came: leave as after Ctrl-C, so that nothing is left behind in the output folder."""
+    """SIGTERM or SIGHUP came: leave as after Ctrl-C, so that nothing is left behind in the output folder."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``graphlink`` with ``argv`` (default: the process's own) and return its exit status."""
     try:
-        with _sigterm_as_exception():
+        with _ending_as_exception():
             return _run(sys.argv[1:] if argv is None else argv)
     except GraphlinkError as problem:
         return _fail(problem.text(), problem.exit_status)
@@ -83,7 +87,7 @@ def _fail(text: str, status: int) -> int:
 
 
 @contextlib.contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
+def _ending_as_exception() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,8 +95,12 @@ def _sigterm_as_exception() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise _Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # what is ignored, as SIGHUP below nohup, stays so
+    before = {number: now for number in _ENDING if (now := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -96,9 +96,9 @@ def tell(
         OutputError: either cannot be written.
     """
     if file is not None:
-        import msgspec
+        from graphlink.publish import as_json
 
-        encoded = msgspec.json.format(msgspec.json.encode(data), indent=1)
+        encoded = as_json(data)
         if file == STDOUT:
             say(encoded.decode())
         else:
@@ -170,21 +170,15 @@ def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[R
 
 
 def write_file(path: Path, data: bytes, option: str) -> None:
-    """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole.
-    A device or pipe is written as it is."""
+    """Write a file as ``publish.write_anew`` does.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from graphlink.publish import write_anew
+
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)
-            return
-        path = path.resolve()
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            beside.write_bytes(data)
-            if path.exists():
-                shutil.copymode(path, beside)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_anew(path, data)
     except OSError as problem:
         raise OutputError(
             f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}"

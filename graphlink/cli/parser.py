@@ -31,7 +31,7 @@ _EXAMPLES_OF_LINK: Final = """  graphlink kineto_0.json.gz
   graphlink --paddle-logs log_dir --out out
 
 exit status: 0 done, 1 the input is at fault, 2 wrong usage, 3 some ranks of several failed, 4 diff --fail-on
-exceeded, 130 interrupted (143 by SIGTERM)
+exceeded, 130 interrupted (143 by SIGTERM or SIGHUP)
 """
 SHORT_HELP: Final = f"""usage: graphlink DIR|FILE ... [options]
        graphlink VERB DIR [options]

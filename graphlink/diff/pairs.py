@@ -163,7 +163,7 @@ def matching(pairs: Sequence[RankPair], basis: Basis, by_name: bool) -> Matched:
         trial = Matched(level, by_name, 0.0, 1.0)
         found.append(_overlap(trial, pairs, basis, device))
     best = max((one.alike for one in found), default=0.0)
-    return next(one for one in found if one.alike >= _NEARLY * best)
+    return next((one for one in found if one.alike >= _NEARLY * best), found[-1])  # none: times that are no numbers
 
 
 def _overlap(trial: Matched, pairs: Sequence[RankPair], basis: Basis, device: bool) -> Matched:

@@ -10,6 +10,7 @@ which starts on the thread and ends when somebody waits for it (gloo's are of th
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final
@@ -208,10 +209,10 @@ def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
 
     Threads of autograd have no stack. O(n log n) in frames and pairs.
     """
-    out: list[list[str]] = [[] for _ in range(len(tid))]
+    out = [deque[str](maxlen=_FRAMES) for _ in range(len(tid))]
     frames, strings = linked.trace.frames, linked.trace.strings
     if frames is None or not out:
-        return out
+        return [[] for _ in out]
     order = np.lexsort((at_ns, tid))
     tid, at_ns = tid[order], at_ns[order]
     theirs = np.array([_INNER.fullmatch(text) is None for text in strings], np.bool_)[frames.name]
@@ -226,4 +227,4 @@ def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
         ):
             for k in order[asked[begin:end]].tolist():
                 out[k].append(strings[frame])
-    return [stack[-_FRAMES:] for stack in out]
+    return [[*stack] for stack in out]

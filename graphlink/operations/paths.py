@@ -24,6 +24,8 @@ from graphlink.records import Short
 from graphlink.steps import step_marks
 from graphlink.tables import marked, numbered_values, spread, take
 
+MOST_DEEP: Final = 200  # names in a path
+MOST_TEXT: Final = 32_000_000  # characters of all paths, each with the names around it
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(?:_\d+)?")
 
 
@@ -36,6 +38,19 @@ class PathTable:
         self.names = list(names)
         self._code = {text: code for code, text in enumerate(names)}
         self._parent, self._name = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._length = np.zeros(1, np.int64)
+
+    @property
+    def text_length(self) -> int:
+        """Return how many characters ``texts`` has of all paths."""
+        return int(self._length.sum())
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def keep(self, count: int) -> None:
+        """Take back all paths but the first ``count``."""
+        self._parent, self._name, self._length = self._parent[:count], self._name[:count], self._length[:count]
 
     def named(self, texts: Sequence[str]) -> I64:
         """Return the numbers of texts, new ones where there are none yet."""
@@ -55,6 +70,8 @@ class PathTable:
         number = np.where(old, at + 1, len(self._parent) + np.cumsum(~old) - 1)
         self._parent = np.append(self._parent, key[~old] // len(self.names))
         self._name = np.append(self._name, key[~old] % len(self.names))
+        own = np.array([len(self.names[k]) for k in (key[~old] % len(self.names)).tolist()], np.int64)
+        self._length = np.append(self._length, self._length[key[~old] // len(self.names)] + own)
         return np.asarray(number[which])
 
     def texts(self, paths: I64) -> list[list[str]]:
@@ -73,7 +90,8 @@ class PathTable:
 class HostPaths(msgspec.Struct, frozen=True):
     """One entry per host row: its ``path``; the path of the operation that it is part of, and whether as backward.
 
-    ``heads``: rows that are a call of their operation, not part of one.
+    ``heads``: rows that are a call of their operation, not part of one. ``deep``: how many rows have the path of what
+    is around them, as theirs would be too long (``MOST_DEEP``, ``MOST_TEXT``).
     """
 
     table: PathTable
@@ -83,6 +101,7 @@ class HostPaths(msgspec.Struct, frozen=True):
     inside: Bool  # part of a forward op that has a backward, or of a backward
     heads: Bool
     python: int  # the path of what no op covers
+    deep: int
 
 
 class FoundOperations(Short, msgspec.Struct, frozen=True):
@@ -117,22 +136,29 @@ def host_paths(linked: Linked) -> HostPaths:
     forward_of, forward = _forward_of(linked)
     own = np.flatnonzero(forward | (forward_of != NOWHERE))
     near: I64 = spread(len(parent), own, own)  # the op with a backward, or the backward, that each row is in
-    path = np.zeros(len(parent), np.int64)
-    for level in _levels(parent):
+    path, deep, full = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.bool_), False
+    for depth, level in enumerate(_levels(parent)):
         above = parent[level]
         inner = above != NOWHERE
         around = np.where(inner, path[above], 0)
         # a module inside a backward is the forward once more, for activation checkpointing
         near[level] = np.where((near[level] == NOWHERE) & inner & (level < count), near[above], near[level])
-        named = ~marks[level]
-        path[level] = around
-        path[level[named]] = table.below(around[named], name[level[named]])
+        path[level], deep[level] = around, full
+        if not full:
+            named, paths = ~marks[level], len(table)
+            path[level[named]] = table.below(around[named], name[level[named]])
+            full = depth + 1 == MOST_DEEP
+            if table.text_length > MOST_TEXT:
+                table.keep(paths)
+                path[level], deep[level], full = around, True, True
     path, near, marks = path[:count], near[:count], marks[:count]
     inside = near != NOWHERE
     backward = inside & (forward_of[near] != NOWHERE)
     of = np.where(inside, np.where(backward, forward_of[near], near), np.arange(count))
     heads = ~inside | (near == np.arange(count))
-    return HostPaths(table, path, np.where(marks, python, path[of]), backward, inside, heads, python)
+    return HostPaths(
+        table, path, np.where(marks, python, path[of]), backward, inside, heads, python, int(deep[:count].sum())
+    )
 
 
 def _forward_of(linked: Linked) -> tuple[I64, Bool]:
@@ -184,7 +210,9 @@ def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
     usable = ~linked.crossing
     op = last_started(rows, usable, modules.tid, modules.start_ns)
     op = innermost(rows, linked.parent, op, usable, np.maximum(modules.start_ns, modules.end_ns - 1))
-    same = (op != NOWHERE) & (rows.start_ns[op] == modules.start_ns) & (rows.end_ns[op] == modules.end_ns)
+    same = np.flatnonzero(op != NOWHERE)
+    alike = (rows.start_ns[op[same]] == modules.start_ns[same]) & (rows.end_ns[op[same]] == modules.end_ns[same])
+    same = same[alike]
     op[same] = linked.parent[op[same]]
     code = dict(zip(found, table.named(list(found.values())).tolist(), strict=True))
     return (

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from graphlink import output_names
+from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.read import document
 from graphlink.records import Short, percent
@@ -216,6 +217,9 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     graphs: list[GraphReplays] = []
 
 
+_WHAT: Final = "operations of this version of graphlink"
+
+
 def encode(operations: Operations) -> bytes:
     """Return the file's bytes."""
     return msgspec.json.encode(operations) + b"\n"
@@ -227,7 +231,16 @@ def load(path: Path) -> Operations:
     Raises:
         InputError: it is none.
     """
-    return document.load(path, Operations, "operations of this version of graphlink")
+    file = document.load(path, Operations, _WHAT)
+    wide, count = len(file.steps) + 1, len(file.operations)
+    sound = all(
+        len(part.count) == len(part.ns) == wide and min(part.count) >= 0 and -1 < (part.operation or 0) < max(count, 1)
+        for part in file.parts
+    )
+    if not (sound and all(operation.path for operation in file.operations)):
+        todo = "link the recording again with --force"
+        raise InputError(f"is no {_WHAT}: its parts do not fit together", path=path, todo=todo)
+    return file
 
 
 def of_nodes(folder: Path, ranks: Iterable[int]) -> dict[int, NodeOperations]:

@@ -44,7 +44,9 @@ class _Operations(Wing):
         ops = measured(found, work.graph, work.linked, work.comm, gain_ns, work.rank)
         name = output_names.operations(work.rank)
         publish.write(work.folder / name, encode(ops))
-        return RankPart(files=(name,))
+        deep = found.host.deep
+        told = f"{deep:,} ops and ranges lie too deep for paths of their own: they count as those around them"
+        return RankPart(files=(name,), warnings=(told,) if deep else ())
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.operations.records import load

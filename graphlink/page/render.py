@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import os
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -140,9 +139,4 @@ def write(files: dict[str, bytes], folder: Path) -> None:
     with publish.naming(folder, todo="make room, or name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            beside = folder / f".{name}.{os.getpid()}.part"
-            try:
-                beside.write_bytes(data)
-                beside.replace(folder / name)
-            finally:
-                beside.unlink(missing_ok=True)
+            publish.write_anew(folder / name, data)

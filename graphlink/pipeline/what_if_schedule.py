@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
-from graphlink.errors import OutputError, UsageError
+from graphlink.errors import UsageError
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
@@ -44,6 +44,7 @@ from graphlink.pipeline.schedules import (
 )
 from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, PlayedSchedule, equal_stages, measure, what_if
+from graphlink.publish import naming, write_anew
 from graphlink.records import first_few
 from graphlink.tables import codes, concat, least, marked, numbered_values, turns
 
@@ -366,14 +367,8 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
     drawing = picture(file.pipeline, [above, *panels])
-    try:
-        path.write_bytes(drawing)
-    except OSError as problem:
-        raise OutputError(
-            f"cannot be written: {problem.strerror or problem}",
-            path=path,
-            todo="make room, or name another file with --compare",
-        ) from None
+    with naming(path, todo="make room, or name another file with --compare"):
+        write_anew(path, drawing)
 
 
 def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:

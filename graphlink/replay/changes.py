@@ -24,7 +24,8 @@ ALL: Final = "all"
 PATH: Final = "path"  # before a pattern of ``--scale`` instead of a sort: that is found in the path
 SORTS: Final[dict[str, Work]] = {name: Work[name.upper()] for name in choices.SORTS}
 SORT_OF: Final[dict[Work, Sort]] = {SORTS[name]: name for name in choices.SORTS}
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Ident: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 Many: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 ACTIONS: Final = ("scale", "add_us", "most_us", "remove", "like", "even_out", "launch_us")  # of a change of times
 _OF_FILES: Final = ("step", "thread", "stream", "path", "line", "nth", "every")  # what no option says
@@ -44,8 +45,8 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     rank: Count | tuple[Count, ...] | None = None
     step: Count | str | None = None
-    thread: int | tuple[int, ...] | None = None
-    stream: int | tuple[int, ...] | None = None
+    thread: Ident | tuple[Ident, ...] | None = None
+    stream: Ident | tuple[Ident, ...] | None = None
     sort: Sort | None = None
     name: UserPattern | None = None
     path: UserPattern | None = None

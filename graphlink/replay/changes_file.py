@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from graphlink.errors import InputError, UsageError
@@ -20,6 +21,10 @@ from graphlink.read.source import unreadable
 from graphlink.replay.changes import Changes
 
 _MOST_BYTES: Final = 1 << 20  # of a file
+_MOST_DEEP: Final = (
+    16  # brackets in each other, and parts of a key: a file of changes has 3, and readers take memory for each
+)
+_QUOTED: Final = re.compile(rb'''"""(?:[^\\]|\\.)*?"""|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''', re.DOTALL)
 _AT: Final = re.compile(
     r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL
 )
@@ -40,11 +45,14 @@ def load_changes(path: Path | Mapping[str, Any]) -> Changes:
         except (msgspec.ValidationError, ValueError) as problem:
             raise UsageError(f"what_if: {problem}", todo="docs/replay.md has all tables and keys") from None
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as problem:
         raise unreadable(path, problem) from None
     if len(data) > _MOST_BYTES:
         raise InputError(f"is no file of changes: it has more than {_MOST_BYTES:,} bytes", path=path)
+    if _depth(data) > _MOST_DEEP:
+        raise InputError("is no file of changes: it is nested too deeply", path=path)
     try:
         changes = msgspec.toml.decode(data, type=Changes, dec_hook=_pattern)
     except msgspec.ValidationError as problem:
@@ -58,6 +66,14 @@ def load_changes(path: Path | Mapping[str, Any]) -> Changes:
         for change in changes.time
     )
     return replace(changes, time=tuple(times))
+
+
+def _depth(data: bytes) -> int:
+    """Return how many brackets or parts of a key lie in each other at most, as far as bytes show it."""
+    bare = _QUOTED.sub(b"", data)
+    bytes_ = np.frombuffer(bare, np.uint8)
+    steps = np.isin(bytes_, [*b"[{"]).astype(np.int64) - np.isin(bytes_, [*b"]}"])
+    return max(int(np.cumsum(steps).max(initial=0)), max((line.count(b".") for line in bare.splitlines()), default=0))
 
 
 def _pattern(kind: type, value: Any) -> Any:

@@ -75,4 +75,7 @@ def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:
     wrong = next((name for name in given if not (name.isascii() and name.isdecimal() and len(name) < 19)), None)
     if wrong is not None:
         raise InputError(f"is no {what}: {wrong[:40]!r} is no number", path=path, todo=todo)
+    twice = next((name for name, ranks in given.items() if len({*ranks}) < len(ranks)), None)
+    if twice is not None:
+        raise InputError(f"is no {what}: group {twice} names a rank twice", path=path, todo=todo)
     return {int(name): tuple(ranks) for name, ranks in given.items()}

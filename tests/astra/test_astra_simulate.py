@@ -4,6 +4,7 @@ compute 5 us).
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphlink.astra.simulate import (
     nodes_of,
     read_log,
     reader_of,
+    simulate,
 )
 from graphlink.errors import InputError
 from graphlink.graph.read_et import read_et
@@ -169,3 +171,32 @@ def test_computation_of_no_time_need_not_be_in_the_legacy_log(tmp_path: Path) ->
     work = workload({0: read_et(tmp_path / "trace.0.et")})
     assert nodes_of(work, "legacy")[0].expected.tolist() == [True, False]
     assert nodes_of(work, "head")[0].expected.tolist() == [True, True]
+
+
+SCRIPT = """#!/bin/sh
+mkfifo log/log.fifo.log
+ln -s /dev/zero log/log.link.log
+yes | head -c 3000 > big
+(sleep 300 & echo $! > ../../pid; sleep 300)
+"""
+
+
+def test_all_that_a_simulator_started_ends_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphlink.astra.simulate._MOST_BYTES", 2_000)
+    of = RankNodes(np.array([0]), np.array([1], np.uint8), np.ones(1, np.bool_))
+    network = (Dimension("Ring", 2, 50e9, 500, ()),)
+    script = tmp_path / "simulator"
+    script.write_text(SCRIPT.replace("mkfifo", "mkdir log; mkfifo"))
+    script.chmod(0o755)
+    nodes = {"head": 1, "legacy": 1}
+    plan = Plan(tmp_path, "x", 2, nodes, frozenset(), network, replay_only=False, alone=None, warnings=())
+    run = simulate(Simulation(plan, tmp_path / "out", Simulator(script, "head", 1.0), {0: of, 1: of}, ()))
+    assert not run.ok and any("not done after 1 s" in why for why in run.failed)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):  # it is somebody else's to reap
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("it goes on")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from graphlink.cli.out import rendered, tell
 from graphlink.errors import OutputError
 from graphlink.graph.attributes import framed
+from graphlink.publish import as_json
 from graphlink.records import Table, plain, visible
 from tests.cli.conftest import Ran
 
@@ -162,22 +164,29 @@ def test_on_a_terminal_lines_and_cells_wrap_at_words(monkeypatch: pytest.MonkeyP
     assert styled.startswith("\x1b[1mhead\x1b[0m\n  a\\x1b")
 
 
-def test_json_is_moved_in_whole_and_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "said.json"
+def test_json_is_moved_in_whole_keeps_its_mode_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = tmp_path / "said.json", tmp_path / "other.txt"
     file.write_text("before")
     file.chmod(0o640)
-    (tmp_path / "link.json").symlink_to(file)
-    tell(str(tmp_path / "link.json"), {"a": 1}, list, quiet=True)
-    assert (json.loads(file.read_text()), file.stat().st_mode & 0o777) == ({"a": 1}, 0o640)
-    assert (tmp_path / "link.json").is_symlink()
+    other.write_text("before")
+    (tmp_path / "link.json").symlink_to(other)
+    for path in (file, tmp_path / "link.json"):
+        tell(str(path), {"a": 1}, list, quiet=True)
+        assert (json.loads(path.read_text()), path.is_symlink()) == ({"a": 1}, False)
+    assert (other.read_text(), file.stat().st_mode & 0o777) == ("before", 0o640)
 
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as out:
-            out.write(data[:2])
+    def full(*names: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OutputError, match="No space left"):
         tell(str(file), {"a": 2}, list, quiet=True)
     assert json.loads(file.read_text()) == {"a": 1}
-    assert {path.name for path in tmp_path.iterdir()} == {"said.json", "link.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"said.json", "link.json", "other.txt"}
+
+
+def test_names_that_are_no_utf8_have_question_marks_in_json() -> None:
+    data = {"folder": os.fsdecode(b"caf\xe9"), "ranks": [("a", os.fsdecode(b"\xff"), 1, None)]}
+    assert json.loads(as_json(data)) == {"folder": "caf?", "ranks": [["a", "?", 1, None]]}

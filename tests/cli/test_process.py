@@ -53,7 +53,7 @@ def waits_for_more(pid: int, pipe: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="named pipes and signals as on Linux")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int, status: int) -> None:
     fifo = tmp_path / "kineto.json"
     os.mkfifo(fifo)

@@ -28,7 +28,7 @@ from graphlink.linking.match import match_hosts
 from graphlink.model import DeviceKind, FrameRows, Gpu, Linked, Trace
 from graphlink.operations import records
 from graphlink.operations.find import NOT_RECORDED, find_operations, measured
-from graphlink.operations.paths import PYTHON
+from graphlink.operations.paths import MOST_DEEP, PYTHON
 from graphlink.operations.records import Operation, Operations
 from graphlink.operations.table import OperationsReport, operations_table, top_of
 from graphlink.read.nsys.report import read_report
@@ -406,3 +406,38 @@ def test_every_recording_adds_up(path: Path) -> None:
         linked = link_rank(one).linked
         found, graph = of_linked(linked)
         check_sums(found, linked, graph)
+
+
+def test_rows_too_deep_for_a_path_count_as_those_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Host(f"aten::op{k}", k, 2_000 - k) for k in range(MOST_DEEP + 50)]
+    found = find_operations(*graph_and_linked(build_trace(host=rows)))
+    assert (found.host.deep, max(map(len, found.host.table.texts(found.path)))) == (50, MOST_DEEP)
+    # long names around many: the level that would have too much text is taken back
+    rows = [Host("r" * 1000, 0, 2_000), *(Host(f"aten::op{k}", 1 + k, 2 + k) for k in range(100))]
+    monkeypatch.setattr("graphlink.operations.paths.MOST_TEXT", 50_000)
+    found = find_operations(*graph_and_linked(build_trace(host=rows)))
+    assert (found.host.deep, [len(path) for path in found.host.table.texts(found.path)]) == (100, [1])
+
+
+def graph_and_linked(trace: Trace) -> tuple[Graph, Linked]:
+    linked = link(trace, None, match_hosts(trace, None))
+    return build(linked, communication(linked), BuildOptions(sync="cuda", gap_ns=20_000)).graph, linked
+
+
+def test_modules_without_any_op_have_no_rows(tmp_path: Path) -> None:
+    trace = training()
+    alone = build_trace(host=[], calls=[Call("cudaLaunchKernel", 2, 5, 1)], device=[Device(ADD, 8, 200, 1)])
+    start = np.array([0, 1], np.int64) + int(trace.host.start_ns[0])
+    names = (np.arange(2) + len(alone.strings)).astype(np.int32)
+    frames = FrameRows(np.ones(2, np.int64), start, start + 10**6, names)
+    strings = (*alone.strings, "nn.Module: Net_0", "nn.Module: Linear_0")
+    assert of_trace(replace(alone, strings=strings, frames=frames)).device_ops == 1
+
+
+@pytest.mark.parametrize("change", [{"count": [1]}, {"ns": []}, {"operation": 10**6}, {"operation": -2}])
+def test_a_file_whose_parts_do_not_fit_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    file = of_trace(training())
+    parts = [msgspec.structs.replace(file.parts[0], **change), *file.parts[1:]]
+    (tmp_path / "ops.0.json").write_bytes(records.encode(msgspec.structs.replace(file, parts=parts)))
+    with pytest.raises(InputError, match="do not fit together"):
+        records.load(tmp_path / "ops.0.json")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.errors import UsageError
+from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.changes import Changes, changes_of, parse_scale
+from graphlink.replay.folder import load_groups
 from graphlink.replay.syncs import waiting_ranks
 from graphlink.replay.whatif import fit, told_ranks
 from tests.astra.et_files import coll, node, written
@@ -137,3 +138,9 @@ def test_what_was_changed_is_not_said_to_stay(tmp_path: Path) -> None:
     folder = written(tmp_path, delayed)
     assert any("device delays and host gaps stay" in text for text in report(folder, "--scale", "kernel=2")["cannot"])
     assert not any("device delays" in text for text in report(folder, "--scale", "delay=0")["cannot"])
+
+
+def test_a_group_that_names_a_rank_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "comm_group.json").write_text('{"1": [0, 1], "2": [1, 0, 1]}')
+    with pytest.raises(InputError, match="group 2 names a rank twice"):
+        load_groups(tmp_path)

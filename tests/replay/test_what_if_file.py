@@ -592,3 +592,29 @@ def test_each_kind_of_change_has_its_assumption() -> None:
 
 def _actions() -> dict[str, Any]:
     return {name: {"remove": True, "even_out": True, "like": "x"}.get(name, 1) for name in ACTIONS}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{a=" * 100_000,
+        "a" + ".a" * 100_000 + " = 1",
+        "[" + "a" + ".a" * 100_000 + "]",
+        "#" * 2_000_000,
+        "[[time]]\nscale = 0.5\nthread = 99999999999999999999999999",
+        "[[time]]\nscale = 0.5\nrank = 9223372036854775807",
+    ],
+)
+def test_what_is_no_file_of_changes_is_refused_before_it_costs(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError):
+        changes(tmp_path, text)
+
+
+def test_brackets_and_dots_in_texts_are_none(tmp_path: Path) -> None:
+    text = "[[time]]\nscale = 0.5\nname = " + json.dumps("(.*." * 40 + "{[(")
+    with pytest.raises(InputError, match="pattern"):
+        changes(tmp_path, text)
+    assert changes(tmp_path, "[[time]]\nscale = 0.5\nname = '" + r"\[\[." * 20 + "' # [[[[[[[[[[[[[[[[[[\n").any
+    with pytest.raises(InputError, match="more than"):
+        load_changes(Path("/dev/zero"))
