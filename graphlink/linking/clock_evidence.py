@@ -293,7 +293,7 @@ def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
     return least_ns if near else min(most_ns, 0)
 
 
-def _low(ns: I64) -> int:
+def _low(ns: I64 | F64) -> int:
     """Return the least but for one in a thousand, and one of several, which may be damaged; ``MOST`` without any."""
     place = max(len(ns) // 1000, int(len(ns) >= FEWEST))
     return int(np.partition(ns, place)[place]) if len(ns) else MOST
@@ -305,7 +305,7 @@ def slope(at_ns: I64, lag_ns: I64, idle: Bool, over_at_ns: I64, over_ns: I64) ->
     ``lag_ns``: start of its launched ops (at ``at_ns``) after the start of the call, ``idle`` those before which their
     stream had long been idle; ``over_ns``: of exact waits (``over_at_ns``) the end of the op after the return. The line
     below all lags that is highest midway is the clock's (Moon, Skelly and Towsley), if waits contradict each other
-    without it, or idle launches are on it in several parts of the recording. A device that falls behind does so by more
+    without it, or idle launches are on it in most parts of the recording. A device that falls behind does so by more
     than clocks differ.
     """
     if len(at_ns) < FEWEST:
@@ -322,14 +322,15 @@ def slope(at_ns: I64, lag_ns: I64, idle: Bool, over_at_ns: I64, over_ns: I64) ->
     rate = low
     if not STEPS_NS < abs(rate) * span_ns <= _MOST_DRIFT * span_ns:
         return 0.0
-    clash_ns, off_ns = ((over_ns - r * over_at_ns).max(initial=-MOST) - (lag_ns - r * at_ns).min() for r in (0.0, rate))
+    clash_ns, off_ns = ((over_ns - r * over_at_ns).max(initial=-MOST) - _low(lag_ns - r * at_ns) for r in (0.0, rate))
     if max(clash_ns, off_ns) > NOISE_NS:
         return rate if off_ns <= NOISE_NS else 0.0
     part = (at_ns - first_ns) * _PARTS // span_ns
     several = idle & (np.bincount(part[idle], minlength=_PARTS)[part] >= FEWEST)
     least_ns = least(_PARTS, part[several], lag_ns[several] - (rate * at_ns[several]).astype(np.int64), MOST)
-    near = least_ns <= least_ns.min() + abs(rate) * span_ns / 4
-    return rate if np.count_nonzero(near & (least_ns < MOST)) >= _FEWEST_PARTS else 0.0
+    least_ns = least_ns[least_ns < MOST]
+    near = np.count_nonzero(least_ns <= least_ns.min(initial=MOST) + abs(rate) * span_ns / 4)
+    return rate if near >= max(_FEWEST_PARTS, len(least_ns) / 2) else 0.0
 
 
 class Windows(msgspec.Struct, frozen=True):

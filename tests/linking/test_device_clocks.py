@@ -243,3 +243,10 @@ def test_launches_at_both_ends_of_a_recording_tell_a_drift_where_a_wait_needs_on
     lag_ns = (1e-4 * at_ns).astype(np.int64) + 7_000
     waits = np.array([10**6, 20_001 * 10**6]), np.array([0, over_ns])
     assert slope(at_ns, lag_ns, at_ns >= 0, *waits) == pytest.approx(found, rel=0.01)
+
+
+def test_a_launch_that_cannot_be_tells_no_drift() -> None:
+    at_ns = np.arange(40, dtype=np.int64) * 10**8
+    lag_ns = np.where(np.arange(40) == 12, -150_000, 7_000)
+    waits = at_ns[[38, 39]] + 10**6, np.array([-9_000, -9_000])
+    assert slope(at_ns, lag_ns, at_ns >= 0, *waits) == 0
