@@ -209,13 +209,14 @@ def _names(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
 
 
 def _device_keys(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
-    """Correlation, device and stream, and the how manieth of that it is."""
-    rows = prepared.linked.trace.device
+    """Correlation, device and stream, and the how manieth of that it is; without a call the correlation tells nothing."""
+    rows, called = prepared.linked.trace.device, prepared.linked.device_call != NOWHERE
     correlation = {new: old for old, new in numbers.correlation.items()}
     stream = {new: old for old, new in numbers.stream.items()}
     seen: Counter[Key] = Counter()
     out: list[Key] = []
-    for c, d, s in zip(rows.correlation.tolist(), rows.device.tolist(), rows.stream.tolist(), strict=True):
+    numbers = np.where(called, rows.correlation, 0).tolist()
+    for c, d, s in zip(numbers, rows.device.tolist(), rows.stream.tolist(), strict=True):
         key = (correlation.get(c, c), d, stream.get(s, s))
         seen[key] += 1
         out.append((*key, seen[key]))
