@@ -40,6 +40,7 @@ _TITLE: Final = re.compile(r"\s*" + _NAME + r":\s*")
 _OF_RANK: Final = re.compile(r"\s*rank\s+\d{1,7}\s*:\s*" + _NUMBER + r"\s*")
 _MEMORY: Final = re.compile(r"\[Rank (\d{1,7})\] .{0,80}?memory \(MB\)\s*\|(.*)")
 _PART: Final = re.compile(r"\s*((?:max )?(?:allocated|reserved))\s*:\s*" + _NUMBER + r"\s*")
+_MOST_MS: Final = 1e15  # longer than anything runs, and sums of them are still numbers
 _MS: Final = {"ms": 1.0, "s": 1e3, "us": 1e-3}
 _TODO: Final = "give the output of the rank that prints 'iteration N/ M | ... | elapsed time per iteration (ms): ...'"
 
@@ -147,7 +148,7 @@ class _Reader:
             self.unread["iteration without a whole step time"] += 1
             return
         value = float(elapsed[3]) * _MS[elapsed[1] or elapsed[2]]
-        if not 0 < value < float("inf"):
+        if not 0 < value < _MOST_MS:
             self.unread["step time is no positive number"] += 1
             return
         if len(self.steps_ms) >= MOST_INTERVALS:
@@ -205,7 +206,7 @@ class _Reader:
         """Add a sample to a timer, by what it is of: ``value``, ``least``, ``largest``. What is no finite time from 0
         is not read.
         """
-        if not all(0 <= value < float("inf") for value in values.values()):
+        if not all(0 <= value < _MOST_MS for value in values.values()):
             self.unread["timer is no time"] += 1
             return
         if name not in self.timers and len(self.timers) >= MOST_TIMERS:

@@ -1,8 +1,9 @@
 """Matches the communication of several ranks: the k-th collective of a group on each member, the k-th send and receive;
 and their clock.
 
-Order is that of ids (as recorded), so which nodes match does not depend on the replay. A rank that is not there is not
-waited for; a node that a rank which is there lacks is, for ever.
+Order is that of ids (as recorded), or where dependencies run against these, of dependencies, so which nodes match does
+not depend on the replay. A rank that is not there is not waited for; a node that a rank which is there lacks is, for
+ever.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.edges import topological
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload, measured_ns
@@ -21,6 +23,7 @@ from graphlink.tables import codes, least, numbered_rows, spread, turns
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
 RECEIVE: Final = 2
+_COMMUNICATION: Final = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 _FAR: Final = 1 << 61  # ns: no clocks are so far apart
 _APART: Final = "the recordings of the ranks do not overlap in time, so their clocks differ"
 
@@ -73,9 +76,11 @@ def matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bo
     partner = np.full(len(work), NOWHERE, np.int32)
     notes: list[str] = []
     members = {group: _present(group, groups, work.ranks) for group in np.unique(work.column("group")).tolist()}
-    pairs = _collectives(work, members, code, partner, notes)
+    communicates = np.isin(work.column("type"), _COMMUNICATION) & (work.column("host") == 0)
+    nodes = _in_order(work, np.flatnonzero(communicates))
+    pairs = _collectives(work, nodes, members, code, partner, notes)
     expected = np.array([len(members[group]) for group in pairs[:, 0].tolist()], np.int64)
-    _messages(work, code, partner, notes)
+    _messages(work, nodes, code, partner, notes)
     _leave(work.gone, code, partner, expected)
     clock = run_clock(work.files)
     if together:
@@ -83,6 +88,14 @@ def matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bo
     elif clock.differ:
         notes.append(f"{clock.differ}: all begin together")
     return Matched(code, partner, clock, expected, pairs[:, 0], pairs[:, 1], tuple(notes))
+
+
+def _in_order(work: Workload, nodes: I64) -> I64:
+    """Return ``nodes`` in the order in which they are matched. n log n where dependencies run against ids."""
+    if bool((work.source < work.target).all()):
+        return nodes
+    order = topological(work.source, work.target, np.arange(len(work)))
+    return nodes[np.argsort(spread(len(work), order, np.arange(len(order)))[nodes], kind="stable")]
 
 
 def unmatched(work: Workload) -> Matched:
@@ -103,10 +116,12 @@ def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
 
 
 def _collectives(
-    work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]
+    work: Workload, nodes: I64, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]
 ) -> I64:
-    """Fill ``code`` and ``partner`` of collectives; return group and turn of each, one row per collective."""
-    nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
+    """Fill ``code`` and ``partner`` of collectives among ``nodes``; return group and turn of each, one row per
+    collective.
+    """
+    nodes = nodes[work.column("type")[nodes] == NodeType.COMM_COLL]
     group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
     joins = np.array(
@@ -136,11 +151,10 @@ def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int
     return frozenset(here if named is None else set(named) & set(here))
 
 
-def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
-    """Fill ``code`` and ``partner`` of receives."""
-    kind, on_device, rank = work.column("type"), work.column("host") == 0, work.node_rank
-    sends = np.flatnonzero((kind == NodeType.COMM_SEND) & on_device)
-    receives = np.flatnonzero((kind == NodeType.COMM_RECV) & on_device)
+def _messages(work: Workload, nodes: I64, code: U8, partner: I32, notes: list[str]) -> None:
+    """Fill ``code`` and ``partner`` of receives among ``nodes``."""
+    kind, rank = work.column("type")[nodes], work.node_rank
+    sends, receives = nodes[kind == NodeType.COMM_SEND], nodes[kind == NodeType.COMM_RECV]
     source, target = work.column("comm_src"), work.column("comm_dst")
     source[sends], target[receives] = rank[sends], rank[receives]
     away = ~np.isin(source[receives], work.ranks)

@@ -16,6 +16,7 @@ import pytest
 from graphlink.astra.check_rules import RULES
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.graph.read_et import read_et
+from graphlink.replay.matching import matched
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 
@@ -99,6 +100,8 @@ def test_what_judging_found_has_its_rule(graphs: Path, case: str, rule: str) -> 
 )
 def test_what_is_like_it_and_runs_has_none(graphs: Path, case: str) -> None:
     assert "error" not in found(graphs / "check" / case).values()
+    work = workload({rank: read_et(graphs / "check" / case / f"trace.{rank}.et") for rank in (0, 1)})
+    assert play_slots(work, matched(work, {}, together=True)).ran.all()
 
 
 def test_random_graphs_that_fail_have_a_finding(graphs: Path) -> None:

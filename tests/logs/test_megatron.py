@@ -38,3 +38,13 @@ def test_timers_without_end_are_counted(tmp_path: Path) -> None:
     path.write_text("".join(f"time (ms) | timer{k}: 1.0\n" for k in range(MOST_TIMERS + 3)))
     (log,) = read_megatron([path])
     assert (len(log.timers), log.unread) == (MOST_TIMERS, {f"timer beyond {MOST_TIMERS}": 3})
+
+
+def test_times_beyond_all_sums_are_no_times(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    step = " iteration {}/ 9 | elapsed time per iteration (ms): {} | learning rate: 1.0E-04 |\n"
+    lines = [*(step.format(k + 1, "9e307") for k in range(3)), step.format(4, "5.0")]
+    path.write_text("".join([*lines, "time (ms) | forward: 9e307 | backward: inf\n" * 3]))
+    (log,) = read_megatron([path])
+    assert log.timers == {}
+    assert log.unread == {"step time is no positive number": 3, "timer is no time": 6}
