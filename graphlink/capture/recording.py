@@ -32,7 +32,8 @@ class Report:
     recording.
 
     ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop,
-    write.
+    write. ``bare_ns``: what steps took of which nothing was recorded: up to eight ``before`` the window, but for the
+    first of all, and ``after`` it.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Report:
     hooks: tuple[Did, ...]
     warnings: tuple[str, ...]
     support: Support
+    bare_ns: dict[str, list[int]]
 
     def line(self) -> str:
         """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s
@@ -91,6 +93,7 @@ class Recording:
         self._did: list[Did] = []
         self._execution_trace = execution_trace
         self._spent_ns: dict[str, int] = {}
+        self.bare_ns: dict[str, list[int]] = {"before": [], "after": []}
         self._place: WorldRank | None = None
 
     def prepare(self) -> None:
@@ -152,6 +155,7 @@ class Recording:
             hooks=tuple(self._did),
             warnings=tuple(self.warnings),
             support=supported,
+            bare_ns=self.bare_ns,
         )
         with self._warning("no report", OSError, GraphlinkError):
             report.write()

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -87,6 +89,7 @@ def schedule_of(steps: int | None, schedule: Callable[[int], Any] | None) -> Cal
 
 RECORDS = (Phase.RECORD, Phase.LAST)
 _SYNC_S: Final = 60.0
+_BARE: Final = 8  # steps without a recorder of which the times are kept, before a window and behind it
 _windows: dict[Path, int] = {}  # begun in a folder by this process
 
 
@@ -134,6 +137,8 @@ class Capture:
         self._recording: Recording | None = None  # ready, open, or closed and not yet written
         self._ended = ""
         self._said: set[str] = set()
+        self._began_ns = 0  # the step that is made, where one was before
+        self._bare_ns: deque[int] = deque(maxlen=_BARE)
         self._pid = 0
         self._handler: Any = None
 
@@ -156,7 +161,8 @@ class Capture:
         if not self._on:
             self.dump()
             _speak()
-            self._on, self._step, self._wake, self._pid = True, 0, 0, os.getpid()
+            self._on, self._step, self._wake, self._pid, self._began_ns = True, 0, 0, os.getpid(), 0
+            self._bare_ns.clear()
             atexit.register(self._at_exit)
             self._safely(self._begin)
         return self
@@ -164,9 +170,14 @@ class Capture:
     def step(self) -> None:
         """Note that a training step is over."""
         if self._on:
+            if self._phase is Phase.OFF and self._began_ns:
+                self._bare_ns.append(time.perf_counter_ns() - self._began_ns)
+                if len(self._bare_ns) == _BARE and self.reports:
+                    self._safely(self._tell_bare)
             self._step += 1
             if self._step >= self._wake:
                 self._safely(self._move)
+            self._began_ns = time.perf_counter_ns()
 
     def stop(self) -> None:
         """End the recording. Nothing is written yet: ``dump`` does, when the training has time for it."""
@@ -193,6 +204,8 @@ class Capture:
         if recording:
             self._ready().window.begin_step(self._step)
         elif phase in RECORDS:
+            self._tell_bare()
+            self._ready().bare_ns["before"], self._bare_ns = [*self._bare_ns], deque(maxlen=_BARE)
             self._ready().open(self._step)
             self._catch_termination()
             together = self._ready().together
@@ -231,6 +244,13 @@ class Capture:
             self.reports.append(report)
             log.log(logging.INFO if report.place.rank == 0 else logging.DEBUG, report.line())
 
+    def _tell_bare(self) -> None:
+        """Add steps that were made behind the last window to its report, once."""
+        if self.reports and self._bare_ns and not self.reports[-1].bare_ns["after"]:
+            bare_ns = self.reports[-1].bare_ns | {"after": [*self._bare_ns]}
+            self.reports[-1] = replace(self.reports[-1], bare_ns=bare_ns)
+            self.reports[-1].write()
+
     def _stop(self, ended: str) -> None:
         if self._on:
             self._on, self._phase = False, Phase.OFF
@@ -239,6 +259,7 @@ class Capture:
     def _finish(self, ended: str) -> None:
         self._stop(ended)
         self._safely(self._write)
+        self._safely(self._tell_bare)
         atexit.unregister(self._at_exit)
 
     def _safely(self, action: Callable[[], None]) -> None:

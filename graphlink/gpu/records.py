@@ -160,7 +160,8 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     ``key``: the name that tells where steps begin or end; ``found_by``: ``mark``, ``range``, ``optimizer``,
     ``zero_grad`` or ``repeated`` (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an
-    index of ``steps``; ``why``: what it took longer for than the median of the others, the largest first.
+    index of ``steps``; ``why``: what it took longer for than the median of the others, the largest first. ``bare_ns``:
+    the median of steps around the recorded ones of which nothing was recorded, as ``graphlink.capture`` keeps them.
     """
 
     key: str
@@ -174,6 +175,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
     longest_ns: int | None = None
     slowest: int | None = None
     why: list[Excess] = []
+    bare_ns: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -320,7 +320,10 @@ def steps_line(rank: Any) -> str:
         if told.count > 2
         else f"the other {ms(told.mean_ns)} ms"
     )
-    return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{slowest}"
+    bare = (
+        "" if told.bare_ns is UNSET else f"; {told.median_ns / told.bare_ns:.1f} x the bare ones, {ms(told.bare_ns)} ms"
+    )
+    return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{slowest}{bare}"
 
 
 def idle_percent(rank: Any) -> float:

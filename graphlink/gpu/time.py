@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphlink import spans
 from graphlink.causes import CAUSES, NAMES, OF_DEVICES, Cause
@@ -27,6 +29,8 @@ from graphlink.steps import Steps, steps_of
 from graphlink.tables import marked, spread
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
+_MOST_BYTES: Final = 1 << 20  # of the report of a capture
+_LEAST_BARE: Final = 3  # steps, of which the median is no outlier
 _MUCH: Final = 0.05  # of a device's idle time: a reason of unknown time with more of it is warned of
 _UNSURE: Final = (
     ((BEHIND_GRAPH,), "between ops of graph launches: where ops of a graph are not recorded, the GPU was not idle"),
@@ -104,6 +108,24 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
         slowest=slowest,
         why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]),
     )
+
+
+class _Captured(msgspec.Struct):
+    bare_ns: dict[str, list[int]] = {}
+
+
+def bare_ns(kineto: Path | None, rank: int) -> int | UnsetType:
+    """Return the median of the steps of which nothing was recorded, as ``graphlink.capture`` kept them beside the
+    recording of a rank; UNSET where it kept fewer than three, and where no such file is there."""
+    if kineto is None:
+        return UNSET
+    try:
+        with (kineto.parent / f"capture.{rank}.json").open("rb") as file:
+            kept = msgspec.json.decode(file.read(_MOST_BYTES), type=_Captured).bare_ns
+    except (OSError, msgspec.DecodeError):
+        return UNSET
+    steps = [ns for side in kept.values() for ns in side if ns > 0]
+    return round(median(steps)) if len(steps) >= _LEAST_BARE else UNSET
 
 
 def _why(slowest: StepTime, others: Sequence[StepTime]) -> list[Excess]:

@@ -30,20 +30,21 @@ class _GpuTime(Wing):
 
     def finish(self, work: RankWork) -> RankPart:
         from msgspec import UNSET
+        from msgspec.structs import replace
 
         from graphlink import publish
         from graphlink.gpu.phases import phases
-        from graphlink.gpu.time import blocks, gpu_time, idle_rows
+        from graphlink.gpu.time import bare_ns, blocks, gpu_time, idle_rows
 
         log.info("finding out why devices were idle")
         gpu = gpu_time(work.graph, work.linked, work.comm, work.joined.wait_ns)
-        name = output_names.idle(work.rank)
+        name, bare = output_names.idle(work.rank), bare_ns(work.prepared.inputs.kineto, work.rank)
         with publish.writing(work.folder / name) as out:
             out.writelines(blocks(work.rank, gpu, work.linked.trace))
         fields = {
             "gpu": list(gpu.gpu),
             "steps": list(gpu.steps),
-            "iterations": UNSET if gpu.iterations is None else gpu.iterations,
+            "iterations": UNSET if gpu.iterations is None else replace(gpu.iterations, bare_ns=bare),
             "phases": phases(gpu, work.linked, work.prepared.built.graph.epoch_ns) or UNSET,
         }
         rows = (idle_rows(gpu),) if work.options.timeline != "none" else ()

@@ -6,14 +6,18 @@ import logging
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
+from msgspec import UNSET
 
 import graphlink
 from graphlink.capture import recording
 from graphlink.capture.window import WAIT, Window
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.errors import UsageError
+from graphlink.gpu.table import steps_line
+from graphlink.gpu.time import bare_ns
 from graphlink.linking.match import match_hosts
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
@@ -34,6 +38,26 @@ def test_both_recordings_are_of_the_same_steps(tmp_path: Path, train: Train) -> 
     match = match_hosts(read_kineto(tmp_path / "kineto_0.json"), read_host(tmp_path / "et_0.json"))
     assert (match.method, match.only_kineto, match.only_et, match.warnings) == ("rf_id", {}, {}, ())
     assert capture.reports[0].steps == (2, 3, 4)
+
+
+def test_bare_steps_around_the_window_are_kept_and_told(tmp_path: Path, train: Train) -> None:
+    """Steps 1 to 3 before the window, without the first, and 8 of those behind it; the report is written again."""
+    schedule = graphlink.capture.Schedule(wait=4, warmup=1, active=3)
+    with graphlink.capture(tmp_path / "rec", schedule=schedule) as capture:
+        for step in range(20):
+            train()
+            capture.step()
+            if step == 10:
+                assert not capture.reports[0].bare_ns["after"]
+    kept = capture.reports[0].bare_ns
+    assert told(tmp_path / "rec")["bare_ns"] == kept
+    assert (len(kept["before"]), len(kept["after"])) == (3, 8) and min(kept["before"] + kept["after"]) > 0
+    run = graphlink.link(tmp_path / "rec", options=graphlink.Options(timeline="none"), out=tmp_path / "out")
+    steps = run.summary.ranks[0].iterations
+    assert steps.bare_ns == round(median(kept["before"] + kept["after"]))
+    assert steps_line(run.summary.ranks[0]).endswith(f" x the bare ones, {steps.bare_ns / 1e6:.3f} ms")
+    (tmp_path / "rec" / "capture.0.json").write_text('{"bare_ns": {"before": [1, 2]}}')
+    assert bare_ns(tmp_path / "rec" / "kineto_0.json", 0) is UNSET is bare_ns(tmp_path / "x", 0) is bare_ns(None, 0)
 
 
 def test_recorder_and_reader_know_a_wait_by_one_name() -> None:
