@@ -11,10 +11,16 @@ FOLDER ?= fixtures/real/gpu
 
 .PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs gpu-proof clean
 
-# a training loop that was recorded on an H100: the first screen, and the page for the browser
+# a training loop that was recorded on an H100, or else a simulated one: the first screen, and the page for the browser
 demo: $(VENV)/.installed
 	@rm -rf graphlink-demo
+ifneq ($(wildcard fixtures/real/gpu/pairs/copy-pageable.tar.xz),)
 	@$(BIN)/python -W ignore -m tarfile -e fixtures/real/gpu/pairs/copy-pageable.tar.xz graphlink-demo/recorded
+else
+	@echo "No recording of a GPU is in this folder: what follows is simulated (fixtures/demo)."
+	@mkdir -p graphlink-demo/recorded/copy-pageable
+	@cp -r fixtures/demo graphlink-demo/recorded/copy-pageable/capture-1
+endif
 	$(BIN)/graphlink graphlink-demo/recorded/copy-pageable/capture-1 --out graphlink-demo/out
 	$(BIN)/graphlink report graphlink-demo/out
 

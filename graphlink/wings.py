@@ -254,6 +254,10 @@ class Wing:
         """Return the fields of ``Run`` in ``summary.json``, from the records of its ranks."""
         return {}
 
+    def kept(self, ranks: Sequence[Any]) -> Sequence[Any]:
+        """Return the records of ranks as ``summary.json`` keeps them: of many, what a page shows of some alone goes."""
+        return ranks
+
     def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
         """Return the fields of ``Summary``. ``recorded``: what the hook of that name read."""
         return {}

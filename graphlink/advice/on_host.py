@@ -62,8 +62,9 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
                 kind="data_loading",
                 what=what,
                 evidence=f"the main thread made its batches itself, in {ms(making_ns)} ms of host time{idle}",
-                todo=f"num_workers={workers} of the DataLoader, {more}",
-                supposed=f"if {counted(workers, 'worker')} made the batches, on cores of their own",
+                todo=f"num_workers={workers} of the DataLoader, on as many free cores, {more}",
+                supposed=f"if {counted(workers, 'worker')} made the batches on cores of their own: so many keep up "
+                "with the rest of the run",
             ),
             Changes(dataloader=(LoaderChange(workers=workers),)),
         )

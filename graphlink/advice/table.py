@@ -38,15 +38,19 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
     for best in shown[:1]:
         name = "what to do" if best.gain_ns is None else "saves most"
-        rows = [(name, f"{gain_words(best)}{best.what}"), ("do", best.todo), ("computed by", best.command)]
+        rows = [
+            (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
+            ("do", best.todo),
+            ("check it by", best.command),
+        ]
     if len(shown) > 1:
         rows.append(("then", f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}"))
     return ["", Table([row for row in rows if row[1]])]
 
 
-def gain_words(advice: Advice) -> str:
+def gain_words(advice: Advice, of_path: str = "") -> str:
     """Return ahead of an advice what it saves: ``19.750 ms (26.6 %, a step 26.6 %): ``; "" where that is not known."""
-    of_step = f"({advice.gain_pct or 0:.1f} %{advice.of_step}): "
+    of_step = f"({advice.gain_pct or 0:.1f} %{of_path}{advice.of_step}): "
     return "" if advice.gain_ns is None else f"{ms(advice.gain_ns)} ms {of_step}"
 
 

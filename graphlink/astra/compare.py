@@ -31,7 +31,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
     for path in found[:MOST_GRAPHS]:
         file = Judged.of(path)
         if file.rank is None or file.rank not in own:
-            warnings.append(f"{path} is left aside: a Chakra graph of no rank of this run")
+            warnings.append(f"{path} is not used: a Chakra graph of no rank of this run")
             continue
         log.info("comparing with %s", path)
         try:
@@ -40,8 +40,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
             warnings.append(f"{path} is left aside: {problem.what}")
     if len(found) > MOST_GRAPHS:
         warnings.append(
-            f"{len(found) - MOST_GRAPHS} more Chakra graphs beside the recordings are left aside, as "
-            f"{found[MOST_GRAPHS]}"
+            f"{len(found) - MOST_GRAPHS} more Chakra graphs beside the recordings are not used, as {found[MOST_GRAPHS]}"
         )
     return out, warnings
 

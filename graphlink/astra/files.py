@@ -187,7 +187,7 @@ def readme(plan: Plan) -> bytes:
             "finished line,",
             "and all nodes were executed. It finds the graphs by a relative path: move both folders or none.",
             *(
-                ["", "To be known of these graphs (graphlink check):", *(f"  {w}" for w in plan.warnings)]
+                ["", "What you should know of these graphs (graphlink check):", *(f"  {w}" for w in plan.warnings)]
                 if plan.warnings
                 else []
             ),

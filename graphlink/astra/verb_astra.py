@@ -56,7 +56,9 @@ def astra(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.what)
     out = Path(arguments.out) if arguments.out else folder / "astra-sim"
     if out.exists() and folder.exists() and out.samefile(folder):
-        raise UsageError("--out is the folder of the graphs", todo="name another one, or leave it away: DIR/astra-sim")
+        raise UsageError(
+            "--out is the folder of the graphs", todo="name another folder, or give no --out: then it is DIR/astra-sim"
+        )
     from graphlink.astra.files import Network, network_lines
     from graphlink.astra.plan import planned, simulatable, write
 

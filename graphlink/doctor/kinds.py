@@ -93,7 +93,7 @@ _ALL: Final = (
     Kind("integer-us", "inferred", "times are rounded to microseconds: {zero} of {rows} rows have no length",
          "order inside a microsecond is a guess, and 1 us of slack is given to each edge",
          "a PyTorch of mid 2024 or newer (its traces have baseTimeNanoseconds)"),
-    Kind("broken-rows", "lost", "{rows} rows are damaged", "they are left out or mended as said",
+    Kind("broken-rows", "lost", "{rows} rows are damaged", "they are left out or corrected, as the warning says",
          "the file as the profiler wrote it; record again"),
     Kind("unknown-device-rows", "lost",
          "{rows} rows of a device are of a category that is not known, and do not say on which stream or device they "
@@ -201,7 +201,8 @@ _ALL: Final = (
          "time can be told; "
          "{threads_ms} ms of silent threads are work or gaps in the graph: no gain of that time can be told, and what "
          "these threads waited "
-         "for may gain more than is told; device ops begin {streams_ms} ms late", "what is said of each piece"),
+         "for may gain more than is told; device ops begin {streams_ms} ms late",
+         "what the other findings say of each piece"),
     Kind("late-starts", "note", "device ops began late {delays} times, {late_ms} ms in all, and nothing recorded says "
                                 "why",
          "that time is device delays in the graph, which shrink with nothing but --scale delay; their gain says how "
@@ -230,7 +231,7 @@ _ALL: Final = (
                                 "is", "it is taken from the file's name, else 0",
          "init_process_group before the profiler starts (distributedInfo), or a file name with the rank: "
          "kineto_3.json", by_capture=True),
-    Kind("odd-header", "note", "the head of the recording says what cannot be", "it is passed over", "record again"),
+    Kind("odd-header", "note", "the head of the recording contradicts itself", "it is passed over", "record again"),
     # The execution trace of a rank
     Kind("no-et", "lost", "no execution trace",
          "{rows} host nodes lack what only it has: schema, tensors, scope, fw_parent; {unknown} of {comms} "
@@ -284,7 +285,7 @@ _ALL: Final = (
     Kind("nsys-no-session-time", "inferred", "the export does not say when its time 0 was",
          "times are those of the report, not of the day: ranks of several exports are not aligned but by collectives",
          "a whole export of nsys 2021 or newer: nsys export --type sqlite REPORT.nsys-rep"),
-    Kind("nsys-odd-rows", "note", "the export holds rows that are not as they should be", "they are read as said",
+    Kind("nsys-odd-rows", "note", "the export holds damaged rows", "they are read as the warning says",
          "export again with the newest nsys: nsys export --type sqlite REPORT.nsys-rep"),
     # Ranks together
     Kind("missing-ranks", "lost", "{missing} of {world} ranks were not recorded",
@@ -302,12 +303,12 @@ _ALL: Final = (
          "a PyTorch of 2026 (Seq in the Kineto trace), or an execution trace, which has them for collectives of NCCL; "
          "nothing for gloo and nsys, which have none"),
     Kind("began-apart", "lost", "the ranks began to record {spread_ms} ms apart",
-         "{meetings} collectives or messages wait for ranks that did not record yet: they are set apart and in no "
+         "{meetings} collectives or messages wait for ranks that did not record yet: they are excluded, and in no "
          "figure of waits",
          _TOGETHER, by_capture=True),
     Kind("first-meeting-late", "note",
          "{meetings} first collectives or messages after the start of the profiler waited longer than the later ones",
-         "they are set apart and in no figure of "
+         "they are excluded, and in no figure of "
          "waits", _TOGETHER + ", with a step of warm-up (schedule(warmup=1))", by_capture=True),
     Kind("unmatched-communication", "lost", "{ops} collectives or messages have no counterpart on other recorded ranks",
          "they are computation in the graphs for ASTRA-sim, and in no figure of "
@@ -319,17 +320,17 @@ _ALL: Final = (
          "their times cannot be compared with those of the others: no waits, no skew",
          "steps with collectives that all ranks take part in, recorded on all of them"),
     Kind("clocks-doubtful", "inferred", "clocks and collectives of the ranks contradict each other",
-         "clocks are shifted as said, or times of two ranks compare only within that",
+         "clocks are shifted as the warning says, or times of two ranks are comparable only within that",
          "hosts with synchronised clocks (chrony, PTP), and device rows: kernels of a collective end together, rows "
          "of gloo do not"),
-    Kind("left-aside", "note", "files were passed over or taken otherwise than named", "as said",
+    Kind("left-aside", "note", "files were ignored, or read as another kind than their name says", "as said",
          "one folder for each run, with a Kineto trace and an execution trace of every rank under the same number"),
     Kind("no-pipeline-ranges", "inferred", "no names of pipeline ranges",
          "phase, microbatch and stage of {ranges} ranges are inferred from communication and autograd",
          "with torch.profiler.record_function(f'PP:{stage}F{microbatch}') around each forward, B around each "
          "backward, or --range-rule"),
     Kind("pipeline-doubts", "inferred", "the recording does not tell all of the pipeline",
-         "as said; bubbles and schedule are of the rest",
+         "see the warning; bubbles and schedule are of the rest",
          "the same steps on all ranks, and record_function ranges as in docs/pipelines.md"),
     # Side files of NCCL and c10d
     Kind("nccl-alone", "lost", "side files of NCCL without a trace",

@@ -48,7 +48,7 @@ EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from whic
 AGAIN: Final = (
     "again on a machine that does nothing else (others take the cores from its threads), with stacks=True "
     "(graphlink.capture) or "
-    "with_stack=True, which shows when Python ran; and what is said of each piece"
+    "with_stack=True, which shows when Python ran; and what the other findings say of each piece"
 )
 
 

@@ -8,20 +8,21 @@ import numpy as np
 
 from graphlink.gpu.busy import BINS, KEYS, LEVELS
 from graphlink.gpu.records import DeviceTime
-from graphlink.gpu.table import idle_percent
+from graphlink.gpu.table import MOST_LANES, idle_percent
 from graphlink.model import F64, I64
 from graphlink.page.found import Found
 from graphlink.page.parts import Section, Strip
 from graphlink.page.path import strip_cells
 from graphlink.report.summary import Rank
 
-MOST_LANES: Final = 64
+MOST_MARKS: Final = 100  # steps of a rank: more lines would hide what lies below them
 MOST_CELLS: Final = 12_000  # of all lanes together: more would be a page that opens slowly
 
 
 def run_over_time(found: Found) -> Section | None:
     """Return the section; None where no GPU was recorded."""
     devices = [(rank, gpu) for rank in found.ranks for gpu in rank.gpu if gpu.over_time]
+    whole = sum(len(rank.gpu) for rank in found.ranks)
     if not devices:
         return None
     most = sorted(devices, key=lambda pair: -idle_percent(pair[0]))[:MOST_LANES]
@@ -37,11 +38,17 @@ def run_over_time(found: Found) -> Section | None:
         for lane, (_, gpu) in enumerate(shown)
         for key, levels in gpu.over_time.items()
     }
-    some = f", the {len(shown)} most idle of {len(devices)} GPUs" if len(shown) < len(devices) else ""
+    some = f", the {len(shown)} most idle of {whole} GPUs" if len(shown) < whole else ""
     says = (
         "From left to right the time of the run. The height of a colour shows for which part of the moment the GPU did "
         "so: busy time above, idle time by its cause below it."
     )
+    marks = [
+        [found.run_ns(rank.rank, step.start_ns) - first for step in rank.steps] if len(rank.steps) <= MOST_MARKS else []
+        for rank, _ in shown
+    ]
+    if any(marks):
+        says += " Lines mark where steps began."
     return Section(
         "time",
         "The run over time",
@@ -54,6 +61,7 @@ def run_over_time(found: Found) -> Section | None:
                 length_ns,
                 cells,
                 strip_cells(parts, KEYS, cells),
+                marks,
             )
         ],
     )

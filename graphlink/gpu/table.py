@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from graphlink.causes import MEANING, CauseName
 from graphlink.choices import LATENCY_NS
@@ -26,6 +27,7 @@ _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
 _MOST = 10  # groups or streams of a device
 _MEMBERS = 8  # of a group that are named
+MOST_LANES: Final = 64  # GPUs on the strip of a page
 
 
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,7 +239,7 @@ def wait_lines(waited: Waited) -> list[str]:
         for name, one in waited.stragglers.items()
     ]
     apart = (
-        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')} set apart"]
+        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')}: excluded"]
         if waited.apart
         else []
     )
@@ -329,6 +331,26 @@ def steps_line(rank: Any) -> str:
 def idle_percent(rank: Any) -> float:
     """Return the idle share of all GPUs of a rank, in per cent; 0 without any."""
     return _share(rank.gpu, "idle_ns")
+
+
+def with_fewer_strips(ranks: Sequence[Any]) -> Sequence[Any]:
+    """Return the ranks with ``over_time`` of no more GPUs than the strip of a page shows, those of the most idle ranks:
+    it is 12 kB of each."""
+    most = sorted(ranks, key=lambda rank: -idle_percent(rank))
+    before = np.cumsum([0, *(len(rank.gpu) for rank in most)])
+    kept = {rank.rank: MOST_LANES - int(k) for rank, k in zip(most, before, strict=False)}
+    return [
+        rank
+        if kept[rank.rank] >= len(rank.gpu)
+        else replace(
+            rank,
+            gpu=[
+                replace(gpu, over_time=gpu.over_time if k < kept[rank.rank] else UNSET)
+                for k, gpu in enumerate(rank.gpu)
+            ],
+        )
+        for rank in ranks
+    ]
 
 
 def exposed_percent(rank: Any) -> float:

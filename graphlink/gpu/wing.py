@@ -90,6 +90,11 @@ class _GpuTime(Wing):
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
         return [(10, "idle {}", "why each GPU is idle")] if any(rank.gpu for rank in summary.ranks) else []
 
+    def kept(self, ranks: Sequence[Any]) -> Sequence[Any]:
+        from graphlink.gpu.table import with_fewer_strips
+
+        return with_fewer_strips(ranks)
+
     def page_part(self, reading: Reading) -> Any:
         from graphlink.gpu.records import load
 

@@ -288,6 +288,13 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
         f'<path class="part k-{key}" d="{"".join(d)}"><title>{LOOKS[key].words}</title></path>'
         for key, d in shapes.items()
     ]
+    lines = [
+        f"M{left + ns / chart.length_ns * (WIDE - left - 2):.1f} {max(top + lane * pitch - 4, 0):g}v{bar + 4}"
+        for lane, marks in enumerate(chart.marks)
+        for ns in marks
+        if 0 <= ns <= chart.length_ns
+    ]
+    out.append(f'<path class="step" pointer-events="none" d="{"".join(lines)}"/>' if lines else "")
     y = top + len(chart.lanes) * pitch
     axis = _axis(0, chart.length_ns, left, WIDE - left - 2, y)
     told = f"{left:g} {WIDE - left - 2:g} {top:g} {pitch} {bar} {chart.length_ns}"

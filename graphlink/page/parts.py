@@ -115,7 +115,8 @@ class StripCell(msgspec.Struct, frozen=True):
 
 
 class Strip(Short, msgspec.Struct, frozen=True, tag="strip"):
-    """What held a run when: ``length_ns`` cut into ``cells`` of one length. Empty cells are in no entry."""
+    """What held a run when: ``length_ns`` cut into ``cells`` of one length. Empty cells are in no entry. ``marks``: of
+    each lane, when its steps began (ns)."""
 
     name: str
     title: str
@@ -124,6 +125,7 @@ class Strip(Short, msgspec.Struct, frozen=True, tag="strip"):
     length_ns: int
     cells: int
     parts: list[StripCell]
+    marks: list[list[int]] = []
 
 
 class DotRow(msgspec.Struct, frozen=True):

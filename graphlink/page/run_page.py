@@ -55,7 +55,7 @@ def _step(found: Found) -> Words:
     if told.mean_ns is None:
         return ["The recorded step takes ", time_figure(told.first_ns, "step", f"{at}/iterations/first_ns"), f"{on}."]
     mean = time_figure(told.mean_ns, "step", f"{at}/iterations/mean_ns")
-    of = f"mean of {told.count - 1:,}, the first set aside" if told.count > 2 else "the first set aside"
+    of = f"mean of {told.count - 1:,} steps, without the first" if told.count > 2 else "without the first step"
     return ["A step takes ", mean, f" ({of}){on}."]
 
 

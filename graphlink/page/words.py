@@ -171,7 +171,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "Bytes per second of transfer, latency included, with the factors of nccl-tests (1 GB = 1e9 bytes).",
     ),
     "bytes": ("bytes", "Bytes of one rank, as ASTRA-sim counts them."),
-    "apart": ("set apart", "Collectives that the profiler disturbed. They count in no sum."),
+    "apart": ("excluded", "Collectives that the profiler disturbed. They count in no sum."),
     "last": ("came last", "In how many collectives the rank arrived last by more than the clocks tell."),
     "replay": (
         "replay error",
@@ -225,7 +225,7 @@ HEADINGS: Final = {  # what columns without a key of their own mean
     "of it": "of_it",
     "until this began": "until",
     "mostly": "mostly",
-    "set apart": "apart",
+    "excluded": "apart",
     "alike": "alike",
 }
 _NOT_BY_NAME: Final = {"step", "evidence", "last", *HEADINGS.values()}  # columns of that name are something else

@@ -215,7 +215,7 @@ def named_entries(linked: Linked, user: Sequence[NameRule] = ()) -> tuple[Entrie
         why = _why_not(found[0])
         if not why:
             return _finished(linked, *found, of_rule(OPTIMIZER), rule), warnings
-        passed_over.append(f"ranges of {rule.name} are passed over: {why}")
+        passed_over.append(f"ranges of {rule.name} are not read: {why}")
     return None, (*warnings, *passed_over)
 
 

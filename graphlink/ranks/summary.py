@@ -15,7 +15,7 @@ from graphlink.records import Short, Table, against_recorded, counted, first_few
 from graphlink.tables import grouped
 from graphlink.wings import each, with_fields
 
-NOBODY: Final = "no rank stands out"
+NOBODY: Final = "no rank is late again and again"
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
 PLACES: Final = {
@@ -37,7 +37,7 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Annotated[str, figure("operation", unit="word")]
     count: Annotated[int, figure("times")]
-    set_apart: int  # meetings that count in none of the sums
+    set_apart: Annotated[int, figure("excluded", means="apart")]  # meetings that count in none of the sums
     bytes: int  # as ASTRA-sim counts them, of one rank
     skew_median_ns: Annotated[int, figure("skew, median", means="skew")]
     skew_p95_ns: Annotated[int, figure("skew, 95 %", means="skew")]
@@ -226,9 +226,9 @@ def run_table(run: Run) -> list[str | Table]:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
     rows += [
-        ("set apart", f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late: {a.why}")
+        ("excluded", f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late: {a.why}")
         for a in run.set_apart[:SHOWN]
-    ] + _more("set apart", len(run.set_apart))
+    ] + _more("excluded", len(run.set_apart))
     if run.groups:
         stands_out = run.straggler or run.suspect
         rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
@@ -330,7 +330,7 @@ def _group_rows(group: Group) -> list[tuple[str, str]]:
         bandwidth = (
             "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus (with latency)"
         )
-        apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
+        apart = f" (and {c.set_apart} excluded)" if c.set_apart else ""
         rows.append(
             (
                 f"  {c.type}",

@@ -58,7 +58,7 @@ _RANK_WORDS: Final = {  # what a column says, where it is shown
     "idle %": "sorted by idle %, the most idle first; idle, comm: of the GPU's time, comm where no compute hides it",
     "path mostly": "path: the critical path, what decides when the rank ends",
     "error %": "error: replayed against recorded",
-    "explained %": "explained: of the time that calls, threads and streams waited",
+    "explained %": "explained: of the time that calls, threads and streams waited, the share whose cause is known",
 }
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
@@ -290,7 +290,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[s
     rows = [
         ("critical path", _path(rank)),
         ("largest part", gain_words(rank.top_gain, rank.critical_path.length_ns) if gain and rank.top_gain else ""),
-        ("only once", once_words(rank)),
+        ("slow once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),

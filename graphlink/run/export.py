@@ -32,7 +32,7 @@ _OF_RANK: Final[dict[str, Callable[[Run, int], pd.DataFrame]]] = {
     "nodes": Run.nodes,
     "edges": Run.edges,
     "ops": Run.ops,
-    "operations": lambda run, rank: run.ops(rank, by_path=True),
+    "operations": lambda run, rank: run.operations(rank),
     "kernels": Run.kernels,
     "syncs": Run.syncs,
     "collectives": Run.collectives,

@@ -171,7 +171,7 @@ def cut_short(run: JoinedRanks) -> tuple[str, ...]:
     found = {
         "findings of unmatched communication": len(unmatched),
         "conflicts": len(run.matching.conflicts),
-        "meetings set apart": int(np.count_nonzero(run.figures.apart != Apart.NO)),
+        "excluded collectives": int(np.count_nonzero(run.figures.apart != Apart.NO)),
         "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
     }
     return tuple(

@@ -179,12 +179,15 @@ class Run:
     def ops(self, rank: int | None = None, *, by_path: bool = False) -> pd.DataFrame:
         """Return one row per host op (and part of one): times in ns, its caller and how many device ops it launches.
 
-        ``by_path``: one row per operation instead, as ``graphlink ops`` prints them (docs/operations.md): all calls
-        from one path, forward and backward together, most device time first.
+        ``by_path``: the same as ``operations``.
         """
-        if by_path:
-            return self._table("operations", rank)
-        return self._of_graphs(rank, tables.ops)
+        return self.operations(rank) if by_path else self._of_graphs(rank, tables.ops)
+
+    def operations(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row per operation, as ``graphlink ops`` prints them (docs/operations.md): all calls from one path,
+        forward and backward together, most device time first.
+        """
+        return self._table("operations", rank)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
         """Return one row per device op (kernel, communication, copy): device, stream, times in ns, and the op that

@@ -258,9 +258,12 @@ def _summarised(
     """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of
     the run. ``recorded``: what wings read of the run.
     """
+    ranks: Sequence[summary.Rank] = result.ranks
+    for _, hooks in each():
+        ranks = hooks.kept(ranks)
     whole = summary.Summary(
         options=_told(options),
-        ranks=list(result.ranks),
+        ranks=list(ranks),
         run=result.run,
         warnings=[*warnings, *result.warnings],
         files=sorted({*result.files, summary.NAME}),

@@ -190,7 +190,7 @@ def _summary_of_pipeline(
     recorded, stages = max(pipeline.recorded_makespan_ns for pipeline in played), len(whole.source)
     step_ns = round(_replayed_ns(run) / run.steps)
     rest = step_ns - recorded if run.steps > 1 and step_ns >= recorded else None
-    drawn = "the one of the same turn (--no-spread)" if seed is None else f"one that is drawn with seed {seed}"
+    drawn = "the one with the same number (--no-spread)" if seed is None else f"one that is drawn with seed {seed}"
     pipeline = MadePipeline(
         schedule=whole.schedule,
         stages_recorded=max(whole.source) + 1,

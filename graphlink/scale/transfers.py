@@ -127,7 +127,7 @@ def _why(found: Transfers, sizes: I64, steps: str, wire: str, error: float) -> t
     told = f"fitted to {many:,} collectives of communicators of {ranks} ranks, {100 * error:.1f} % off"
     if len(sizes) == 1:
         return (f"{how}: an assumption, as all recorded communicators that grow have {ranks} ranks", told)
-    return (f"{how}: of the ways to grow the one that fits best", told)
+    return (f"{how}: the law of growth that fits best", told)
 
 
 def _given(rule: Rule, gigabytes_per_s: float | None, latency_ns: float | None) -> Rule:

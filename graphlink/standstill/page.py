@@ -24,7 +24,7 @@ def trust(found: Found) -> Words:
     waited = [rank for rank in found.ranks if 100 * rank.standstill.whole.ns >= rank.replay.measured_ns]
     least = min(waited or found.ranks, key=lambda rank: float(rank.standstill.whole.explained))
     words = least.standstill.trust(least.replay.measured_ns)
-    where = f" (rank {least.rank}, where least is)" if len(found.ranks) > 1 else ""
+    where = f" (on rank {least.rank}; on the others more)" if len(found.ranks) > 1 else ""
     return [f"{words[0].upper()}{words[1:]}{where}."]
 
 

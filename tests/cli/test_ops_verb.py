@@ -70,7 +70,7 @@ def test_data_are_the_first_of_the_file(folder: Path, capsys: pytest.CaptureFixt
 
 def test_the_library_has_a_row_an_operation(folder: Path) -> None:
     pytest.importorskip("pandas")
-    table = graphlink.open(folder).ops(by_path=True)
+    table = graphlink.open(folder).operations()
     file = json.loads((folder / "ops.0.json").read_bytes())
     assert table["path"].tolist() == ["/".join(one["path"]) for one in file["operations"]]
     assert table["device_ns"].sum() == file["device_ns"]

@@ -11,7 +11,8 @@ import pytest
 import graphlink
 from graphlink.gpu.busy import BINS, KEYS, LEVELS
 from graphlink.gpu.records import DeviceTime
-from graphlink.gpu.strip import MOST_LANES, _resampled, run_over_time
+from graphlink.gpu.strip import _resampled, run_over_time
+from graphlink.gpu.table import MOST_LANES, with_fewer_strips
 from graphlink.page.found import find
 from graphlink.page.parts import Strip
 from tests.simulator import ClusterTraining, LateStart, cluster_run
@@ -69,6 +70,21 @@ def test_of_many_gpus_the_most_idle_are_shown_in_few_cells(folder: Path, monkeyp
     made = strip(folder)
     assert (len(made.lanes), made.cells) == (3, 100)
     assert made.title.endswith(", the 3 most idle of 4 GPUs")
+
+
+def test_a_summary_keeps_the_strips_of_the_most_idle_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = graphlink.open(folder).summary.ranks
+    assert with_fewer_strips(ranks) == ranks
+    monkeypatch.setattr("graphlink.gpu.table.MOST_LANES", 2)
+    kept = with_fewer_strips(ranks)
+    most = sorted(kept, key=lambda rank: -rank.gpu[0].idle_ns / rank.gpu[0].whole_ns)
+    assert [bool(rank.gpu[0].over_time) for rank in most] == [True, True, False, False]
+
+
+def test_steps_are_marked(folder: Path) -> None:
+    made, ranks = strip(folder), graphlink.open(folder).summary.ranks
+    assert [len(marks) for marks in made.marks] == [len(rank.steps) for rank in ranks]
+    assert all(marks == sorted(marks) and marks[-1] < made.length_ns for marks in made.marks)
 
 
 def test_bins_keep_their_time_in_cells_of_another_length() -> None:

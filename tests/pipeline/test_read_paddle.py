@@ -243,7 +243,7 @@ def test_other_files_of_the_launcher_are_left_alone_and_strays_are_named(tmp_pat
     (tmp_path / "rank_3.log").write_bytes((tmp_path / "workerlog.0").read_bytes())
     logs = read_paddle(tmp_path)
     assert len(logs) == 3
-    assert logs[0].warnings == ("left aside, as their names say no worker (workerlog.N): rank_3.log",)
+    assert logs[0].warnings == ("not read, as their names say no worker (workerlog.N): rank_3.log",)
 
 
 def test_folders_that_hold_no_run(tmp_path: Path) -> None:

@@ -166,9 +166,11 @@
     [1e3, "us"],
     [1, "ns"],
   ];
-  const inUnit = (ns, of) => {
-    const [size, unit] = units.find(([size]) => Math.abs(of) >= size) ?? [1, "ns"];
-    return `${Number((ns / size).toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 })} ${unit}`;
+  // in the unit of the end, as exact as a 500th of what is shown
+  const inUnit = (ns, end, span = end) => {
+    const [size, unit] = units.find(([size]) => Math.abs(end) >= size) ?? [1, "ns"];
+    const digits = Math.min(Math.max(Math.ceil(Math.log10((500 * size) / Math.max(span, 1))), 0), 9);
+    return `${(ns / size).toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
   };
   const made = (name, attributes, words = "") => {
     const one = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -183,6 +185,8 @@
     const lanes = Array.from(group.querySelectorAll(".lane"), (one) => one.textContent);
     const paths = Array.from(group.querySelectorAll(".part"));
     const whole = paths.map((one) => one.getAttribute("d"));
+    const steps = group.querySelector(".step");
+    const begun = steps ? steps.getAttribute("d").match(/[\d.]+/g).map(Number) : []; // three numbers a line: x, y, height
     const axis = group.querySelector(".axis");
     const marks = axis.innerHTML;
     const under = top + pitch * lanes.length;
@@ -212,9 +216,15 @@
         }
         path.setAttribute("d", out.join(""));
       });
+      const lines = [];
+      for (let n = 0; n < begun.length; n += 3) {
+        const x = (begun[n] - left) / wide;
+        if (from <= x && x <= to) lines.push(`M${place(begun[n]).toFixed(1)} ${begun[n + 1]}v${begun[n + 2]}`);
+      }
+      steps?.setAttribute("d", lines.join(""));
       if (to - from === 1) axis.innerHTML = marks;
       else ticks();
-      shown.textContent = to - from === 1 ? `the whole run, ${inUnit(ns, ns)}` : `${inUnit(from * ns, to * ns)} to ${inUnit(to * ns, to * ns)}`;
+      shown.textContent = to - from === 1 ? `the whole run, ${inUnit(ns, ns)}` : `${inUnit(from * ns, to * ns, (to - from) * ns)} to ${inUnit(to * ns, to * ns, (to - from) * ns)}`;
       out.disabled = earlier.disabled = later.disabled = all.disabled = to - from === 1;
       closer.disabled = to - from <= least;
       point();
@@ -228,7 +238,7 @@
         const x = left + ((k * step) / ns - from) / (to - from) * wide;
         const side = x < left + 30 ? "" : x > left + wide - 30 ? " end" : " mid";
         axis.append(made("path", { class: "c-grid", d: `M${x} ${under - 6}v4` }));
-        axis.append(made("text", { class: `c-dim num small${side}`, x, y: under + 11 }, inUnit(k * step, to * ns)));
+        axis.append(made("text", { class: `c-dim num small${side}`, x, y: under + 11 }, inUnit(k * step, to * ns, (to - from) * ns)));
       }
     };
     const zoom = (factor, middle = at ?? (from + to) / 2) => {
@@ -253,7 +263,7 @@
       });
       there.sort(([a], [b]) => b - a);
       const parts = there.map(([share, name]) => `${name} ${Math.min(Math.round(100 * share), 100)} %`);
-      return `${lanes[lane] ? `${lanes[lane]}, ` : ""}${inUnit(at * ns, ns)}: ${parts.join(", ") || "not recorded"}`;
+      return `${lanes[lane] ? `${lanes[lane]}, ` : ""}${inUnit(at * ns, ns, (to - from) * ns)}: ${parts.join(", ") || "not recorded"}`;
     };
     const point = () => {
       if (at === null || at < from || at > to) return cursor.setAttribute("d", "");

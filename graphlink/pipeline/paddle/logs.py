@@ -180,7 +180,7 @@ def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str
     folders = sorted({folder, *(path.parent for path in taken)})
     others = [path for place in folders for path in sorted(place.iterdir()) if path.is_file() and path not in taken]
     found = [str(path.relative_to(folder)) for path in others if _begins_with_jobs(path)]
-    return [f"left aside, as their names say no worker (workerlog.N): {listed(found)}"] if found else []
+    return [f"not read, as their names say no worker (workerlog.N): {listed(found)}"] if found else []
 
 
 def _begins_with_jobs(path: Path) -> bool:

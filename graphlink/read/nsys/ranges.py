@@ -183,7 +183,7 @@ def forward_backward(ranges: ExportRanges, strings: Sequence[str]) -> FlowRows:
 
 
 def read_overheads(export: Export, names: ByteTexts) -> ExportOverheads:
-    """Read what profiling took. Rows without thread or with a time that is none are passed over: they say nothing."""
+    """Read what profiling took. Rows without thread or with a time that is none are not read: they say nothing."""
     none = np.zeros(0, np.int64)
     parts = [ExportOverheads(none, none, none.astype(np.int32), none)]
     for table in filter(export.has, _OVERHEADS):
