@@ -112,9 +112,16 @@ def band(
     return replace(
         out,
         run=whole,
-        step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
+        # where communication changes, the mean of steps was in its band too seldom
+        step=None
+        if some < 2 or _transfers_differ(work, changed)
+        else span(float(steps.took_ns.mean()), 1 / some, 1 / count),
         spread_ns=round(both_sides * sqrt(count)),
     )
+
+
+def _transfers_differ(work: Workload, changed: Workload) -> bool:
+    return bool((work.micros_ns != changed.micros_ns)[work.work == Work.COMM].any())
 
 
 def unmeasured(changes: Changes) -> str:
