@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_file_of_another_tool_is_named_and_nothing_is_written(name, tmp_path, 
 
 def test_a_database_of_rocprof_is_no_nsys_export(tmp_path, capsys):
     path = tmp_path / "results.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE rocpd_kernel_dispatch_1 (id INTEGER, start INTEGER, end INTEGER)")
     connection.close()
     assert main(["--nsys", str(path), "--out", str(tmp_path / "out")]) == 1

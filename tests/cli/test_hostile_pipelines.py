@@ -9,6 +9,7 @@ import random
 import sqlite3
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_a_users_number_may_be_a_word(graphlink: Run, tmp_path: Path) -> None:
 def test_names_of_an_export_are_escaped(graphlink: Run, tmp_path: Path) -> None:
     export, out = tmp_path / "run.sqlite", tmp_path / "out"
     write_nsys(pipeline_run(PipelineTraining("1F1B", stages=2, microbatches=2)).executions, export)
-    with sqlite3.connect(export) as connection:
+    with closing(sqlite3.connect(export)) as connection, connection:
         connection.execute("UPDATE StringIds SET value = value || '<&\"' || char(1) WHERE value LIKE '%kernel%'")
     connection.close()
     assert pipeline_of(graphlink("--nsys", export, "--out", out, "--jobs", "1"), out)["ranges"]

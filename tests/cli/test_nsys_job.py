@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def test_what_is_no_export(graphlink: Run, traces: Path, tmp_path: Path, what: s
     elif what == "folder":
         path.mkdir()
     elif what == "database":
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("CREATE TABLE people(name TEXT)")
         connection.close()
     words = {"kineto": "--kineto", "database": "no device work"}

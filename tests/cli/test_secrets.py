@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,7 @@ def test_an_error_in_the_text_around_the_events_shows_none_of_it(
 def test_what_an_nsys_export_says_of_its_machine(graphlink: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(random_program(1, Shape()))], path, schema="3.25")
-    with sqlite3.connect(path) as data:
+    with closing(sqlite3.connect(path)) as data, data:
         for table in (
             "TARGET_INFO_SYSTEM_ENV",
             "META_DATA_EXPORT",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_an_export_that_lacks_one_thing_has_its_findings(
 
 def test_payloads_are_told_by_the_data_not_by_what_the_export_says(tmp_path: Path) -> None:
     path = exported(tmp_path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
     found = found_in(path, tmp_path)
     assert {"nsys-no-blobs", "comm-unknown", "nsys-rank-by-order"} <= set(found)
@@ -55,7 +56,7 @@ def test_payloads_are_told_by_the_data_not_by_what_the_export_says(tmp_path: Pat
 
 def test_a_cut_export_is_told_with_what_lost_its_launch(tmp_path: Path) -> None:
     path = exported(tmp_path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         (middle,) = database.execute("SELECT avg(start) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
         database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start < ?", (middle,))
         database.execute("INSERT INTO META_DATA_EXPORT VALUES ('DERIVED_WINDOW_NS', '5-9')")
@@ -69,7 +70,7 @@ def test_rows_of_whole_graphs_are_counted(tmp_path: Path) -> None:
     program = run(random_program(3, Shape(graphs=True, ops=80)))
     path = tmp_path / "run.sqlite"
     write_nsys([program], path, schema="3.25", vary=NsysVariation(graph_rows=True))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         (rows,) = database.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE").fetchone()
     assert found_in(path, tmp_path)["nsys-graphs-whole"].figures == {"ops": rows}
     assert rows > 0

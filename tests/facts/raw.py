@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def nsys(path: Path) -> Raw:
     def rows(query: str) -> list[Any]:
         return db.execute(query).fetchall()
 
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         names = dict(rows("SELECT id, value FROM StringIds"))
         kernels = rows("SELECT demangledName, start, end, deviceId FROM CUPTI_ACTIVITY_KIND_KERNEL")
         copies = rows("SELECT start, end, deviceId FROM CUPTI_ACTIVITY_KIND_MEMCPY")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_version_that_is_none_is_left_out(tmp_path: Path) -> None:
 def test_nsys_tells_driver_and_cpu_once(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(random_program(1, Shape()))], path, schema="3.25")
-    with sqlite3.connect(path) as data:
+    with closing(sqlite3.connect(path)) as data, data:
         data.execute("DROP TABLE IF EXISTS TARGET_INFO_SYSTEM_ENV")
         data.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
         told = [
@@ -81,7 +82,7 @@ def test_nsys_tells_driver_and_cpu_once(tmp_path: Path) -> None:
         data.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?)", [*told, ("Hostname", "a")])
     (trace,) = read_nsys(path)
     assert trace.system == System(cpu="EPYC", driver="580.95", cuda_driver="13.0")
-    with sqlite3.connect(path) as data:
+    with closing(sqlite3.connect(path)) as data, data:
         data.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('CpuDescription', 'Xeon')")
         data.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('NvDriverVersion', '580.95')")
     assert read_nsys(path)[0].system == System(driver="580.95", cuda_driver="13.0"), "two machines have no one CPU"

@@ -98,7 +98,8 @@ def test_values_that_repeat_are_one_object_again(tmp_path: Path) -> None:
         np.arange(1000, dtype=np.int32), tuple(Comm("all_reduce", ranks=tuple(range(64))) for _ in range(1000))
     )
     back = read(written(table), CommTable, tmp_path)
-    assert len({id(comm) for comm in back.comms}) == 1 and back == dataclasses.replace(table, row=back.row)
+    assert len({id(comm) for comm in back.comms}) == 1
+    assert_same(back, table)
     assert len(written(table)) < 10_000
 
 

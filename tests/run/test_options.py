@@ -5,6 +5,7 @@ allowed.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def test_every_field_of_the_options_has_a_bad_value_here_and_a_line_in_the_help(
     assert {field for field, _, _ in BAD} == fields
     for kind in (Options, Inputs, BuildOptions, Recordings):
         for field in dataclasses.fields(kind):
-            assert f"\n        {field.name}: " in (kind.__doc__ or ""), (kind, field.name)
+            assert f"\n    {field.name}: " in (inspect.getdoc(kind) or ""), (kind, field.name)
 
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, v, _ in BAD if f in ("sync", "gap_ns", "hta_limit")])

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -392,16 +392,19 @@ def _refuse_cut(path: Path, head: bytes, there: int) -> None:
 
 
 def _connect(path: Path, plain: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        connection.text_factory = bytes  # text that is no UTF-8 must not stop the reader
-        if sys.version_info >= (3, 11):
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_ROW_BYTES)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute("SELECT count(*) FROM sqlite_master")
-    except (sqlite3.Error, UnicodeError, MemoryError) as problem:
-        raise InputError(f"the sqlite file is damaged ({problem})", path=path, todo=_EXPORT_AGAIN) from None
+    with ExitStack() as undo:
+        try:
+            connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+            undo.callback(connection.close)
+            connection.text_factory = bytes  # text that is no UTF-8 must not stop the reader
+            if sys.version_info >= (3, 11):
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_ROW_BYTES)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except (sqlite3.Error, UnicodeError, MemoryError) as problem:
+            raise InputError(f"the sqlite file is damaged ({problem})", path=path, todo=_EXPORT_AGAIN) from None
+        undo.pop_all()
     return connection
 
 

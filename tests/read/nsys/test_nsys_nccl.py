@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_peers_are_members_of_the_communicator(tmp_path: Path) -> None:
 def test_without_payloads_the_names_tell_the_call(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(training_program(1, Training(steps=1)))], path, vary=NsysVariation(nccl=True))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
     connection.close()
     (trace,) = read_nsys(path)
@@ -83,7 +84,7 @@ def test_payloads_that_were_kept_as_hexadecimal_text(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     write_nsys([run(training_program(1, Training(steps=1)))], path, vary=NsysVariation(nccl=True))
     (before,) = read_nsys(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE NVTX_EVENTS SET binaryData = lower(hex(binaryData)) WHERE binaryData IS NOT NULL")
     connection.close()
     (trace,) = read_nsys(path)
@@ -97,7 +98,7 @@ def test_a_range_of_the_same_name_in_another_domain_is_the_users(tmp_path: Path)
         "UPDATE NVTX_EVENTS SET text = 'mine' WHERE eventType = 75",
         "UPDATE NVTX_EVENTS SET domainId = 0",
     ):
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(statement)
         connection.close()
         (trace,) = read_nsys(path)

@@ -6,6 +6,7 @@ import gzip
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def read_one(path: Path, execution: Execution, schema: str = "3.25", **vary: Any
 
 
 def edit(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement)
     connection.close()
@@ -401,7 +402,7 @@ def test_every_table_but_one_may_be_missing(tmp_path: Path) -> None:
         if table == "StringIds":
             assert any("no name" in warning for warning in trace.warnings)
     write_nsys([TRAINING], path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         names = [
             name
             for (name,) in connection.execute("SELECT name FROM sqlite_master")
@@ -500,7 +501,7 @@ def test_columns_are_what_a_plain_select_gives(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]], gap: int
 ) -> None:
     path = tmp_path_factory.mktemp("cells") / "x.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t(a, b)")
         connection.executemany(
             "INSERT INTO t(rowid, a, b) VALUES (?, ?, ?)", [(gap * k - 20, *row) for k, row in enumerate(rows)]
@@ -518,7 +519,7 @@ def test_columns_are_what_a_plain_select_gives(
 
 def test_pages_hold_more_than_one_page(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t(a INTEGER)")
         connection.executemany("INSERT INTO t VALUES (?)", ((k,) for k in range(40_000)))
     connection.close()

@@ -8,6 +8,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def edit(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement)
     connection.close()
@@ -68,7 +69,7 @@ def check(trace: Trace) -> None:
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("value", ["'soon'", "NULL", "1.5", "x'00'", "9223372036854775807", "-9223372036854775807"])
 def test_a_time_that_is_none_is_named(path: Path, table: str, value: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         last, sql = connection.execute(
             f"SELECT max(rowid), (SELECT sql FROM sqlite_master WHERE name = '{table}') FROM {table}"
         ).fetchone()
@@ -117,7 +118,7 @@ def test_ranges_before_the_report_began_are_told(path: Path) -> None:
     assert not any("time 0" in text for text in read_nsys(path)[0].warnings)
     edit(path, f"UPDATE {NVTX} SET start = -start - 5 WHERE rowid IN (6, 8)")
     (trace,) = read_nsys(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         (start,) = connection.execute(f"SELECT start FROM {NVTX} WHERE rowid = 6").fetchone()
     connection.close()
     assert (
@@ -140,7 +141,7 @@ def test_a_row_days_away_is_named(path: Path, table: str, start: int) -> None:
     "value", ["'text'", "NULL", "-5", "1.25", "9223372036854775807", "-9223372036854775808", "x'ff'"]
 )
 def test_any_other_value_is_read_or_counted(path: Path, table: str, value: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         columns = [
             row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] not in ("start", "end")
         ]
@@ -157,7 +158,7 @@ def test_any_other_value_is_read_or_counted(path: Path, table: str, value: str) 
 @pytest.mark.parametrize("table", DESCRIBING)
 @pytest.mark.parametrize("value", ["'text'", "NULL", "-5", "1e300", "x'ff00'", "9223372036854775807"])
 def test_nonsense_in_tables_that_describe_others(path: Path, table: str, value: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5] == 0]
         for column in columns:
             connection.execute(f"UPDATE {table} SET {column} = {value}")
@@ -264,7 +265,7 @@ def test_names_that_are_no_text_or_very_long(path: Path) -> None:
 def many_ranges(path: Path, rows: int, shape: str) -> None:
     """Ranges of one name on one thread: nested in each other, after each other, or each crossing the one before."""
     thread = 1 << 48 | TRAINING.program.pid << 24 | 77
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         start = connection.execute(f"SELECT min(start) FROM {NVTX}").fetchone()[0]
         end = {"nested": f"{start + 3 * rows} - x", "row": f"{start} + 2 * x + 1", "crossing": f"{start} + 2 * x + 5"}[
             shape
