@@ -13,7 +13,7 @@ from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern, escaped
 from graphlink.records import counted, ms, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
@@ -53,18 +53,32 @@ def pauses(run: Outputs) -> Iterator[Candidate]:
     if len(long) < 2 or long[0] < FAR * ns[far] or long[-1] > _ONCE * long.sum() or _waits_unseen(work):
         return
     most_us = round(float(np.quantile(ns[: far + 1], _MOST)) / 1000, 3)
+    every = _period(run.selection, names_found(work, re.compile(_PAUSE)) & (work.cost_ns >= long[0]))
     yield Candidate(
         Advice(
             kind="python_pause",
             what="Python pauses between ops",
             evidence=f"{counted(len(long), 'pause')} of {ms(int(long[0]))} to {ms(int(long[-1]))} ms, where all others "
-            f"take at most {ms(int(ns[far]))} ms",
+            f"take at most {ms(int(ns[far]))} ms{every}",
             todo=LESS_PYTHON,
             supposed=f"if each took {most_us:,.0f} us, the most that nine of ten others take",
         ),
         Changes((TimeChange(name=UserPattern(_PAUSE, "advice"), most_us=most_us),)),
         PYTHON,
     )
+
+
+def _period(selection: Selection, nodes: Bool) -> str:
+    """Return ``, every 3 steps`` where nodes are in three and more steps of a rank, each as many behind the last; ""
+    where they are in other ones, or in all."""
+    apart = set[int]()
+    for (low, high), marks in zip(selection.work.bounds, selection.marks, strict=True):
+        begin_ns = sorted(begin for _, begin, _ in marks)
+        called_ns = selection.called_ns[low:high][nodes[low:high]]
+        steps = np.unique(np.searchsorted(begin_ns, called_ns, "right"))
+        if len(steps):
+            apart |= {*np.diff(steps).tolist()} if len(steps) >= _FEW else {0}
+    return f", every {min(apart)} steps" if len(apart) == 1 and min(apart) > 1 else ""
 
 
 def _waits_unseen(work: Workload) -> bool:
@@ -139,6 +153,7 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
     name, which = names[int(of_name.argmax())], f"{steps.first}-{steps.last}"
     python = name in (PYTHON, GAP_NAME)
     seldom = _TRYING if "convolution" in name else _SELDOM
+    every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
     loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
     if more_ns.sum() <= in_kernels_ns or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
         return
@@ -146,7 +161,7 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
         Advice(
             kind="uneven_steps",
             what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
-            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones",
+            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones{every}",
             todo=LESS_PYTHON if python else seldom,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
