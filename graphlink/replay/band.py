@@ -78,10 +78,8 @@ def band(
     ``changes`` of kinds whose bands were not measured, and none that reaches down to no time at all.
     """
     if path is None:
-        count = _count(changed, records)
-        return Band(
-            level_pct=round(100 * LEVEL), steps=count, unexplained_ns=[], latency_ns=[], why=unmeasured(changes)
-        )
+        count, why = _count(changed, records), unmeasured(changes)
+        return Band(level_pct=round(100 * LEVEL), steps=count, unexplained_ns=[], latency_ns=[], why=why)
     steps = _Steps(changed, after, records)
     pinned_ns = _unexplained_ns(work, changed, path, records)
     factors = [after.total_ns / before_ns if before_ns else 1.0, *_factors(work, changed)]
