@@ -90,6 +90,10 @@ def gain_words(found: Found) -> Words | None:
     if report is None:
         return None
     once = next((one for one in report.advice if one.kind == "once"), None)
+    if once is not None and once is report.advice[0]:
+        return [
+            f"Much of the time came once, and no change of the rest saves 1 %: {once.evidence}. To do: {once.todo}."
+        ]
     long: Words = [f" Once: {once.evidence}."] if once else []
     best = next((one for one in report.advice if one.gain_ns), None)
     if best is None or best.gain_ns is None or best.gain_pct is None:
