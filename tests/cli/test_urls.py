@@ -256,7 +256,7 @@ def test_graphs_beside_recordings_are_compared_with(
     assert graphlink(url, "--out", tmp_path / "out", "-q").status == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [(c["file"], c["rank"]) for c in summary["run"]["compared"]] == [("others.1.et", 1)]
-    assert any(text.startswith(f"{url}/odd.et is left aside") for text in summary["warnings"])
+    assert any(text.startswith(f"{url}/odd.et is not used") for text in summary["warnings"])
 
 
 def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(
