@@ -203,7 +203,7 @@ def runs(draw: Any) -> list[list[Any]]:
     return out
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(runs())
 def test_circles_are_those_of_a_plain_walk(tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Any]]) -> None:
     groups = {"1": [0, 1], "2": [0, 1, 2]}

@@ -286,7 +286,7 @@ def nodes(draw: Any) -> bytes:
     return raw + extra
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(st.lists(nodes(), max_size=6))
 def test_columns_are_those_of_the_messages(tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes]) -> None:
     path = written(tmp_path_factory.mktemp("et"), *given_nodes)
@@ -390,7 +390,7 @@ def test_broken_files(tmp_path: Path, data: bytes, what: str, where: str | None)
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     raw = bytearray(framed(HEAD, *data.draw(st.lists(nodes(), min_size=1, max_size=3))))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -244,7 +244,7 @@ def test_no_name_breaks_the_picture(where: str) -> None:
 
 
 @given(st.text(max_size=400))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_any_text_is_xml(text: str) -> None:
     element = ElementTree.fromstring(f'<a b="{xml(text)}">{xml(text)}</a>'.encode())
     said = element.text or ""
@@ -406,7 +406,7 @@ def test_boxes_at_the_same_time_share_the_row() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20)), max_size=12),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(1, 20)), max_size=12),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: list[tuple[int, int, int]]) -> None:
     made = boxes_of([Box(Pass.F, r, 0, s, s + n) for r, s, n in boxes])
     row, start, length = (

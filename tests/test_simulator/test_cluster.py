@@ -50,6 +50,7 @@ TRAININGS = st.builds(
     host_clock_offset_ns=st.sampled_from((0, 50_000_000)),
     drift_ppm=st.sampled_from((0.0, 20.0)),
 )
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
 FULL = ClusterTraining(
     data=4, tensor=2, pipeline=2, expert=2, microbatches=4, layers=3, sequence_parallel=True, twin=True, seed=5
 )
@@ -78,7 +79,7 @@ def test_numbers_are_those_of_graphlink() -> None:
     assert {number: CollectiveType(number).name for number in cluster_records.TYPE_NAMES} == cluster_records.TYPE_NAMES
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings().max_examples // 3)
 @given(TRAININGS)
 def test_members_end_together_once_the_last_has_started(training: ClusterTraining) -> None:
     m = cluster_run(training).meetings
@@ -95,7 +96,7 @@ def test_members_end_together_once_the_last_has_started(training: ClusterTrainin
     assert (over_ns >= 0).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings().max_examples // 3)
 @given(TRAININGS)
 def test_recordings_without_faults_agree(training: ClusterTraining) -> None:
     run = cluster_run(training)
@@ -144,7 +145,7 @@ def test_uneven_exchanges_send_what_the_others_get() -> None:
     assert len({size for c in run.ranks.values() for size in c.bytes[c.uneven].tolist()}) > 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_clocks_are_as_told(seed: int) -> None:
     training = replace(FULL, seed=seed, ranks_per_host=4, host_clock_offset_ns=50_000_000, drift_ppm=20.0)
     run = cluster_run(training)
@@ -192,7 +193,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 # faults
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_late_start_takes_the_first_ops(seed: int) -> None:
     training = replace(FULL, seed=seed)
     whole, late = cluster_run(training), cluster_run(training, [LateStart(3, meetings=20)])
@@ -211,7 +212,7 @@ def members_of(run: ClusterRun, meetings: set[int]) -> list[list[int]]:
     return [run.meetings.rank[run.meetings.first[m] : run.meetings.first[m + 1]].tolist() for m in meetings]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_early_end_takes_the_last_ops(seed: int) -> None:
     training = replace(FULL, seed=seed)
     whole, early = cluster_run(training), cluster_run(training, [EarlyEnd(0, meetings=15)])
@@ -319,7 +320,7 @@ def test_overhead_of_one_step_is_given_once() -> None:
         cluster_run(FULL, [ProfilerOverhead(2, 1, 5), ProfilerOverhead(2, 1, 9)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings().max_examples // 3)
 @given(TRAININGS, st.data())
 def test_every_op_is_accounted_for(training: ClusterTraining, data: st.DataObject) -> None:
     ranks = st.integers(0, training.world - 1)
