@@ -145,8 +145,9 @@ def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
 
 def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
     """Return the advice by its gain of a step, else of the run, then what came once, then what has no gain, then what
-    gains too little to be printed; but what came once first, where nothing gains a hundredth. Launches stand behind an
-    op that takes far longer than one, if they gain no more than they would without it."""
+    gains too little to be printed; but what came once first, where nothing gains a hundredth: then no work of the rest
+    is worth a faster implementation. Launches stand behind an op that takes far longer than one, if they gain no more
+    than they would without it."""
 
     def share(one: Advice) -> float | None:
         return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct
@@ -162,6 +163,8 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
         return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
 
     much = any(-place(one)[1] >= 1 for one in advice)
+    if not much and any(candidate.advice.kind == "once" for candidate in advice):
+        advice = [candidate for candidate in advice if candidate.advice.kind != "heaviest_work"]
     return sorted(advice, key=lambda candidate: (not much and candidate.advice.kind != "once", *place(candidate)))
 
 
