@@ -68,19 +68,6 @@ def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, wor
     )
 
 
-def first_id(ranks: Sequence[CommOps], world_size: int) -> int:
-    """Return the id at which the nodes of each rank of a run begin: above the number of collectives of all ranks.
-
-    ASTRA-sim of 2024 numbers these as they begin, over all ranks, and may take the id of one for the number of another.
-    """
-
-    def shared(ops: CommOps) -> int:
-        members = np.array([*(len(ranks) for ranks, _ in ops.groups), 0])  # the last of ops without a group
-        return int(np.count_nonzero((ops.kind == CommKind.COLLECTIVE) & (members[ops.group] > 1)))
-
-    return world_size * max(map(shared, ranks), default=0)
-
-
 def offsets(ranks: Sequence[RankComms]) -> I64:
     """Return where the ops of each rank begin in ``column``."""
     return np.cumsum([0, *(len(r.node) for r in ranks)])[:-1]

@@ -1,4 +1,5 @@
-"""Decimal ids of communicators, the same on every rank of a run, and ``comm_group.json``."""
+"""What all ranks of a run number alike: decimal ids of communicators, with ``comm_group.json``, and where ids of nodes
+begin."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from graphlink import output_names
-from graphlink.model import I64
+from graphlink.model import I64, CommKind, CommOps
 from graphlink.ranks.records import GroupKey
 
 GroupIds = dict[GroupKey, int]
@@ -19,6 +21,19 @@ MOST: Final = 499  # ASTRA-sim keeps ids above for itself
 _ALIKE: Final = 0.5
 _DIGITS: Final = 6
 Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
+
+
+def first_id(ranks: Sequence[CommOps], world_size: int) -> int:
+    """Return the id at which the nodes of each rank of a run begin: above the number of collectives of all ranks.
+
+    ASTRA-sim of 2024 numbers these as they begin, over all ranks, and may take the id of one for the number of another.
+    """
+
+    def shared(ops: CommOps) -> int:
+        members = np.array([*(len(ranks) for ranks, _ in ops.groups), 0])  # the last of ops without a group
+        return int(np.count_nonzero((ops.kind == CommKind.COLLECTIVE) & (members[ops.group] > 1)))
+
+    return world_size * max(map(shared, ranks), default=0)
 
 
 def assign(

@@ -90,7 +90,7 @@ from graphlink.read.kineto_rows import (
     sync_columns,
     sync_kind,
 )
-from graphlink.read.mend import doubted, give_calls, put_right, refuse_processes, settle
+from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
@@ -451,18 +451,8 @@ class _KinetoRows:
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         calls, device = self.parts[CALL], self.parts[DEVICE]
-        witnesses = calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns
-        against, moved = settle(*witnesses)
-        given = give_calls(*witnesses)
-        if against:
-            told = ", ".join(f"{witness} {count:,}" for witness, count in against.items())
-            warnings += [
-                f"device ops have a correlation id that others contradict ({told}): {moved:,} go to the call that flow "
-                "and External id agree on, the others to that of the correlation id"
-            ]
-        if given:
-            told = ", ".join(f"{witness} {count:,}" for witness, count in given.items())
-            warnings += [f"{sum(given.values()):,} device ops have no correlation id: their calls are told by {told}"]
+        mended, told = mend_calls(calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
+        warnings += told
         deps = graph_deps(self.parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes])
         warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
@@ -496,14 +486,7 @@ class _KinetoRows:
             host_name=host_name(around, pid),
             job=job_of(around),
             graph_deps=deps,
-            mended={
-                kind: count
-                for kind, count in (
-                    ("calls-without-id", sum(given.values())),
-                    ("calls-contradicted", max(against.values(), default=0)),
-                )
-                if count
-            },
+            mended=mended,
             memory=self.memory.found(around.get("deviceProperties")),
         )
         lanes = sum(len(distinct(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))

@@ -99,6 +99,28 @@ def _leave_out_untimed(tables: Iterable[Parts]) -> int:
     return sum(parts.keep(~rows) for parts, rows in untimed.items())
 
 
+def mend_calls(
+    calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int
+) -> tuple[dict[str, int], list[str]]:
+    """Give device rows the calls that all witnesses tell together, in place; return how many were mended, by kind, and
+    what to warn of. As ``settle`` and ``give_calls``.
+    """
+    against, moved = settle(calls, device, flows, strings, slack_ns)
+    given = give_calls(calls, device, flows, strings, slack_ns)
+    kinds = {"calls-without-id": sum(given.values()), "calls-contradicted": max(against.values(), default=0)}
+    told, others = (
+        ", ".join(f"{witness} {count:,}" for witness, count in counts.items()) for counts in (given, against)
+    )
+    texts = {
+        "calls-contradicted": f"device ops have a correlation id that others contradict ({others}): {moved:,} go to "
+        "the call that flow and External id agree on, the others to that of the correlation id",
+        "calls-without-id": f"{kinds['calls-without-id']:,} device ops have no correlation id: their calls are told by "
+        f"{told}",
+    }
+    mended = {kind: count for kind, count in kinds.items() if count}
+    return mended, [text for kind, text in texts.items() if kind in mended]
+
+
 def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:
     """Give device rows without a correlation that of the call that launched them, in place; return how many, by
     witness.

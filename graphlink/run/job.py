@@ -35,7 +35,6 @@ from graphlink.model import I64, System, Trace
 from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.columns import first_id
 from graphlink.ranks.records import AlignedClock
 from graphlink.replay.machines import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
@@ -65,7 +64,7 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     parts = over_ranks({prepared.rank: to_join(prepared.parts)})
-    world, begin = prepared.world_size, first_id([prepared.comm.ops], prepared.world_size)
+    world, begin = prepared.world_size, groups.first_id([prepared.comm.ops], prepared.world_size)
     joined = Joined(ids[prepared.rank], world, begin, parts=of_rank(parts, prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))

@@ -18,8 +18,9 @@ from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks, on_run
-from graphlink.ranks.columns import column, first_id, offsets
+from graphlink.ranks.columns import column, offsets
 from graphlink.ranks.figures import Figures, figures
+from graphlink.ranks.group_ids import first_id
 from graphlink.ranks.match import Matching, match
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
 from graphlink.ranks.times import Apart

@@ -280,7 +280,7 @@ def _tasks(
     """Yield the work on all copies."""
     work, match = run.work, run.match
     metadata = Metadata(SCHEMA_VERSION, __version__, match.clock.origin_ns or 0, made=run.made)
-    # above the number of collectives of all ranks, as in ``ranks.columns.first_id``
+    # above the number of collectives of all ranks, as in ``ranks.group_ids.first_id``
     first_id = made.world * max(int(np.count_nonzero(one.type == NodeType.COMM_COLL)) for one in run.graphs.values())
     for k, (rank, path) in enumerate(run.paths.items()):
         own = slice(*work.bounds[k])
