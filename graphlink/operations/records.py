@@ -258,7 +258,7 @@ def of_files(files: Mapping[int, Operations]) -> dict[int, NodeOperations]:
     return {
         rank: NodeOperations(
             np.clip(np.array(file.of_node, np.int64), -1, len(file.operations) - 1),
-            tuple("/".join(one.path) for one in file.operations),
+            tuple(one.path for one in file.operations),
             tuple("\n".join(one.stack) for one in file.operations),
         )
         for rank, file in files.items()

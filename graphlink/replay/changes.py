@@ -60,6 +60,11 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(
                     f"{name} {numbers!r} is neither a number (3) nor a range (2-5), nor several of them (1,3-5)"
                 )
+        for part in () if self.nth is None else self.turns or ():
+            if part.first < 1:
+                raise ValueError(f"nth {self.nth!r}: turns count from 1")
+            if self.every is not None and part.first > self.every:
+                raise ValueError(f"nth {self.nth!r}: with every {self.every} there is no turn {part.first}")
 
     @property
     def steps(self) -> list[Steps] | None:

@@ -25,6 +25,7 @@ _MOST_DEEP: Final = (
     16  # brackets in each other, and parts of a key: a file of changes has 3, and readers take memory for each
 )
 _QUOTED: Final = re.compile(rb'''"""(?:[^\\]|\\.)*?"""|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''', re.DOTALL)
+_BETWEEN: Final = re.compile(rb"[][{},=\r\n]")
 _AT: Final = re.compile(
     r"(?P<what>.*) - at `\$(?:\.(?P<table>\w+))?(?:\[(?P<entry>\d+)\])?(?:\.(?P<key>\w+))?[^`]*`", re.DOTALL
 )
@@ -73,7 +74,8 @@ def _depth(data: bytes) -> int:
     bare = _QUOTED.sub(b"", data)
     bytes_ = np.frombuffer(bare, np.uint8)
     steps = np.isin(bytes_, [*b"[{"]).astype(np.int64) - np.isin(bytes_, [*b"]}"])
-    return max(int(np.cumsum(steps).max(initial=0)), max((line.count(b".") for line in bare.splitlines()), default=0))
+    # between these lies a key, or a number with its one point
+    return max(int(np.cumsum(steps).max(initial=0)), max(part.count(b".") for part in _BETWEEN.split(bare)))
 
 
 def _pattern(kind: type, value: Any) -> Any:

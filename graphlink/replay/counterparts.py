@@ -151,7 +151,7 @@ def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
         keys = [
             _keys(code, (sort[nodes], path[nodes], name[nodes], which), paths, texts) for which in (number, none[nodes])
         ]
-        keys.append(_keys(code, (sort[nodes], none[nodes], name[nodes], none[nodes]), [""], texts))
+        keys.append(_keys(code, (sort[nodes], none[nodes], name[nodes], none[nodes]), [()], texts))
         out[rank] = _Side(tuple(keys), turn[nodes], (work.cost_ns - work.fixed_ns)[nodes])
     return out
 
@@ -163,7 +163,7 @@ def _in_turn(thread: I64, called_ns: I64) -> I64:
     return spread(len(thread), order, np.argsort(np.argsort(first))[which])
 
 
-def _keys(code: _Code, columns: tuple[I64, ...], paths: Sequence[str], names: Sequence[str]) -> I64:
+def _keys(code: _Code, columns: tuple[I64, ...], paths: Sequence[tuple[str, ...]], names: Sequence[str]) -> I64:
     """Return a number for each row of (sort of work, path, name, thread), the same for equal texts."""
     rows, which = numbered_rows(*columns)
     number = [

@@ -297,8 +297,11 @@ def ranges(selection: Selection, path: ReplayPath | None) -> list[ScalableName]:
         path_ns = sums(len(names), which[path.node], path.own_ns - path.fixed_ns)
     outer = {name for parts in names for part in parts for name in part[:-1]} - {PYTHON, ""}
     rows: dict[str, list[int]] = {name: [] for name in sorted(outer) if not OPERATOR.fullmatch(name)}
+    wide = {name.count("/") + 1 for name in rows}  # a name may have "/", and is chosen by the pieces between
     for k, parts in enumerate(names):
-        for name in rows.keys() & {*parts[0], *parts[1]}:
+        pieces = ["/".join(part).split("/") for part in parts]
+        texts = {"/".join(part[i : i + count]) for part in pieces for count in wide for i in range(len(part))}
+        for name in rows.keys() & texts:
             rows[name].append(k)
     out = [
         ScalableName(

@@ -29,12 +29,12 @@ _SHOWN: Final = 12  # step numbers that an error lists
 @dataclass(frozen=True, slots=True)
 class NodeOperations:
     """The operations of a rank: ``of_node`` has that of each node in the order of ids, ``NOWHERE`` for none, the others
-    have an entry each: the names of its ``path`` with ``/`` between, and the Python frames that it was called from, one
-    a ``line``.
+    have an entry each: the names of its ``path``, outermost first, and the Python frames that it was called from, one a
+    ``line``.
     """
 
     of_node: I64
-    path: tuple[str, ...]
+    path: tuple[Sequence[str], ...]
     line: tuple[str, ...]
 
 
@@ -51,7 +51,7 @@ class Selection:
         """Return the nodes that are chosen. Linear; each name and path is looked at once.
 
         Raises:
-            UsageError: no rank has such a step, or the lines of none are known.
+            UsageError: no rank has such a step, no chosen node such a turn, or the lines of none are known.
         """
         work = self.work
         out = np.ones(len(work), np.bool_) if wanted.name is None else names_found(work, wanted.name)
@@ -66,8 +66,8 @@ class Selection:
         if wanted.steps is not None:
             out &= self._in_steps(wanted.steps)
         if wanted.path is not None:
-            of_node, texts = self.paths
-            hit = np.array([wanted.path.search(text) is not None for text in texts], np.bool_)
+            of_node, paths = self.paths
+            hit = np.array([wanted.path.search("/".join(names)) is not None for names in paths], np.bool_)
             out &= hit[of_node] | self._of_operations("path", wanted.path)
         if wanted.line is not None:
             if not self.operations:
@@ -167,8 +167,14 @@ class Selection:
         inside = chosen & np.append(chosen, False)[self.around]
         outer = np.flatnonzero(chosen & ~inside)
         outer = outer[np.lexsort((work.column("correlation")[outer], self.called_ns[outer]))]
-        turn = turns(work.member[outer], step[outer], work.work[outer], work.names()[0][outer]) % (every or len(work))
-        turn = np.append(spread(len(work), outer, turn + 1), NOWHERE)[skipped(self.around, inside)]
+        turn = turns(work.member[outer], step[outer], work.work[outer], work.names()[0][outer])
+        most = int(turn.max(initial=-1)) + 1
+        if most and all(part.first > most for part in wanted):
+            first = wanted[0].first
+            what = f"nth, every: there is no turn {first}, as all else chooses at most {most} of one name in a step"
+            raise UsageError(what, todo=f"choose turns from 1 to {most}")
+        turn = np.append(spread(len(work), outer, turn % (every or len(work)) + 1), NOWHERE)
+        turn = turn[skipped(self.around, inside)]
         hits = [(turn >= part.first) & (turn <= part.last) for part in wanted]
         return chosen & np.asarray(hits).any(axis=0)
 
@@ -190,15 +196,15 @@ class Selection:
         return [list(_marks(file)) for file in self.work.files]
 
     @cached_property
-    def paths(self) -> tuple[I64, list[str]]:
-        """Return the path of every node, by its position among different texts, and those: the names of its callers,
+    def paths(self) -> tuple[I64, list[tuple[str, ...]]]:
+        """Return the path of every node, by its position among different ones, and those: the names of its callers,
         outermost first, without marks of steps; of a host node with its own, of a device node in no op its own alone.
         Linear."""
         work, callers = self.work, self.around
         family, names = work.names()
         named = ~work.is_part & (family != (names.index(PYTHON) if PYTHON in names else NOWHERE))
         host, out = work.column("host") != 0, np.full(len(work) + 1, NOWHERE, np.int64)
-        numbers, texts = dict[int, int](), [""]  # of each text, by that above and the last name
+        numbers, paths = dict[int, int](), [tuple[str, ...]()]  # of each path, by that above and the last name
         node, below = np.flatnonzero(callers == NOWHERE), np.flatnonzero(callers != NOWHERE)
         while len(node) or len(below):
             if not len(node):  # in the file of somebody else callers may go in a circle
@@ -208,24 +214,24 @@ class Selection:
             node, above = (column[named[node] & (host[node] | (above == 0))] for column in (node, above))
             pairs, which = np.unique(above * len(names) + family[node], return_inverse=True)
             for pair in pairs.tolist():
-                if numbers.setdefault(pair, len(texts)) == len(texts):
+                if numbers.setdefault(pair, len(paths)) == len(paths):
                     around, name = divmod(pair, len(names))
-                    texts.append(f"{texts[around]}/{names[name]}" if around else names[name])
+                    paths.append((*paths[around], names[name]))
             out[node] = np.array([numbers[pair] for pair in pairs.tolist()], np.int64)[which]
             known = out[callers[below]] != NOWHERE
             node, below = below[known], below[~known]
-        return out[:-1], texts
+        return out[:-1], paths
 
-    def inside(self) -> tuple[I64, list[tuple[list[str], list[str]]]]:
+    def inside(self) -> tuple[I64, list[tuple[Sequence[str], Sequence[str]]]]:
         """Return for every node in what it is, by its position among different ones: the names of its path by callers,
         and of the path of its operation. Linear in nodes, and in different paths."""
-        of_node, texts = self.paths
-        of_operation, names = np.zeros(len(of_node), np.int64), [""]
+        of_node, paths = self.paths
+        of_operation, names = np.zeros(len(of_node), np.int64), list[Sequence[str]]([()])
         for number, known in self._operations_of():
             of_operation[number >= 0] = number[number >= 0] + len(names)
             names += known.path
         pairs, which = numbered_rows(of_node, of_operation)
-        return which, [(texts[text].split("/"), names[name].split("/")) for text, name in pairs.tolist()]
+        return which, [(paths[path], names[name]) for path, name in pairs.tolist()]
 
     def line(self, node: int) -> str:
         """Return what called the op of a node: ``, called in function step (train.py:12)``; "" where that is not
@@ -243,7 +249,8 @@ class Selection:
         """
         out = np.zeros(len(self.work), np.bool_)
         for number, known in self._operations_of():
-            hit = np.array([pattern.search(text) is not None for text in getattr(known, what)] + [False], np.bool_)
+            texts = known.line if what == "line" else map("/".join, known.path)
+            hit = np.array([pattern.search(text) is not None for text in texts] + [False], np.bool_)
             out |= hit[number]
         return out
 

@@ -291,7 +291,7 @@ def test_what_comes_in_each_of_a_few_steps_did_not_come_once(tmp_path: Path) -> 
 def test_what_launches_most_is_listed_with_what_is_in_the_way(tmp_path: Path, inside: list[str], why: str) -> None:
     """An op that launches once is no graph; who called what is in the way is told."""
     work = small(tmp_path, inside)
-    frames = NodeOperations(np.zeros(len(work), np.int64), ("",), ("train.py(3): main\ntrain.py(12): step",))
+    frames = NodeOperations(np.zeros(len(work), np.int64), ((),), ("train.py(3): main\ntrain.py(12): step",))
     (listed,) = capturable(work, Selection(work, {0: frames}), 8)
     assert (listed.name, listed.nodes, listed.launches, listed.cuda_graph) == (PART, 1, 2, f"^{PART}$")
     assert listed.why_not.startswith(why) and (", called in function step (train.py:12))" in listed.why_not) is bool(

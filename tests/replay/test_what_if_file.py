@@ -20,6 +20,7 @@ from graphlink.replay.folder import graph_files
 from graphlink.replay.folder import load as load_files
 from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
+from graphlink.replay.report import ranges
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, apply, fit
 from graphlink.replay.workload import Workload, workload
@@ -129,6 +130,9 @@ def test_turns_are_of_a_step_and_what_is_inside_goes_along(tmp_path: Path) -> No
     of_turn = {text: chosen(work, f"path = 'allreduce_'\n{text}", tmp_path) for text in ("nth = '1-3'", "every = 4")}
     inside = [(0, i) for i, each in enumerate(nodes) if not each.name.startswith("Profiler")]
     assert of_turn == {"nth = '1-3'": inside[:12] + inside[16:28], "every = 4": inside[12:16] + inside[28:]}
+    for text in ("nth = '5-6'", "every = 9\nnth = 5", "every = 5"):
+        with pytest.raises(UsageError, match="no turn 5, as all else chooses at most 4 of one name in a step"):
+            chosen(work, f"path = 'allreduce_'\n{text}", tmp_path)
     of_comm = chosen(work, "path = 'allreduce_'\nsort = 'comm'\nevery = 2\nnth = 1", tmp_path)
     assert of_comm == inside[3::8]
 
@@ -147,8 +151,8 @@ def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     folder.mkdir()
     written(folder, nodes)
     work = workload(load_files(graph_files(folder)))
-    of_node, texts = Selection(work).paths
-    assert [texts[path] for path in of_node] == [
+    of_node, paths = Selection(work).paths
+    assert ["/".join(paths[path]) for path in of_node] == [
         "",
         "Attention",
         "Attention/aten::mm",
@@ -158,7 +162,7 @@ def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     assert chosen(work, "path = '^Attention/aten::mm$'", tmp_path) == [(0, 2), (0, 3)]
     operations = NodeOperations(
         np.array([-1, 0, 1, 1, 0]),
-        ("Model/Attention", "Model/Attention/aten::mm"),
+        (["Model", "Attention"], ["Model", "Attention", "aten::mm"]),
         ("train.py(3): step", "a\nmodel.py(7): forward"),
     )
     assert chosen(work, "path = 'Model/.*mm'", tmp_path, operations={0: operations}) == [(0, 2), (0, 3)]
@@ -167,6 +171,28 @@ def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match="lines of these graphs are not known"):
         chosen(work, "line = 'x'", tmp_path)
+
+
+def test_ranges_with_slashes_in_their_names_are_listed_whole(tmp_path: Path) -> None:
+    """What is listed for a name is what its text chooses, be it by callers or by operations."""
+    names = ("region: 0/0", "region: 0", "aten::mm", "gemm", "aten::add")
+    nodes = [
+        node(0, micros=1, is_cpu_op=True),
+        node(1, data=[0], ctrl=[0], micros=2, is_cpu_op=True),
+        node(2, data=[1], ctrl=[1], micros=4, is_cpu_op=True),
+        node(3, data=[2], ctrl=[2], micros=8, is_cpu_op=False),
+        node(4, data=[2], micros=16, is_cpu_op=True),
+    ]
+    for each, name in zip(nodes, names, strict=True):
+        each.name = name
+    written(tmp_path, nodes)
+    work = workload(load_files(graph_files(tmp_path)))
+    operations = {0: NodeOperations(np.array([-1, -1, -1, -1, 0]), (["a/b", "aten::add"],), ("",))}
+    rows = ranges(Selection(work, operations), None)
+    assert [(row.name, row.nodes) for row in rows] == [("a/b", 1), ("region: 0", 4), ("region: 0/0", 4)]
+    for row in rows:
+        path = json.dumps(row.scale.removeprefix("path:"))
+        assert len(chosen(work, f"path = {path}", tmp_path, operations=operations)) == row.nodes
 
 
 def test_a_step_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -554,6 +580,8 @@ def test_a_change_that_another_one_leaves_nothing_of_is_made_all_the_same(tmp_pa
         ("[[time]]\nrank = 0\nscale = nan", "scale nan is no factor", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nadd_us = inf", "add_us inf is no time", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nnth = '3-'\nscale = 1", "nth '3-' is neither", "[[time]] number 1"),
+        ("[[time]]\nnth = '0'\nscale = 1", "nth '0': turns count from 1", "[[time]] number 1"),
+        ("[[time]]\nnth = '1,5-6'\nevery = 4\nscale = 1", "every 4 there is no turn 5", "[[time]] number 1"),
         ("[[time]]\nrank = 0\nscale = 1\nlike_rank = 1", "like_rank wants like", "[[time]] number 1"),
         ("[[time]]\neven_out = true", "wants the rank", "[[time]] number 1"),
         ("[[time]]\nmost_us = 3", "names nothing to change", "[[time]] number 1"),
@@ -601,6 +629,7 @@ def _actions() -> dict[str, Any]:
         "a = " + "{a=" * 100_000,
         "a" + ".a" * 100_000 + " = 1",
         "[" + "a" + ".a" * 100_000 + "]",
+        "a = {b" + ".b" * 100_000 + " = 1}",
         "#" * 2_000_000,
         "[[time]]\nscale = 0.5\nthread = 99999999999999999999999999",
         "[[time]]\nscale = 0.5\nrank = 9223372036854775807",
@@ -616,5 +645,7 @@ def test_brackets_and_dots_in_texts_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pattern"):
         changes(tmp_path, text)
     assert changes(tmp_path, "[[time]]\nscale = 0.5\nname = '" + r"\[\[." * 20 + "' # [[[[[[[[[[[[[[[[[[\n").any
+    one_line = ", ".join(f"{{name = 'gemm{k}', scale = 0.5}}" for k in range(40))
+    assert len(changes(tmp_path, f"time = [{one_line}]").time) == 40
     with pytest.raises(InputError, match="more than"):
         load_changes(Path("/dev/zero"))
