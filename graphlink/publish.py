@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import sys
@@ -36,6 +37,9 @@ OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
 MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
+_IS_OPEN: Final = re.compile(
+    r"/dev/(std(out|err)|fd/\d+|tty|null)|/proc/(self|\d+)/fd/\d+"
+)  # leads to where it must be written
 _CUT: Final = (
     "a run was killed while it moved files, and they cannot be put back",
     "run the command as somebody who may write there",
@@ -205,16 +209,16 @@ def write(path: Path, data: bytes) -> None:
 
 def write_anew(path: Path, data: bytes) -> None:
     """Write a file of its own in the same folder, and move it in place: what was there is whole, or replaced as a
-    whole, and a link is not followed. A device or pipe is written as it is.
+    whole, and a link is not followed. A device, a pipe or what this process has open is written as it is.
 
     Raises:
         OSError: it cannot be written.
     """
     there = path.exists() and not path.is_symlink()
-    if path.parts[1:2] in (("dev",), ("proc",)) or (there and not path.is_file()):
+    if _IS_OPEN.fullmatch(str(path)) or (there and not path.is_file()):
         path.write_bytes(data)
         return
-    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+    beside = path.with_name(f".{secrets.token_hex(16)}.part")
     number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(number, "wb") as out:

@@ -29,6 +29,7 @@ from graphlink.publish import (
     settle,
     temporary,
     write,
+    write_anew,
 )
 from tests.run.kills import NEW as NEW_FILES
 from tests.run.kills import OLD as OLD_FILES
@@ -420,3 +421,21 @@ def test_one_more_file_replaces_none_that_no_summary_lists(tmp_path: Path) -> No
     with pytest.raises(OutputError, match=r"report\.html is there already"):
         add(tmp_path, "report.html", b"new")
     assert tree(tmp_path) == before
+
+
+def test_a_file_is_made_anew_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    """A link is replaced, below a folder ``dev`` too; a name may be as long as the file system takes."""
+    kept, folder = tmp_path / "kept", tmp_path / "dev"
+    folder.mkdir()
+    kept.write_text("kept")
+    for name in ("link.json", "\u65e5" * 80 + ".json"):
+        (folder / name).symlink_to(kept)
+        write_anew(folder / name, b"new")
+        assert (folder / name).read_text() == "new" and kept.read_text() == "kept"
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_what_a_process_has_open_is_written_as_it_is(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        write_anew(Path(f"/dev/fd/{file.fileno()}"), b"new")
+    assert (tmp_path / "out").read_text() == "new"
