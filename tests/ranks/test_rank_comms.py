@@ -14,7 +14,8 @@ from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
-from graphlink.ranks.columns import first_id, rank_comms
+from graphlink.ranks.columns import rank_comms
+from graphlink.ranks.group_ids import first_id
 from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job
