@@ -104,7 +104,7 @@ def _buckets(run: Outputs) -> Iterator[Candidate]:
 
 def _bubbles(run: Outputs) -> Iterator[Candidate]:
     pipeline = getattr(run.summary, "pipeline", None)
-    if not pipeline:
+    if not pipeline or pipeline.stages < 2:
         return
     lost_ns = sum(pipeline.causes_ns.values())
     most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="")

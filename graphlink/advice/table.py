@@ -41,6 +41,7 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
         rows = [
             (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
             ("do", best.todo),
+            ("gain", best.supposed),
             ("check it by", best.command),
         ]
     if len(shown) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +40,12 @@ class _Advice(Wing):
         from graphlink.run.library import Run
 
         nodes = sum(rank.graph_nodes for rank in summary.ranks)
+        if not folder or not nodes:
+            return ()
+        if nodes > MOST_NODES:
+            return ["", Table([("what to do", f"graphlink advice {shlex.quote(folder)}")])]
         try:
-            return first_lines(Run(Path(folder)).advice(), folder) if folder and 0 < nodes <= MOST_NODES else ()
+            return first_lines(Run(Path(folder)).advice(), folder)
         except GraphlinkError:  # graphlink advice says why
             return ()
 

@@ -59,7 +59,17 @@ def main_fact(summary: Any) -> Words:
         words += _why_waiting(ranks, summary.run)
     if most != "idle_ns" and spent["idle_ns"] >= _WORTH * spent.total():
         words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
-    return [*words, ".", *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else [])]
+    return [*words, ".", *_span(ranks), *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else [])]
+
+
+def _span(ranks: Sequence[Any]) -> Words:
+    """Return for how much of the run its GPUs had no work, before and after all of theirs, where that is most of it."""
+    work_ns, run_ns = _spent(ranks).total(), sum(rank.replay.measured_ns * len(rank.gpu) for rank in ranks)
+    if 2 * work_ns >= run_ns:
+        return []
+    share = _share_of(run_ns - work_ns, run_ns, "no_work")
+    who = "It has" if sum(len(rank.gpu) for rank in ranks) == 1 else "They have"
+    return [f" {who} no work in the rest of the run, ", share, f" of {time(run_ns)}."]
 
 
 def _spent(ranks: Sequence[Any]) -> Counter[str]:

@@ -20,7 +20,8 @@ def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
         idle_ns=sum(idle.values()),
         idle_by_cause_ns=idle,
     )
-    return SimpleNamespace(rank=number, gpu=[device] * gpus)
+    ran_ns = sum(spent.get(name, 0) * 10**6 for name in ("compute", "comm", "copy", "before")) + device.idle_ns
+    return SimpleNamespace(rank=number, gpu=[device] * gpus, replay=SimpleNamespace(measured_ns=ran_ns))
 
 
 def said(*ranks: Any, run: Any = None) -> str:
@@ -54,6 +55,13 @@ def waited(late: int, **waits: int) -> Any:
 )
 def test_the_largest_part_comes_first(spent: dict[str, int], fact: str) -> None:
     assert said(rank(**spent)) == fact
+
+
+def test_a_run_most_of_which_has_no_work_says_so() -> None:
+    assert said(rank(compute=100, before=100)) == "The GPU spends 100.0 % of 100 ms computing."
+    assert said(rank(compute=100, before=900)) == (
+        "The GPU spends 100.0 % of 100 ms computing. It has no work in the rest of the run, 90.0 % of 1.00 s."
+    )
 
 
 def test_all_gpus_count_together() -> None:

@@ -105,7 +105,8 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
         (one,) = rank.gpu
         spent = {"idle_ns": ns, "exposed_comm_ns": 50, "exposed_copy_ns": 0, "compute_ns": 950 - ns}
         gpu = msgspec.structs.replace(one, from_ns=0, to_ns=1000, idle_by_cause_ns={"python": ns}, **spent)
-        return msgspec.structs.replace(rank, rank=number, gpu=[gpu], warnings=[])
+        replay = msgspec.structs.replace(rank.replay, measured_ns=1000)
+        return msgspec.structs.replace(rank, rank=number, gpu=[gpu], replay=replay, warnings=[])
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
     fact, _, table, words, outliers = summary.table(whole)
