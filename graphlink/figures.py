@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from graphlink.records import (
     Table,
+    amount,
     first_few,
     in_function,
     ms,
@@ -55,7 +56,7 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "part": Unit(lambda pair: percent(*pair)),  # and its whole
     "ratio": Unit("{:.4f}".format),
     "of one": Unit(lambda share: percent(share, 1)),
-    "about": Unit("{:,.4g}".format),
+    "about": Unit(amount),
     "place": Unit(ms, time),  # in the timeline
     "word": Unit(str),
     "cause": Unit(str),

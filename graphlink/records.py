@@ -193,6 +193,11 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
+def amount(number: float) -> str:
+    """Return a number to 4 digits, or all digits of a whole one, without an exponent: ``12.35``, ``12,760``."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:,.4g}"
+
+
 def first_few(values: Sequence[object], most: int, between: str = ", ") -> str:
     """Return ``1, 2, 3``; of more than ``most`` values the first ones: ``1, 2, 3, ...``."""
     return between.join([*map(str, values[:most]), *["..."] * (len(values) > most)])

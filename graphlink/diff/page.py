@@ -28,7 +28,7 @@ from graphlink.page.parts import (
     Words,
 )
 from graphlink.page.words import cell, entries, meanings, name, table, time_figure
-from graphlink.records import counted, shortened, signed, time
+from graphlink.records import amount, counted, shortened, signed, time
 
 MOST_STEPS = 2_000
 _WHOSE = {"step": "A step takes ", "first step": "The first step takes ", "run": "All that was recorded takes "}
@@ -232,7 +232,7 @@ def _listed(key: str, title: str, says: str, found: Sequence[tuple[str, Change]]
 def _amount(value: float | None, unit: str) -> Cell:
     if value is None:
         return Cell("")
-    return Cell(time(value) if unit.startswith("ns") else f"{value:,.4g}", value)
+    return Cell(time(value) if unit.startswith("ns") else amount(value), value)
 
 
 def split(report: DiffReport) -> Section:

@@ -15,7 +15,7 @@ from graphlink.diff.records import Level
 from graphlink.model import F64
 from graphlink.patterns import LOADER
 from graphlink.read.commnames import short_name
-from graphlink.records import counted, short_path
+from graphlink.records import amount, counted, short_path
 from graphlink.tables import grouped
 
 Path = tuple[str, ...]
@@ -198,7 +198,7 @@ def _has(side: Mapping[object, tuple[float, float]], least: object | None, level
     path = least[0] if bare and isinstance(least, tuple) else least
     name = short_path(path) if isinstance(path, tuple) else str(path)
     calls = side[least][1] if least in side else 0.0
-    return f"{many} ({calls:,.4g} call{'s' * (calls != 1)} of {name or OUTSIDE})"
+    return f"{many} ({amount(calls)} call{'s' * (calls != 1)} of {name or OUTSIDE})"
 
 
 def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) -> float:

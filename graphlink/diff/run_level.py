@@ -16,7 +16,7 @@ from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange, change
 from graphlink.ranks.summary import Collectives
-from graphlink.records import counted, first_few, ms, short_path, times
+from graphlink.records import amount, counted, first_few, ms, short_path, times
 from graphlink.tables import grouped
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
@@ -208,7 +208,7 @@ def communication_changes(found: Sequence[GroupChange], noise: Noise, repeats: f
         transfer = sum(one.transfer_before_ns for one in groups), sum(one.transfer_after_ns for one in groups)
         took, change_ns = f"transfer {ms(transfer[0])} -> {ms(transfer[1])} ms {per}", transfer[1] - transfer[0]
         if _other(count, repeats):
-            what = f"{kind} is done {count[0]:,.4g} -> {count[1]:,.4g} times {per}"
+            what = f"{kind} is done {amount(count[0])} -> {amount(count[1])} times {per}"
             yield _structure("collective_calls", what, count, f"collectives {per}", evidence=took, change_ns=change_ns)
         elif _other(size, repeats):
             what = f"{kind} moves {size[0]:,.0f} -> {size[1]:,.0f} bytes {per}"

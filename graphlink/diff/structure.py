@@ -13,7 +13,7 @@ from graphlink.diff.pairs import DEVICE, Matched, Pair, Path, loads
 from graphlink.diff.records import Change, change
 from graphlink.graph.families import PYTHON
 from graphlink.read.commnames import short_name
-from graphlink.records import ms, shortened
+from graphlink.records import amount, ms, shortened
 from graphlink.tables import grouped
 
 _SMALL: Final = 1e-9
@@ -48,7 +48,7 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
     other = {
         path: mine
         for path, mine in by_path.items()
-        if path != (PYTHON,)
+        if path not in ((), (PYTHON,))  # () is no operation: what it holds is named by itself
         and not loads(path)
         and any(noise.counts_differ(pair, repeats) for pair in mine if pair.of == "host")
     }
@@ -111,8 +111,8 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
 def _often(before: float, after: float, per: str) -> str:
     """Return how often something is done: ``came``, ``went``, or from how often to how often."""
     if not before:
-        return f"came: {after:,.4g} {per}"
-    return f"went: {before:,.4g} {per}" if not after else f"is done {before:,.4g} -> {after:,.4g} times {per}"
+        return f"came: {amount(after)} {per}"
+    return f"went: {amount(before)} {per}" if not after else f"is done {amount(before)} -> {amount(after)} times {per}"
 
 
 def _change(kind: str, what: str, path: Path, sides: Sides, unit: str, evidence: str, name: str = "") -> Change:
@@ -146,7 +146,8 @@ def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where:
         names = [max(pairs, key=lambda pair: abs(pair.change_ns)).name for pairs in (went, came)]
         what = f"other kernels{where}: {_short(names[0])} -> {_short(names[1])}{', ...' if len(other) > 2 else ''}"
         counts = _counts(other)
-        took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {fewer:,.4g} went and {more:,.4g} came {per}"
+        changed = f"{amount(fewer)} went and {amount(more)} came {per}"
+        took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {changed}"
         yield _change("kernels", what, path, (counts, times), f"kernels {per}", took, names[1])
         return
     for mine in (came, went):

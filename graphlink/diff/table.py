@@ -9,7 +9,7 @@ from typing import Any, Final
 from graphlink.diff.changes import WORDS
 from graphlink.diff.records import Change, DiffReport, OperationChange, RankChange, Side, Split, Verdict
 from graphlink.figures import Column, column, columns, table
-from graphlink.records import Table, counted, ms, percent, share_word, shortened
+from graphlink.records import Table, amount, counted, ms, percent, share_word, shortened
 
 PER: Final = {
     "step": "mean of the steps without the first",
@@ -220,7 +220,7 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     rows, what = changed[:top], "device" if device else "host"
     host = column("host change", "signed", [row.host_after_ns - row.host_before_ns for row in rows])
     numbers = [
-        f"{row.calls_before:,.4g}" + (f" -> {row.calls_after:,.4g}" if row.calls_after != row.calls_before else "")
+        amount(row.calls_before) + (f" -> {amount(row.calls_after)}" if row.calls_after != row.calls_before else "")
         for row in rows
     ]
     calls = column("calls", "number", numbers)

@@ -18,7 +18,7 @@ from graphlink.diff.structure import place
 from graphlink.graph.families import PYTHON
 from graphlink.patterns import ALLOCATOR
 from graphlink.read.commnames import short_name
-from graphlink.records import counted, ms, shortened, times
+from graphlink.records import amount, counted, ms, shortened, times
 from graphlink.tables import grouped
 
 _WORDS: Final = {"kernel": "compute", "copy": "copies", "communication": "communication"}
@@ -26,8 +26,9 @@ _SORTS: Final = 4  # sums of all parts that are tested: compute, copies, communi
 _PURE: Final = 0.9  # of the time of a group: so much of it changed
 _UNIFORM: Final = 0.9  # of the time of all parts: so much of it changed by nearly one factor
 _UNIFORM_HOST: Final = 0.7
+_EXPLAINED: Final = 0.5  # of the change of all parts: so much of it is that factor
 _COUNTS: Final = 0.01  # of the time: parts that take less are not counted
-_SPREAD: Final = 0.1  # that factor, either way
+_SPREAD: Final = 0.1  # that factor, times as much or as little
 _SPREAD_OF_HOST: Final = 0.3  # the same of the host, where only a part of an op may be slower
 
 
@@ -194,7 +195,7 @@ def _calls(every: Sequence[Pair], changed: Sequence[Pair], per: str) -> Iterator
                 what,
                 group,
                 per,
-                f"{calls:,.4g} calls, {ms(group.before_ns)} -> {ms(group.after_ns)} ms of host time {per}",
+                f"{amount(calls)} calls, {ms(group.before_ns)} -> {ms(group.after_ns)} ms of host time {per}",
             )
         for group in rest:
             kind = "copy_call" if "Memcpy" in group.name else "memory"  # the former may wait for the GPU
@@ -258,13 +259,13 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     of = {pair.of for pair in known}
     if len({pair.path for pair in known}) < 2:
         return None
-    weight = np.array([pair.mean_ns[0] for pair in known])
-    ratio = np.array([pair.mean_ns[1] / pair.mean_ns[0] for pair in known])
+    before, after = np.array([pair.mean_ns for pair in known]).T
+    weight, ratio = before + after, after / before  # of both: the same whichever run is named first
     order = np.argsort(ratio)
     middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
     of_changed = {id(pair) for pair in changed}
     spread = _SPREAD_OF_HOST if "host" in of else _SPREAD
-    near = np.array([id(pair) in of_changed for pair in known]) & (np.abs(ratio / middle - 1) <= spread)
+    near = np.array([id(pair) in of_changed for pair in known]) & (np.abs(np.log(ratio / middle)) <= np.log1p(spread))
     near &= (ratio > 1) == (middle > 1)
     counts = weight >= _COUNTS * weight.sum()
     if (
@@ -272,7 +273,13 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
         or near[counts].sum() <= counts.sum() / 2
     ):
         return None
-    return middle
+    return middle if _explains(middle, float(before.sum()), float(after.sum())) else None
+
+
+def _explains(factor: float, before: float, after: float) -> bool:
+    """Tell whether a factor of all of the time is most of its change, from either run: else a part changed more."""
+    rest = max(abs(before * factor - after), abs(before - after / factor))
+    return rest <= (1 - _EXPLAINED) * abs(after - before)
 
 
 def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:

@@ -18,11 +18,16 @@ import pytest
 from graphlink.cli.out import rendered
 from graphlink.diff import facts
 from graphlink.diff.compare import compare
+from graphlink.diff.noise import Noise, Usual
+from graphlink.diff.pairs import Matched, Pair
 from graphlink.diff.records import DiffReport, Split, Verdict
+from graphlink.diff.structure import structure
 from graphlink.diff.table import diff_table, moved_most
 from graphlink.diff.verdict import fail_on, verdict
+from graphlink.diff.work import uniform
 from graphlink.errors import InputError
 from graphlink.gpu.records import StepTime
+from graphlink.records import amount
 from graphlink.run.library import link
 from graphlink.run.library import open as open_run
 from graphlink.run.options import Options
@@ -376,3 +381,47 @@ def test_a_loader_with_other_workers_is_the_same_work(tmp_path: Path) -> None:
         "at least 66.3 % less time at 99.5 % confidence" in text
     )  # the other end of the margin would be below nothing
     assert "operations, largest change of host time first" in text and "device A ms" not in text
+    slower = compare(*(tmp_path / name for name in reversed(names)))
+    for one in (report, slower):
+        assert one.changes[0].kind == "data_loading" and abs(one.changes[0].change_ns or 0) > 26_000_000
+
+
+def of_path(path: tuple[str, ...], before: float, after: float, counts: tuple[float, float] = (1, 1)) -> Pair:
+    """A part of the host, of one step before and after."""
+    values = [np.array([float(value)]) for value in (*counts, before, after)]
+    return Pair(path, "host", "", "", False, values[0], values[1], values[2], values[3])
+
+
+@pytest.mark.parametrize(
+    ("times", "factor"),
+    [
+        ([(40, 60), (30, 45), (20, 30)], 1.5),
+        ([(40, 60), (30, 45), (20, 20)], 1.5),  # a part is as long as before
+        ([(400, 408), (300, 306), (100, 102), (20, 1300)], None),  # a part that took little explodes
+        ([(400, 408), (300, 306), (100, 102), (60, 300)], None),  # its time after is no large part either
+    ],
+)
+def test_one_factor_of_all_is_the_cause_only_where_it_is_most_of_the_change(
+    times: list[tuple[float, float]], factor: float | None
+) -> None:
+    pairs = [of_path((f"op{k}",), *both) for k, both in enumerate(times)]
+    swapped = [of_path(pair.path, *pair.mean_ns[::-1]) for pair in pairs]
+    assert uniform(pairs, pairs) == factor
+    assert uniform(swapped, swapped) == (pytest.approx(1 / factor) if factor else None)
+
+
+def test_time_of_no_operation_is_not_named_as_one() -> None:
+    host = of_path((), 100, 50, (1367, 5))
+    wait = replace(host, of="waiting_call", name="cudaDeviceSynchronize")
+    matched = Matched("ops of the path", False, 1.0, 1.0)
+    usual = Usual(0.0, exact=True)
+    (change,) = structure([host, wait], Noise(False, usual, usual, usual, 1, 100.0), matched, "in all")
+    assert change.what == "waiting for the GPU by cudaDeviceSynchronize is done 1,367 -> 5 times in all"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (3, "3"), (12.345, "12.35"), (999.97, "1,000"), (12_760, "12,760"), (2.5e9, "2,500,000,000")],
+)
+def test_amounts_have_no_exponent(number: float, text: str) -> None:
+    assert amount(number) == text
