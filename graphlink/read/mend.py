@@ -39,6 +39,7 @@ _WORK: Final = {  # what launches each kind of device op
     DeviceKind.MEMCPY: re.compile(r"(?i).*mem_?cpy.*", re.DOTALL),
     DeviceKind.MEMSET: re.compile(r"(?i).*mem_?set.*", re.DOTALL),
 }
+_WITH_FLOW: Final = re.compile(r"(?i).*(launch|mem_?cpy|mem_?set|synchronize|wait).*", re.DOTALL)
 
 
 def _name_without_overload(host: Parts, strings: Strings) -> None:
@@ -241,7 +242,8 @@ def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack
     begin = np.flatnonzero(~flows.seen("end").astype(np.bool_))
     source = last_before((ident[begin],), ns[begin], (ident[end],), ns[end] + slack_ns + 1)
     source = np.where(source == NOWHERE, lookup(ident[begin], ident[end]), source)
-    by = _at(calls, ("tid",), [tid[begin]], ns[begin], ident[begin], slack_ns)
+    asks = fits(_WITH_FLOW, tuple(strings))[calls.seen("name")]
+    by = _at(calls, ("tid",), [tid[begin]], ns[begin], ident[begin], slack_ns, ~asks)
     inside = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + 1)
     by = np.where(by == NOWHERE, inside, by)
     end, by, begin = end[source != NOWHERE], *(column[source[source != NOWHERE]] for column in (by, begin))
@@ -252,19 +254,21 @@ def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack
     order = order[there[order]]
     end, by = end[order], by[order]
     start_ns = device.seen("start_ns")
-    row = _at(device, ("device", "stream"), [pid[end], tid[end]], ns[end], np.arange(len(end)), slack_ns)
+    first_come = np.zeros(device.count, np.bool_)
+    row = _at(device, ("device", "stream"), [pid[end], tid[end]], ns[end], np.arange(len(end)), slack_ns, first_come)
     order = np.lexsort((np.abs(start_ns[row] - ns[end]), row))
     order = order[row[order] != NOWHERE]
     first = order[begins(row[order])]
     return row[first], by[first]
 
 
-def _at(table: Parts, names: tuple[str, ...], keys: list[I64], ns: I64, order: I64, slack_ns: int) -> I64:
+def _at(table: Parts, names: tuple[str, ...], keys: list[I64], ns: I64, order: I64, slack_ns: int, last: Bool) -> I64:
     """Return the row that begins nearest to each time, where the columns ``names`` have these ``keys``, NOWHERE beyond
-    ``slack_ns``; rows that begin together in turn with times that are equal, these in ``order``.
+    ``slack_ns``; rows that begin together in turn with times that are equal, these in ``order``, ``last`` behind the
+    other rows.
     """
     lane, start_ns = [table.seen(name) for name in names], table.seen("start_ns")
-    rows, times = np.lexsort((table.seen("end_ns"), start_ns)), np.argsort(order, kind="stable")
+    rows, times = np.lexsort((table.seen("end_ns"), last, start_ns)), np.argsort(order, kind="stable")
     turn = spread(table.count, rows, turns(*(column[rows] for column in (*lane, start_ns))))
     asked = spread(len(ns), times, turns(*(column[times] for column in (*keys, ns))))
     return near([*lane, turn], start_ns, [*keys, asked], ns, slack_ns)

@@ -62,6 +62,15 @@ def test_flows_tell_the_calls(tmp_path: Path) -> None:
     assert trace.warnings == ("6 device ops have no correlation id: their calls are told by flows 6",)
 
 
+def test_flows_begin_in_calls_that_launch_not_in_those_that_begin_with_them(tmp_path: Path) -> None:
+    """In whole us a call that only sets something begins with the launch, and takes 0 us."""
+    content = without(document(), "correlation", "External id")
+    launches = [row for row in content["traceEvents"] if row["name"] == "hipLaunchKernel"]
+    content["traceEvents"] += [row | {"name": "hipFuncSetAttribute", "dur": 0} for row in launches]
+    trace = read(tmp_path, content)
+    assert {trace.strings[trace.calls.name[call]] for call in calls_of_ops(trace)} == {"hipLaunchKernel"}
+
+
 def test_the_external_id_tells_the_calls(tmp_path: Path) -> None:
     trace = read(tmp_path, without(without_flows(document(copies=2)).document, "correlation"))
     assert calls_of_ops(trace) == list(range(8))
