@@ -59,7 +59,7 @@ def test_several_faults_at_once_change_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("programs", [4, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_the_waits_of_random_programs_are_found_whatever_the_recorder_did(
     tmp_path: Path, name: str, programs: int
 ) -> None:
