@@ -39,8 +39,9 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
     """
     if change.launch_us is not None:
         return _launches(draft, selection, change, round(change.launch_us * 1000))
-    named = selection.nodes(change.part(*(name for name in Selector.__struct_fields__ if name != "sort")))
     of_delays = change.sort == "delay"
+    apart = "sort" if of_delays or change.turns is None else ""  # turns are of what all other keys choose
+    named = selection.nodes(change.part(*(name for name in Selector.__struct_fields__ if name != apart)))
     nodes = named if change.sort is None else named & (draft.work.work == SORTS[change.sort])
     delayed = named & (draft.fixed > 0) & ~nodes & of_delays
     if not (nodes.any() or delayed.any()):

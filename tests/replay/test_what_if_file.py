@@ -137,6 +137,22 @@ def test_turns_are_of_a_step_and_what_is_inside_goes_along(tmp_path: Path) -> No
     assert of_comm == inside[3::8]
 
 
+def test_turns_are_counted_among_nodes_of_the_sort_alone(tmp_path: Path) -> None:
+    """The op has the name, too: it takes no turn, and does not take its kernels along."""
+    on: dict[str, Any] = {"is_cpu_op": False, "device": 0, "stream": 7, "ctrl": [0]}
+    nodes = [
+        node(0, micros=8, is_cpu_op=True, start_ns=0, end_ns=8000, duration_ns=8000),
+        node(1, micros=10, data=[0], dep_kinds=("string_list", ["launch"]), start_ns=10_000, end_ns=20_000, **on),
+        node(2, micros=10, data=[0, 1], dep_kinds=("string_list", ["launch", "stream"]), start_ns=20_000, end_ns=30_000, **on),
+    ]  # fmt: skip
+    for each, name in zip(nodes, ("aten::mm", "gemm_mm", "gemm_mm"), strict=True):
+        each.name = name
+    written(tmp_path, nodes)
+    work = workload(load_files(graph_files(tmp_path)))
+    changed = made(work, tmp_path, "[[time]]\nname = 'mm'\nsort = 'kernel'\nnth = 2\nscale = 2\n").work
+    assert (changed.cost_ns - work.cost_ns).tolist() == [0, 0, 10_000]
+
+
 def test_a_path_is_of_the_callers_outermost_first(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     nodes = [
