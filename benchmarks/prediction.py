@@ -242,12 +242,7 @@ def described(pair: Described, folder: Path, into: Path) -> Result:
         after="",
         kind=pair.kind,
         of_size=False,
-        repeats=len(after),
-        before_ns=median(before),
-        after_ns=median(after),
-        spread_pct=spread_pct(after),
-        spread_before_pct=spread_pct(before),
-        limit_pct=limit,
+        **of_steps(before, after, limit),
         refused=pair.why_not,
     )
     if pair.why_not:
@@ -337,6 +332,18 @@ def spread_pct(values: Sequence[float]) -> float:
     return 100 * median(abs(value - middle) for value in values) / middle
 
 
+def of_steps(before: Sequence[float], after: Sequence[float], limit_pct: float) -> dict[str, Any]:
+    """Return what a result says of the steps of each recording of both programs (ns)."""
+    return {
+        "repeats": len(after),
+        "before_ns": median(before),
+        "after_ns": median(after),
+        "spread_pct": spread_pct(after),
+        "spread_before_pct": spread_pct(before),
+        "limit_pct": limit_pct,
+    }
+
+
 @dataclass(frozen=True)
 class Recorded:
     """The recordings of the programs below ``folder``, linked into ``out``."""
@@ -369,12 +376,7 @@ def result(pair: Pair, recorded: Recorded) -> Result:
         before=pair.before,
         after=pair.after,
         of_size=pair.of_size,
-        repeats=len(after),
-        before_ns=median(before),
-        after_ns=median(after),
-        spread_pct=spread_pct(after),
-        spread_before_pct=spread_pct(before),
-        limit_pct=limit,
+        **of_steps(before, after, limit),
     )
     try:
         predicted = median(pair.predict(one, recorded.run(one)) for one in recorded.repeats(pair.before))
