@@ -55,6 +55,7 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "number": Unit(str),
     "part": Unit(lambda pair: percent(*pair)),  # and its whole
     "ratio": Unit("{:.4f}".format),
+    "mean": Unit("{:.3g}".format),  # in the unit that the name of a counter says
     "of one": Unit(lambda share: percent(share, 1)),
     "about": Unit(amount),
     "place": Unit(ms, time),  # in the timeline

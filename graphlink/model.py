@@ -173,6 +173,7 @@ class DeviceRows(Short):
     sm_share: F64  # the part of the device's SMs that the blocks of a kernel can fill, 1 at most; 0 = not recorded
     comm: CommTable
     cut_ns: I64 | None = None  # of what was recorded of it, behind its end: linking.tidy; None = nothing
+    lane: I32 | None = None  # a layer or group on whose line it is shown, "" for none; None = no row has one
 
 
 class SyncKind(IntEnum):
@@ -221,6 +222,17 @@ class GraphDeps(Short):
     graph: I64
     node: I64
     before: I64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CounterRows(Short):
+    """What a device's counters were sampled as, in the order in which the recording has them: each ``value`` holds from
+    ``ns`` on, up to the next one of its counter."""
+
+    ns: I64
+    device: I64
+    name: I32
+    value: F64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -361,6 +373,7 @@ class Trace(Short):
     )
     memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
     graph_deps: GraphDeps | None = None  # None = none are recorded
+    counters: CounterRows | None = None  # None = none are recorded
     mended: dict[str, int] = field(default_factory=dict)  # rows that could not be and were put right, by kind
 
 

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from graphlink.causes import MEANING
-from graphlink.gpu.table import idle_causes
+from graphlink.gpu.table import idle_causes, replay_words
 from graphlink.records import percent, share_word, shares_words, time
 
 SPENT: Final = {  # field of a device -> how its time is spent, and what that means on a page
@@ -89,7 +90,10 @@ def _why_idle(ranks: Sequence[Any]) -> Words:
         return []
     most, ns = causes.most_common(1)[0]
     share = _share_of(ns, causes.total(), most)
-    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, " of the idle time)"]
+    replays = replay_words(
+        next((gpu for rank in ranks for gpu in rank.gpu if gpu.replays is not UNSET), ranks[0].gpu[0])
+    )
+    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, f" of the idle time{replays})"]
 
 
 def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:

@@ -17,6 +17,7 @@ from graphlink.gpu.table import (
     RankIdle,
     late_lines,
     rank_idle,
+    replay_words,
     wait_lines,
 )
 from graphlink.page.charts import LOOKS
@@ -181,7 +182,7 @@ def _utilisation(found: Found, number: int) -> Sentence:
             out += [
                 f"{' ' if out else ''}{who} worked for ",
                 share_of_one(one.utilisation, "utilisation", f"{at}/utilisation"),
-                " of its time",
+                f" of its time{replay_words(one)}",
             ]
             if one.est_sm_efficiency is not UNSET:
                 fills = share_of_one(one.est_sm_efficiency, "sm_efficiency", f"{at}/est_sm_efficiency")

@@ -72,6 +72,10 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
+    replays: Annotated[
+        tuple[int, int] | UnsetType,
+        figure(text="launches of CUDA graphs whose work is recorded, and all of the rank, where some have none"),
+    ] = UNSET
     utilisation: Annotated[float | UnsetType, figure(text="busy time (all but idle) / all time")] = UNSET
     est_sm_efficiency: Annotated[
         float | UnsetType,

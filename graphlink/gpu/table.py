@@ -148,7 +148,7 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
                 percent(ns, gpu.whole_ns)
                 for ns in (gpu.compute_ns, gpu.exposed_comm_ns, gpu.exposed_copy_ns, gpu.idle_ns)
             ),
-            f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}" if causes else "",
+            f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}{replay_words(gpu)}" if causes else "",
         )
         for rank in ranks
         for gpu, causes in zip(rank.gpu, rank.causes, strict=True)
@@ -161,7 +161,7 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     for gpu, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         out.append(
             f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.whole_ns)} ms; "
-            f"{busy_words(gpu)}"
+            f"{busy_words(gpu)}{replay_words(gpu)}"
         )
         out += _utilisation(gpu)
         if gpu.comm_ns:
@@ -285,9 +285,17 @@ def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
     parts = {**_busy_parts(device), "idle": device.idle_ns}
     why = {f"{cause} ({MEANING.get(cause, cause)})": ns for cause, ns in device.idle_by_cause_ns.items()}
     return [
-        (f"GPU {device.device}", f"{ms(device.whole_ns)} ms: {shares_words(parts, device.whole_ns) or 'nothing ran'}"),
+        (
+            f"GPU {device.device}",
+            f"{ms(device.whole_ns)} ms: {shares_words(parts, device.whole_ns) or 'nothing ran'}{replay_words(device)}",
+        ),
         ("  idle because", shares_words(why, device.idle_ns, _FEW)),
     ]
+
+
+def replay_words(device: DeviceTime) -> str:
+    """Return how many replays of CUDA graphs are recorded, "" where all are: what others ran counts as idle."""
+    return "" if device.replays is UNSET else "; recorded {:,} of {:,} replays".format(*device.replays)
 
 
 def busy_words(device: DeviceTime) -> str:

@@ -64,7 +64,8 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     """
     devices, cut = busy(linked, comm), steps_of(linked)
     hosts = Hosts(graph, linked, late)
-    gpu, idle = [], []
+    gpu, idle, launches = [], [], _graph_launches(linked)
+    replays = launches if launches[0] < launches[1] else UNSET
     by_step: list[list[DeviceTime]] = [[] for _ in cut.names]
     for one in devices:
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
@@ -73,7 +74,7 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
         groups, streams = by_group(one, linked, comm) or UNSET, by_stream(one, linked, first, last)
         over = over_time(one, why, first, last)
-        gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over))
+        gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over, replays=replays))
         for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
             times.append(step)
         inside = spans.within(why, first, last)
@@ -84,7 +85,8 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         for name, start, end, times in zip(cut.names, cut.start_ns.tolist(), cut.end_ns.tolist(), by_step, strict=True)
     ]
     unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
-    warnings = (*_bare_graph_launches(linked), *unsure)
+    bursts = [text for one in devices for text in _burst(one, linked)]
+    warnings = (*_bare_graph_launches(linked, *launches), *bursts, *unsure)
     return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
 
 
@@ -146,17 +148,39 @@ def _losses(one: DeviceTime) -> Counter[str]:
     return Counter({**busy, **one.idle_by_cause_ns})
 
 
-def _bare_graph_launches(linked: Linked) -> list[str]:
+def _graph_launches(linked: Linked) -> tuple[int, int]:
+    """Count the launches of graphs that own device ops, and all."""
+    named = fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name]
+    owns = named & marked(len(named), linked.device_call[linked.device_call != NOWHERE])
+    return int(np.count_nonzero(owns)), int(np.count_nonzero(named))
+
+
+def _bare_graph_launches(linked: Linked, owning: int, launches: int) -> list[str]:
     """Return a warning where some graph launches own device ops and others none: what those ran was not recorded."""
-    calls = linked.trace.calls
-    named = fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name]
-    bare = int(np.count_nonzero(named & ~marked(len(named), linked.device_call[linked.device_call != NOWHERE])))
-    if not bare:
+    if owning == launches:
         return []
-    whole = counted(int(np.count_nonzero(named)), "graph launch call")
     return [
-        f"{bare:,} of {whole} own no device op: what they ran is not recorded, and GPUs count as idle "
-        f"meanwhile{_by_node(linked)}"
+        f"{launches - owning:,} of {counted(launches, 'graph launch call')} own no device op: what they ran is not "
+        f"recorded, and GPUs count as idle meanwhile{_by_node(linked)}"
+    ]
+
+
+def _burst(one: Busy, linked: Linked) -> list[str]:
+    """Return a warning where a device ran little but one replay of a graph, in less than half of its time: the others
+    may not be recorded.
+    """
+    call, calls = linked.device_call[one.rows], linked.trace.calls
+    of_graph = np.flatnonzero(call != NOWHERE)
+    of_graph = of_graph[fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name[call[of_graph]]]]
+    whole_ns = int(one.end_ns.max() - one.start_ns[0])
+    if 2 * len(of_graph) <= len(one.rows) or len(np.unique(call[of_graph])) > 1:
+        return []
+    replay_ns = int(one.end_ns[of_graph].max() - one.start_ns[of_graph[0]])
+    if 2 * replay_ns >= whole_ns:
+        return []
+    return [
+        f"GPU {one.device}: one replay of a graph is recorded, {counted(len(of_graph), 'device op')} within "
+        f"{ms(replay_ns)} of {ms(whole_ns)} ms: what its other replays ran may not be recorded, and counts as idle time"
     ]
 
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from graphlink.graph.path_file import Explained
 from graphlink.graph_model import OF_HOST_ROWS, Graph, NodeKind
 from graphlink.linking.nest import stacks_at
-from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, DeviceRows, Gpu, Linked
+from graphlink.model import I64, NOWHERE, Bool, Communication, DeviceKind, Gpu, Linked
+from graphlink.operations.on_device import graph_replays, lanes_of, on_path_ns, sampled
 from graphlink.operations.parts import parts_of, places
 from graphlink.operations.paths import FoundOperations, HostPaths, host_paths
 from graphlink.operations.records import (
-    GraphNode,
-    GraphReplays,
     HostWait,
     Kernel,
     Kind,
@@ -24,20 +24,14 @@ from graphlink.operations.records import (
     UseName,
 )
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
-from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.read.commnames import short_name
 from graphlink.steps import steps_of
 from graphlink.tables import (
-    begins,
     codes,
     distinct,
-    numbered_rows,
-    numbered_texts,
     numbered_values,
     spread,
     sums,
-    take,
-    turns,
 )
 
 _USES: Final[dict[Use, UseName]] = {
@@ -99,9 +93,10 @@ def _kinds(paths: I64, host: HostPaths, annotation: Bool) -> tuple[Kind, ...]:
 
 
 def measured(
-    found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, gain_ns: I64, rank: int
+    found: FoundOperations, graph: Graph, linked: Linked, comm: Communication, explained: Explained, rank: int
 ) -> Operations:
-    """Sum up what each operation took; ``gain_ns`` as ``top_gains`` returns it. O(n log n) in rows and operations."""
+    """Sum up what each operation took, and gains. O(n log n) in rows and operations."""
+    gain_ns = explained.operation_gain_ns
     count, device = len(found.path), linked.trace.device
     length_ns = device.end_ns - device.start_ns
     columns = _times(found, graph, length_ns)
@@ -137,7 +132,9 @@ def measured(
         of_node=places(order)[found.of_node].tolist(),
         steps=list(steps.names),
         parts=parts_of(found, graph, linked, comm, steps, order),
-        graphs=graph_replays(linked),
+        graphs=graph_replays(linked, on_path_ns(graph, explained.path, len(length_ns))),
+        lanes=lanes_of(linked),
+        counters=sampled(linked, steps),
     )
 
 
@@ -345,94 +342,3 @@ def _waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
         for (row, at, stack), ns in found.items()
     ]
     return sorted(waits, key=lambda one: (-one.ns, -one.count, one.call, one.path, one.stack))
-
-
-def graph_replays(linked: Linked) -> list[GraphReplays]:
-    """Return the graphs that were launched, most device time first, with their nodes in the order in which they run.
-    O(n log n) in device rows.
-
-    Where ids are not recorded, launches with as many ops of the same names are of one graph, and the k-th op of a name
-    is one node.
-    """
-    rows = np.flatnonzero(_behind_graphs(linked))
-    rows = rows[np.lexsort((linked.trace.device.start_ns[rows], linked.trace.device.correlation[rows]))]
-    device = take(linked.trace.device, rows)
-    first = np.flatnonzero(begins(device.correlation)) if len(rows) else rows
-    launch = np.cumsum(begins(device.correlation)) - 1 if len(rows) else rows
-    graph = _graphs(device, first)
-    nodes, node = _nodes(graph[launch], device, launch)
-    length_ns, after_ns = device.end_ns - device.start_ns, device.start_ns - device.start_ns[first[launch]]
-    members = np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node, minlength=len(nodes)))[:-1])
-    found: list[GraphReplays] = []
-    for of in range(int(graph.max(initial=NOWHERE)) + 1):
-        mine = np.flatnonzero(nodes[:, 0] == of)
-        inner = [members[k] for k in mine.tolist()]
-        inner.sort(key=lambda ops: float(after_ns[ops].mean()))
-        launches = np.flatnonzero(graph == of)
-        found.append(
-            GraphReplays(
-                graph=int(device.graph[first[launches]].max()) or None,
-                call=_call(linked, rows[first[launches]]),
-                replays=len(launches),
-                device_ops=sum(map(len, inner)),
-                device_ns=sum(int(length_ns[ops].sum()) for ops in inner),
-                nodes=[_node(linked, device, ops, length_ns[ops]) for ops in inner],
-            )
-        )
-    return sorted(found, key=lambda one: (-one.device_ns, one.graph or 0))
-
-
-def _behind_graphs(linked: Linked) -> Bool:
-    """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch
-    that was not recorded."""
-    device, call = linked.trace.device, linked.device_call
-    by_graph = fits(GRAPH_LAUNCH, linked.trace.strings)
-    known = call != NOWHERE
-    out = (device.graph > 0) | (device.graph_node > 0)
-    out[known] |= by_graph[linked.trace.calls.name[call[known]]]
-    launch = codes(device.correlation)
-    out |= ~known & (np.bincount(launch)[launch] > 1)
-    return out & (device.correlation > 0)
-
-
-def _graphs(device: DeviceRows, first: I64) -> I64:
-    """Return the graph of each launch, by number: that of equal recorded ids, else of equal names; ``first``: the first
-    row of each.
-    """
-    names = np.split(device.name, first[1:])
-    keys = (
-        (graph, b"" if graph else np.sort(name).tobytes())
-        for graph, name in zip(
-            np.maximum.reduceat(device.graph, first).tolist() if len(first) else [], names, strict=False
-        )
-    )
-    return numbered_texts(keys)[0].astype(np.int64)
-
-
-def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
-    """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then
-    by start.
-    """
-    turn = turns(launch, device.name)
-    turn[device.graph_node > 0] = 0
-    return numbered_rows(graph, device.graph_node, device.name, turn)
-
-
-def _node(linked: Linked, device: DeviceRows, ops: I64, length_ns: I64) -> GraphNode:
-    whole = linked.trace.strings[device.name[ops[0]]]
-    return GraphNode(
-        node=int(device.graph_node[ops[0]]) or None,
-        name=short_name(whole),
-        whole_name=whole,
-        replays=len(ops),
-        ns=int(length_ns.sum()),
-        mean_ns=round(float(length_ns.mean())),
-        spread_ns=round(float(length_ns.std())),
-        longest_ns=int(length_ns.max()),
-    )
-
-
-def _call(linked: Linked, rows: I64) -> str:
-    """Return the name of the first recorded call that launched one of ``rows``; "" for none."""
-    call = linked.device_call[rows]
-    return next((linked.trace.strings[code] for code in linked.trace.calls.name[call[call != NOWHERE]].tolist()), "")

@@ -23,6 +23,7 @@ OTHER_THREADS: Final = "other threads"  # the name of the part of an operation t
 
 Kind = Literal["op", "range", "launch", "python"]
 UseName = Literal["used", "not_used", "unknown", "none"]
+SampledOf = Literal["device", "step", "kernel"]
 PartOf = Literal["kernel", "copy", "communication", "late", "host", "call", "waiting_call"]
 
 
@@ -162,7 +163,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a graph: ``node`` is its recorded id, None where it is told by the name of its device op and its turn
     in the launch.
 
-    ``replays``: how often it ran, ``ns`` in all; ``spread_ns``: the standard deviation. Names as in ``Kernel``.
+    ``replays``: how often it ran, ``ns`` in all; ``spread_ns``: the standard deviation; ``critical``: in how many
+    replays it was on the critical path. Names as in ``Kernel``.
     """
 
     node: int | None
@@ -173,12 +175,24 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     mean_ns: Annotated[int, figure(unit="us")]
     spread_ns: Annotated[int, figure(unit="us")]
     longest_ns: Annotated[int, figure(unit="us")]
+    critical: int = 0
+
+
+class Between(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies between a replay and the next one on its device: ``count`` times, ``ns`` in all. In ``busy_ns`` of it
+    the device ran something else, ``most`` of that the op of this name."""
+
+    count: int
+    ns: int
+    busy_ns: int
+    most: str
 
 
 class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA or HIP graph and what ran behind its launches. ``graph``: its recorded id; None where launches with as
     many device ops of the same names are taken to be of one graph. ``call``: what launched it; "" where no launch was
-    recorded. ``nodes`` as they run.
+    recorded. A replay takes ``mean_ns`` from its first device op to its last one, with a standard deviation of
+    ``spread_ns``. ``on_path_ns``: of its device ops on the critical path. ``nodes`` as they run.
     """
 
     graph: int | None
@@ -186,7 +200,33 @@ class GraphReplays(Short, msgspec.Struct, frozen=True, kw_only=True):
     replays: int
     device_ops: int
     device_ns: int
+    mean_ns: int = 0
+    spread_ns: int = 0
+    longest_ns: int = 0
+    on_path_ns: int = 0
+    between: Between | None = None
     nodes: list[GraphNode]
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that the recorder shows work of graphs on, in place of the stream it ran on: a layer, a group. ``most``:
+    the device op with most time."""
+
+    name: Annotated[str, figure("lane")]
+    device_ops: int
+    device_ns: Annotated[int, figure("device", head="ms")]
+    most: Annotated[str, figure("longest")]
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """The means of counters of a device, by their names: over its time, in a step, while kernels of a name ran. ``ns``:
+    how long that was."""
+
+    of: SampledOf
+    name: str
+    device: int
+    ns: int
+    means: dict[str, float]
 
 
 class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -195,8 +235,8 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     ``unknown``: kernels whose names do not tell whether they use tensor cores, most time first. ``gpus``: names of the
     devices. ``waits``: where the host waited, longest first. ``graphs``: what ran behind graph launches, most device
-    time first. ``steps``: names, as in ``summary.json``. ``of_node``: of each node of the graph, in the order of
-    ids, the position of its operation; -1 for none.
+    time first; ``lanes``, ``counters``: where the recording has them. ``steps``: names, as in ``summary.json``.
+    ``of_node``: of each node of the graph, in the order of ids, the position of its operation; -1 for none.
     """
 
     graphlink: str = __version__
@@ -215,6 +255,8 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     steps: list[str] = []
     parts: list[Part] = []
     graphs: list[GraphReplays] = []
+    lanes: list[Lane] = []
+    counters: list[Sampled] = []
 
 
 _WHAT: Final = "operations of this version of graphlink"

@@ -9,17 +9,20 @@ from typing import Final
 
 import msgspec
 
-from graphlink.figures import column, columns, table
+from graphlink.figures import Column, column, columns, table
 from graphlink.operations.records import (
     GraphNode,
     GraphReplays,
     HostWait,
     Kernel,
+    Lane,
     Operation,
     Operations,
+    Sampled,
     TensorCores,
 )
-from graphlink.records import Short, Table, counted, ms, percent, short_path
+from graphlink.read.commnames import short_name
+from graphlink.records import Short, Table, counted, ms, percent, short_path, shortened
 
 _FEW: Final = 3
 _FEW_RANKS: Final = 2
@@ -35,7 +38,9 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     operations there are, and their time; ``other_waits``, ``other_waits_ns``: the same of waits. ``graphs``: each with
     the nodes that took most time.
 
-    ``most_delayed``: the path of the operation whose device ops came late by most; empty where none did.
+    ``counters``: of the device, of steps, of the kernels that took most time; ``unsampled``: how many names of kernels
+    ran too short for the samples, and for how long. ``most_delayed``: the path of the operation whose device ops
+    came late by most; empty where none did.
     """
 
     rank: int
@@ -55,6 +60,9 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     other_waits: int
     other_waits_ns: int
     graphs: list[GraphReplays] = []
+    lanes: list[Lane] = []
+    counters: list[Sampled] = []
+    unsampled: tuple[int, int] = (0, 0)
 
 
 class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 def top_of(file: Operations, top: int) -> RankOperations:
     """Return the first operations of a rank."""
+    kernels = [one for one in file.counters if one.of == "kernel"]
+    told, untold = [one for one in kernels if one.means], [one for one in kernels if not one.means]
     latest = max(file.operations, key=lambda one: one.delay_ns, default=None)
     return RankOperations(
         **{
@@ -82,6 +92,9 @@ def top_of(file: Operations, top: int) -> RankOperations:
             msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top])
             for one in file.graphs[:_FEW]
         ],
+        lanes=file.lanes[:top],
+        counters=[*(one for one in file.counters if one.of != "kernel"), *told[:top]],
+        unsampled=(len(untold), sum(one.ns for one in untold)),
     )
 
 
@@ -126,7 +139,34 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
         out += ["kernels whose names do not tell whether they use tensor cores", table(unknown, whole=whole)]
     if rank.other_unknown:
         out.append(f"  {counted(rank.other_unknown, 'more name')}")
-    return [*out, *_waits(rank, whole), *(part for graph in rank.graphs for part in _graph(graph, whole)), ""]
+    graphs = (part for graph in rank.graphs for part in _graph(graph, whole))
+    return [*out, *_waits(rank, whole), *graphs, *_lanes(rank), *_counters(rank), ""]
+
+
+def _lanes(rank: RankOperations) -> list[str | Table]:
+    share = column("share", "part", [(lane.device_ns, rank.device_ns) for lane in rank.lanes])
+    shown = columns(Lane, rank.lanes, "device_ns", share, "device_ops", "name", "most")
+    return ["lanes: lines that work of graphs is shown on", table(shown)] if rank.lanes else []
+
+
+def _counters(rank: RankOperations) -> list[str | Table]:
+    out: list[str | Table] = []
+    for sort, head in (("device", "counters, on average"), ("step", "in steps"), ("kernel", "while kernels ran")):
+        rows = [one for one in rank.counters if one.of == sort and one.means]
+        out += [head, table(counter_columns(rows))] if rows else []
+    count, ns = rank.unsampled
+    if count:
+        out.append(f"  {counted(count, 'more name')} ({ms(ns)} ms) filled less than half of the samples: no figure")
+    return out
+
+
+def counter_columns(rows: Sequence[Sampled]) -> list[Column]:
+    """Return the means of counters as columns."""
+    names = dict.fromkeys(name for one in rows for name in one.means)
+    of = [one.name if one.of != "device" else f"GPU {one.device}" for one in rows]
+    means = [column(name, "mean", [one.means.get(name) for one in rows]) for name in names]
+    kernels = [short_name(text) for text in of] if rows and rows[0].of == "kernel" else of
+    return [*columns(Sampled, rows, "ns"), *means, column(rows[0].of if rows else "", "text", kernels)]
 
 
 def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
@@ -145,9 +185,20 @@ def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
     by = graph.call or "launch not recorded"
     times = f"{graph.replays:,} launch{'es' * (graph.replays != 1)}"
     head = f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}"
+    longest = f", the longest {ms(graph.longest_ns)}" if graph.replays > 1 else ""
+    path = f"; {ms(graph.on_path_ns)} ms of the critical path" if graph.on_path_ns else ""
+    lines = [f"  a replay takes {ms(graph.mean_ns)} ms (spread {ms(graph.spread_ns)}{longest}){path}"]
+    if (gap := graph.between) is not None:
+        most = f", mostly {shortened(gap.most)}" if gap.most else ""
+        lines.append(
+            f"  {ms(gap.ns // gap.count)} ms lie between one and the next (mean); the device works in "
+            f"{percent(gap.busy_ns, gap.ns)} of it{most}"
+        )
     share = column("share", "part", [(node.ns, graph.device_ns) for node in graph.nodes])
-    names = ("replays", "mean_ns", "spread_ns", "longest_ns", "node", column("kernel", "kernel", graph.nodes))
-    return [head, table(columns(GraphNode, graph.nodes, "ns", share, *names), whole=whole)]
+    critical = ["critical"] if any(node.critical for node in graph.nodes) else []
+    names = ("replays", *critical, "mean_ns", "spread_ns", "longest_ns", "node")
+    kernels = column("kernel", "kernel", graph.nodes)
+    return [head, *lines, table(columns(GraphNode, graph.nodes, "ns", share, *names, kernels), whole=whole)]
 
 
 def gain_note(shown: Sequence[Operation]) -> str:

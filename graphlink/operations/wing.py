@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphlink import output_names
-from graphlink.wings import Grouped, RankPart, Verb, Wing
+from graphlink.wings import Columns, Grouped, RankPart, Verb, Wing
 
 if TYPE_CHECKING:
     from graphlink.graph_model import Graph
     from graphlink.model import Linked
     from graphlink.page.found import Reading
-    from graphlink.run.records import RankWork
+    from graphlink.run.records import Joined, PreparedRank, RankWork
 
 
 class _Operations(Wing):
@@ -29,6 +29,11 @@ class _Operations(Wing):
     schemas = {"ops": "records:Operations", "ops.report": "table:OperationsReport"}
     sections = {40: "page:operations"}
 
+    def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
+        from graphlink.operations.on_device import lane_column
+
+        return Columns(lane_column(graph, prepared.linked))
+
     def gaining(self, graph: Graph, linked: Linked) -> Grouped:
         from graphlink.operations.find import find_operations
 
@@ -38,15 +43,18 @@ class _Operations(Wing):
     def finish(self, work: RankWork) -> RankPart:
         from graphlink import publish
         from graphlink.operations.find import measured
+        from graphlink.operations.on_device import device_rows
         from graphlink.operations.records import encode
 
-        found, gain_ns = work.grouped["operations"].found, work.explained.operation_gain_ns
-        ops = measured(found, work.graph, work.linked, work.comm, gain_ns, work.rank)
+        found = work.grouped["operations"].found
+        ops = measured(found, work.graph, work.linked, work.comm, work.explained, work.rank)
         name = output_names.operations(work.rank)
         publish.write(work.folder / name, encode(ops))
         deep = found.host.deep
         told = f"{deep:,} ops and ranges lie too deep for paths of their own: they count as those around them"
-        return RankPart(files=(name,), warnings=(told,) if deep else ())
+        rows = device_rows(work.graph, work.linked)
+        shown = (rows,) if work.options.timeline != "none" and (rows.tracks or rows.counters) else ()
+        return RankPart(files=(name,), rows=shown, warnings=(told,) if deep else ())
 
     def page_part(self, reading: Reading) -> Any:
         from graphlink.operations.records import load

@@ -12,14 +12,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import Encoded, int_fields, varint
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.model import F64, I32, I64, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
@@ -61,6 +63,16 @@ class Track:
     order: int = 0
 
 
+class Counter(msgspec.Struct, frozen=True):
+    """A row with the values of a counter, each from its time on (ascending), in ``process``."""
+
+    process: int
+    name: str
+    order: int
+    time_ns: I64
+    value: F64
+
+
 @dataclass(frozen=True, slots=True)
 class Arg:
     """A detail of some slices, an integer each, or a position in ``words``. A slice has at most one of a name."""
@@ -80,6 +92,7 @@ class Rows(msgspec.Struct, frozen=True):
     slices: Slices
     names: tuple[str, ...]
     args: tuple[Arg, ...]
+    counters: tuple[Counter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ class PerfettoTrace:
     slices: Slices
     args: tuple[Arg, ...]
     arrows: Arrows = NO_ARROWS
+    counters: tuple[Counter, ...] = ()
 
 
 def encode(trace: PerfettoTrace) -> Iterator[bytes]:
@@ -123,6 +137,34 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     trace = replace(trace, args=args)
     yield b"".join(_heads(trace, {iid: word for word, iid in number.items()}))
     yield from _packets(trace, events(trace.slices))
+    for k, counter in enumerate(trace.counters, start=len(trace.tracks)):
+        yield _counter_packets(trace, k, counter)
+
+
+def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
+    """Encode a counter as track ``k``: what it is, and a packet for each value."""
+    process = uuid(trace.rank, SEQUENCES + counter.process)
+    descriptor = pb.TrackDescriptor(uuid=uuid(trace.rank, k), parent_uuid=process, name=counter.name)
+    descriptor.MergeFrom(pb.TrackDescriptor(sibling_order_rank=counter.order, counter=pb.CounterDescriptor()))
+    mine = sequence(trace.rank, k)
+    head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
+    count, time_ns = len(counter.value), counter.time_ns + max(trace.epoch_ns, 0)
+    type_ = np.full(count, pb.TrackEvent.TYPE_COUNTER)
+    fields = [int_fields([(b"\x48", type_, None), (b"\x58", np.full(count, uuid(trace.rank, k)), None)], count)]
+    event = [*fields, _fixed(b"\xe1\x02", counter.value)]
+    own = int_fields(
+        [(b"\x40", time_ns, None), (b"\x50", np.full(count, mine), None), (b"\x5a", _sizes(event), None)], count
+    )
+    packet = [own, *event]
+    return framed(head) + _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], count), *packet]).tobytes()
+
+
+def _fixed(tag: bytes, value: NDArray[Any]) -> Encoded:
+    """Encode a field of eight bytes of fixed place."""
+    digits = np.empty((len(value), len(tag) + 8), np.uint8)
+    digits[:, : len(tag)] = np.frombuffer(tag, np.uint8)
+    digits[:, len(tag) :] = value.view(np.uint8).reshape(-1, 8)
+    return Encoded(digits.ravel(), np.full(len(value), digits.shape[1]))
 
 
 def _of_text(arg: Arg, number: dict[str, int]) -> Arg:
@@ -316,18 +358,9 @@ def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
 def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
 
-    def fixed(tag: bytes) -> Callable[[I64], Encoded]:
-        def encode(value: I64) -> Encoded:
-            digits = np.empty((len(value), len(tag) + 8), np.uint8)
-            digits[:, : len(tag)] = np.frombuffer(tag, np.uint8)
-            digits[:, len(tag) :] = value.astype("<u8").view(np.uint8).reshape(-1, 8)
-            return Encoded(digits.ravel(), np.full(len(value), digits.shape[1]))
-
-        return encode
-
     own = trace.arrows
     return [
-        _detail(begin_of[own.slice[mine]], own.id[mine], fixed(tag))
+        _detail(begin_of[own.slice[mine]], own.id[mine], partial(_fixed, tag))
         for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
     ]
 

@@ -281,6 +281,7 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
         graph=np.zeros(int(np.count_nonzero(which)), np.int64),
         graph_node=np.zeros(int(np.count_nonzero(which)), np.int64),
         kind=kind[which].astype(np.uint8),
+        lane=np.zeros(int(np.count_nonzero(which)), np.int32),
         sm_share=np.zeros(int(np.count_nonzero(which))),
         blocks=np.zeros(int(np.count_nonzero(which)), np.int64),
         threads=np.zeros(int(np.count_nonzero(which)), np.int64),

@@ -60,6 +60,7 @@ from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
     COMM_FIELDS,
+    COUNTER,
     DEVICE,
     DEVICE_KIND,
     EVENT,
@@ -76,13 +77,14 @@ from graphlink.read.kineto_rows import (
     TABLE_OF,
     Args,
     Event,
-    MemoryRows,
     add_base,
     by_start,
     comm_of,
     flow_rows,
     host_rows,
+    lanes_of,
     name_on_gpu,
+    named_lanes,
     on_gpu,
     peer_of,
     refuse_span,
@@ -91,6 +93,7 @@ from graphlink.read.kineto_rows import (
     sync_kind,
 )
 from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes
+from graphlink.read.samples import MemoryRows, add_counters, counter_rows
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
 
@@ -138,7 +141,8 @@ class _KinetoRows:
         self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.memory = MemoryRows()
-        self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME, LAUNCHED)}
+        self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME, LAUNCHED, COUNTER)}
+        self.thread_names: dict[tuple[Any, Any], str] = {}
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
         self.pids: Counter[Any] = Counter()
@@ -206,12 +210,8 @@ class _KinetoRows:
         self.left_out["unreadable"] += 1
 
     def _bad_time(self, index: int, what: str) -> InputError:
-        return InputError(
-            f"an event has no usable time: {what}",
-            path=self.path,
-            where=f"event {index}",
-            todo="record again, or remove it",
-        )
+        todo = "record again, or remove it"
+        return InputError(f"an event has no usable time: {what}", path=self.path, where=f"event {index}", todo=todo)
 
     def _count_others(self, category: str | None, rows: list[Event]) -> None:
         if category:
@@ -232,6 +232,7 @@ class _KinetoRows:
         self._label([row for row in rows if row.ph == "M"])
         if category in _INSTANT:
             self.memory.add(rows)
+            add_counters(self.parts[COUNTER], rows, self.strings)
         if category in NO_NODES and category != FRAME:
             return rows
         spans = [row for row in rows if row.ph == "X" and is_time(row.ts) and is_time(row.dur)]
@@ -275,6 +276,8 @@ class _KinetoRows:
                 self.process_labels[pid] = str(row.args.labels or "")
             elif row.name == "process_name":
                 self.process_names[pid] = str(row.args.label or "")
+            elif row.name == "thread_name":
+                self.thread_names[pid, to_int_or_none(row.tid)] = str(row.args.label or "")
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Return the start and end of ``rows``, ns without base."""
@@ -376,6 +379,7 @@ class _KinetoRows:
             graph_node=np.maximum(ints([a.graph_node for a in args], 0), 0),
             name=self.strings.column([row.name or "" if row.cat == "kernel" else name_on_gpu(row) for row in rows]),
             kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
+            lane=lanes_of(rows, stream, self.strings) if graphs else np.zeros(len(rows), np.int32),
             correlation=ints([a.correlation for a in args], 0),
             external=ints([a.external for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
@@ -450,24 +454,23 @@ class _KinetoRows:
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
-        calls, device = self.parts[CALL], self.parts[DEVICE]
-        mended, told = mend_calls(calls, device, self.parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
-        warnings += told
-        deps = graph_deps(self.parts[LAUNCHED], device, written_ns)
+        parts, calls, device = self.parts, self.parts[CALL], self.parts[DEVICE]
+        mended, told = mend_calls(calls, device, parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
+        deps = graph_deps(parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes])
-        warnings += put_right(self.parts, self.strings, of_devices, self.left_out)
-        warnings += bare_copies(self.parts[DEVICE], self.strings)
+        warnings += [*told, *put_right(parts, self.strings, of_devices, self.left_out)]
+        warnings += bare_copies(device, self.strings)
         gpus = gpus_of(around.get("deviceProperties"))
-        fill_in(self.parts[DEVICE], self.parts[CALL], self.strings, gpus)
+        fill_in(device, calls, self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pid = pids[0] if pids else None
-        parts = self.parts
         add_base(parts.values(), base, self.path)
+        by_time, lane = by_start(device), named_lanes(device, self.thread_names, self.strings)
         trace = Trace(
             path=self.path,
             host=host_rows(parts[HOST], tuple(self.strings), old=self.old),
             calls=parts[CALL].table(CallRows, by_start(parts[CALL], longest_first=True)),
-            device=parts[DEVICE].table(DeviceRows, by_start(parts[DEVICE]), cut_ns=None),
+            device=parts[DEVICE].table(DeviceRows, by_time, cut_ns=None, lane=None if lane is None else lane[by_time]),
             syncs=parts[SYNC].table(SyncRows, by_start(parts[SYNC])),
             events=parts[EVENT].table(EventRows, np.arange(parts[EVENT].count)),
             flows=flow_rows(parts[FLOW], self.left_out),
@@ -486,6 +489,7 @@ class _KinetoRows:
             host_name=host_name(around, pid),
             job=job_of(around),
             graph_deps=deps,
+            counters=counter_rows(parts[COUNTER]),
             mended=mended,
             memory=self.memory.found(around.get("deviceProperties")),
         )

@@ -32,7 +32,6 @@ from graphlink.model import (
     CallRows,
     Comm,
     DeviceKind,
-    DeviceMemory,
     DeviceRows,
     FlowRows,
     HostRows,
@@ -40,7 +39,16 @@ from graphlink.model import (
     SyncRows,
 )
 from graphlink.patterns import OPERATOR, fits
-from graphlink.read.columns import MAX_NS, MISSING, NO_ID, Parts, ints, loose, to_int_or_none
+from graphlink.read.columns import (
+    MAX_NS,
+    MISSING,
+    NO_ID,
+    Parts,
+    Strings,
+    ints,
+    loose,
+    to_int_or_none,
+)
 from graphlink.read.comms import (
     count_or_none,
     int_list,
@@ -106,10 +114,12 @@ class Args(msgspec.Struct, gc=False):
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
     mem_size: Any = msgspec.field(default=None, name="mem size")
     original_stream: Any = None  # where ``stream`` is a lane
+    annotated_stream: Any = None  # a lane, where ``stream`` is none
     copy_kind: Any = msgspec.field(default=None, name="copy kind")  # of Cuspy, as the next three
     src_kind: Any = msgspec.field(default=None, name="src kind")
     dst_kind: Any = msgspec.field(default=None, name="dst kind")
     memory_kind: Any = msgspec.field(default=None, name="memory kind")
+    value: Any = msgspec.field(default=None, name="")  # of a counter
     labels: Any = None  # of the metadata process_labels
     label: Any = msgspec.field(default=None, name="name")  # of process_name
     wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
@@ -129,7 +139,7 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, LAUNCHED = (
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, LAUNCHED, COUNTER = (
     "host",
     "call",
     "device",
@@ -139,6 +149,7 @@ HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, LAUNCHED = (
     "overhead",
     "other",
     "ac2g",
+    "counter",
 )
 FRAME = "python_function"
 
@@ -218,6 +229,30 @@ def streams_of(rows: list[Event]) -> I64:
         ran = np.where(ran == MISSING, shown, ran)
         stream[node] = np.where(ran == MISSING, stream[node], ran)
     return stream
+
+
+def lanes_of(rows: list[Event], stream: I64, strings: Strings) -> I32:
+    """Number the names of the lanes that nodes of CUDA graphs are shown on, in place of the ``stream`` they ran on; ""
+    for all other rows."""
+    out = np.zeros(len(rows), np.int32)
+    for k, (row, ran) in enumerate(zip(rows, stream.tolist(), strict=True)):
+        args = row.args or NO_ARGS
+        lane = args.annotated_stream if args.stream in (None, ran) else args.stream
+        if args.graph and lane not in (None, ran):
+            out[k] = strings[str(args.label or f"lane {lane}")]
+    return out
+
+
+def named_lanes(device: Parts, names: dict[tuple[Any, Any], str], strings: Strings) -> I32 | None:
+    """Return the lanes of rows, those without a name of their own called as the metadata call their line; None where
+    there are none."""
+    lane, devices = device.column("lane", np.int32), {*np.unique(device.seen("pid")).tolist()}
+    if not lane.any():
+        return None
+    for (pid, tid), name in names.items():
+        if name and pid in devices and f"lane {tid}" in strings:
+            lane[lane == strings[f"lane {tid}"]] = strings[name]
+    return lane
 
 
 def name_on_gpu(row: Event) -> str:
@@ -327,8 +362,6 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 TIMES: Final = ("start_ns", "end_ns", "ns")
-MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
-_CPU: Final = 0  # a device type of c10
 
 
 def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
@@ -399,43 +432,3 @@ def flow_rows(parts: Parts, left_out: Counter[str]) -> FlowRows:
     left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
     forward, backward = starts[start_of], ends[end_of]
     return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])
-
-
-class MemoryRows:
-    """Take how much memory PyTorch's allocator held on each device: the largest of what its instant rows say."""
-
-    def __init__(self) -> None:
-        self.most: dict[int, tuple[int, ...]] = {}  # by device: rows, allocated and reserved bytes
-
-    def add(self, rows: Sequence[Event]) -> None:
-        """Count rows of devices that say how much is allocated and reserved. Linear."""
-        args = [
-            row.args for row in rows if row.name == MEMORY and row.args is not None and row.args.allocated is not None
-        ]
-        columns = np.stack(
-            [ints([getattr(a, name) for a in args]) for name in ("device_id", "device_type", "allocated", "reserved")]
-        )
-        device, _, allocated, reserved = columns[
-            :, (columns[0] >= 0) & (columns[1] != _CPU) & (columns[2:] >= 0).all(axis=0)
-        ]
-        for number in np.unique(device).tolist():
-            on_device, (count, *before) = device == number, self.most.get(number, (0, 0, 0))
-            most = [int(column[on_device].max(initial=0)) for column in (allocated, reserved)]
-            self.most[number] = count + int(np.count_nonzero(on_device)), *map(max, before, most)
-
-    def found(self, devices: object) -> tuple[DeviceMemory, ...]:
-        """Return what was counted, by device; ``devices``: ``deviceProperties`` of Kineto, which has the total."""
-        described = [entry for entry in devices if isinstance(entry, dict)] if isinstance(devices, list) else []
-        total: dict[Any, int | None] = {
-            to_int_or_none(entry.get("id")): to_int_or_none(entry.get("totalGlobalMem")) for entry in described
-        }
-        return tuple(
-            DeviceMemory(
-                device=number,
-                rows=rows,
-                allocated_bytes=allocated,
-                reserved_bytes=reserved,
-                total_bytes=has if (has := total.get(number)) and has > 0 else None,
-            )
-            for number, (rows, allocated, reserved) in sorted(self.most.items())
-        )

@@ -67,8 +67,8 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _CORRELATION: Final = re.compile(r'"correlation":(\d+),')
 _HOST_FUNCTION: Final = re.compile(r'"host fn":"([^"\\]*)",')
 # of a row of a GPU: what JSON names otherwise, and what says nothing of the row or is said already
-_RENAMED: Final = {b"stream id": b"original_stream", b"context id": b"context"}
-_NOT_OF_A_ROW: Final = frozenset({b"device id", b"device", b"stream", b"arch", b"process_id", b"process_name"})
+_RENAMED: Final = {b"stream id": b"original_stream", b"context id": b"context", b"stream": b"annotated_stream"}
+_NOT_OF_A_ROW: Final = frozenset({b"device id", b"device", b"arch", b"process_id", b"process_name"})
 
 
 def _message_classes() -> dict[str, Any]:
@@ -158,6 +158,7 @@ class Rows:
         self._categories: dict[int, str] = {}
         self._stages: dict[int, tuple[str, str]] = {}  # category and name
         self._lanes: dict[int, int] = {}
+        self._lane_names: dict[int, str] = {}  # of those that are no streams
         self._counters: dict[int, tuple[str, dict[int, str]]] = {}
         self._processes: dict[int, str] = {}
         self._tracks: dict[int, tuple[str, str]] = {}  # process, and place as rows have it
@@ -225,6 +226,8 @@ class Rows:
             lane = _LANE.match(text)
             if lane is not None:
                 self._lanes[word.iid] = int(lane[1])
+                if not text.endswith(f"] stream {int(lane[1])}"):
+                    self._lane_names[word.iid] = f'"name":{_quoted(text[lane.end() :].encode())},'
             category = _quoted(_STAGES[text].encode() if text in _STAGES else word.text)
             self._stages[word.iid] = f'"cat":{category},', f'"name":{_quoted(word.text)},'
         if words.args:
@@ -266,6 +269,7 @@ class Rows:
         args = "".join(map(self._extras.__getitem__, stage.extra))
         if stage.queue in self._lanes:
             args = args.replace(f'"original_stream":{lane},', "") + f'"stream":{lane},'
+            args += self._lane_names.get(stage.queue, "") if '"name":' not in args else ""
         else:
             args = args.replace('"original_stream":', '"stream":')
         if "gpu_memset" in category and '"memory kind":' not in args:

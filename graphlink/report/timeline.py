@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
 import numpy as np
 
 from graphlink import output_names, publish
@@ -164,15 +165,25 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         slices=slices,
         args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
+        counters=tuple(
+            msgspec.structs.replace(
+                one, order=1 + len(tracks), time_ns=_on_run_clock_ns(one.time_ns, graph.epoch_ns, shown.clock)
+            )
+            for rows in shown.features
+            for one in rows.counters
+        ),
     )
 
 
 def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> Slices:
     """Convert times to the run's clock, still since ``epoch_ns``. The order in which slices begin and end stays."""
-    if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
-        return slices
-    start_ns, end_ns = (clock.of(column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
+    start_ns, end_ns = (_on_run_clock_ns(ns, epoch_ns, clock) for ns in (slices.start_ns, slices.end_ns))
     return replace(slices, start_ns=start_ns, end_ns=end_ns)
+
+
+def _on_run_clock_ns(ns: I64, epoch_ns: int, clock: AlignedClock | None) -> I64:
+    """Convert times as ``_on_run_clock`` does."""
+    return ns if clock is None or (clock.offset_ns == 0 and clock.drift == 0) else clock.of(ns + epoch_ns) - epoch_ns
 
 
 def _node_slices(graph: Graph, row: I32, end_ns: I64) -> Slices:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from graphlink.gpu.fact import main_fact
 
@@ -19,6 +20,7 @@ def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
         exposed_copy_ns=spent.get("copy", 0) * 10**6,
         idle_ns=sum(idle.values()),
         idle_by_cause_ns=idle,
+        replays=UNSET,
     )
     ran_ns = sum(spent.get(name, 0) * 10**6 for name in ("compute", "comm", "copy", "before")) + device.idle_ns
     return SimpleNamespace(rank=number, gpu=[device] * gpus, replay=SimpleNamespace(measured_ns=ran_ns))

@@ -13,7 +13,7 @@ import pytest
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked, Trace
-from graphlink.operations.find import graph_replays
+from graphlink.operations.on_device import graph_replays
 from graphlink.operations.records import GraphReplays
 from graphlink.operations.table import _graph
 from graphlink.read.kineto import read_kineto
@@ -89,11 +89,12 @@ def test_what_shares_a_launch_that_was_not_recorded_is_of_a_graph() -> None:
     ]
     (graph,) = of(build_trace(host=[Host("op", 0, 20)], calls=[], device=device))
     assert (graph.call, graph.replays, [one.name for one in graph.nodes]) == ("", 1, ["a", "b"])
-    head, table = _graph(graph, whole=False)
+    head, replay, table = _graph(graph, whole=False)
     assert (
         head
         == "behind 1 launch of a graph, its nodes known by name and order (launch not recorded): 0.002 ms in 2 device ops"
     )
+    assert replay == "  a replay takes 0.003 ms (spread 0.000)"
     assert isinstance(table, Table) and [row[-1] for row in table.rows] == ["a", "b"]
 
 

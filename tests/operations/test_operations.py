@@ -51,8 +51,8 @@ def of_linked(linked: Linked) -> tuple[Operations, Graph]:
     graph = build(linked, comm, BuildOptions(sync="cuda")).graph
     found = find_operations(graph, linked)
     cost = cost_ns(graph)
-    gains = explain(graph, linked, comm, replay(graph, cost).end_ns, cost, operation=found.of_node).operation_gain_ns
-    return measured(found, graph, linked, comm, gains, 0), graph
+    explained = explain(graph, linked, comm, replay(graph, cost).end_ns, cost, operation=found.of_node)
+    return measured(found, graph, linked, comm, explained, 0), graph
 
 
 def of_trace(trace: Trace) -> Operations:

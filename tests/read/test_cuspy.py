@@ -71,6 +71,35 @@ def test_a_lane_is_no_stream(read):
         on_gpu("kernel", "k", 10, 2, stream=9, correlation=1, **_node(2, 3)) | {"tid": "lane"},
     )
     assert trace.device.stream.tolist() == [7, 8, 7, 9]
+    assert names(trace, trace.device.lane) == ["lane 100001", "", "lane 3", ""]
+
+
+def test_a_lane_is_called_by_its_annotation_or_as_its_line_is(read):
+    def named(lane: str, ts: float, **args: Any) -> dict[str, Any]:
+        return on_gpu("kernel", "k", ts, 2, **args) | {"args": {**args, "device": 0, "name": lane}}
+
+    thread = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 100001, "args": {"name": "layer 0"}}
+    trace = read(
+        on_gpu("kernel", "k", 1.5, 2, stream=100001, correlation=1, original_stream=7, **_node(2, 1)),
+        named("tp", 4, stream=100002, correlation=1, original_stream=7, **_node(2, 2)),
+        named("dp", 7, stream=7, correlation=1, annotated_stream=3, **_node(2, 3)),
+        named("no lane", 9, stream=7, correlation=1, **_node(2, 4)),
+        {**thread, "pid": 77, "tid": 100002},
+        thread,
+    )
+    assert names(trace, trace.device.lane) == ["layer 0", "tp", "dp", ""]
+    assert read(on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1, **_node(2, 1))).device.lane is None
+
+
+def test_counters_of_gpus(read):
+    def sample(ts: Any, value: Any, pid: Any = "GPU 1 Counters") -> dict[str, Any]:
+        return {"ph": "C", "name": "SM Active (%)", "pid": pid, "ts": ts, "args": {"": value}}
+
+    rows = [sample(9.5, 80), sample(3.25, 12.5), sample(5, "many"), sample(6, 1e400), sample("x", 1), sample(7, 1, 3)]
+    counters = read(on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1), *rows).counters
+    assert [counters.value.tolist(), counters.device.tolist()] == [[12.5, 80], [1, 1]]
+    assert np.diff(counters.ns).tolist() == [6250]
+    assert read(on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1)).counters is None
 
 
 def test_a_host_call_of_a_replay_that_was_queued_belongs_to_that_replay(read):

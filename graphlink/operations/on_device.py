@@ -1,0 +1,317 @@
+"""What ran behind the launches of CUDA graphs, on which lanes work was shown, and what the counters of a device said
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from graphlink.graph.critical import CriticalChain
+from graphlink.graph_model import Column, Graph, NodeKind
+from graphlink.model import F64, I64, NOWHERE, Bool, DeviceKind, DeviceRows, Linked
+from graphlink.operations.records import Between, GraphNode, GraphReplays, Lane, Sampled, SampledOf
+from graphlink.patterns import GRAPH_LAUNCH, fits
+from graphlink.perfetto.packets import Counter, Rows, Track
+from graphlink.perfetto.slices import flat, lanes
+from graphlink.read.commnames import short_name
+from graphlink.spans import Spans, overlap_ns, overlaps, union
+from graphlink.steps import Steps
+from graphlink.tables import (
+    begins,
+    codes,
+    largest,
+    last_before,
+    marked,
+    numbered_rows,
+    numbered_texts,
+    numbered_values,
+    successive,
+    sums,
+    take,
+    turns,
+)
+
+_FEWEST: Final = 2  # samples of a counter: one says nothing of how long it holds
+_Samples: TypeAlias = tuple[str, I64, F64]  # a counter, when it was sampled, and as what
+
+
+def on_path_ns(graph: Graph, path: CriticalChain, count: int) -> I64:
+    """Return for how long each of ``count`` device rows is on the critical path, without what came before its work."""
+    device = graph.kind[path.node] == NodeKind.DEVICE_OP
+    return sums(count, graph.row[path.node[device]], (path.cost_ns - path.late_ns)[device])
+
+
+def graph_replays(linked: Linked, on_path_ns: I64 | None = None) -> list[GraphReplays]:
+    """Return the graphs that were launched, most device time first, with their nodes in the order in which they run.
+    O(n log n) in device rows. ``on_path_ns``: of each row on the critical path; None where that is not known.
+
+    Where ids are not recorded, launches with as many ops of the same names are of one graph, and the k-th op of a name
+    is one node.
+    """
+    rows = np.flatnonzero(_behind_graphs(linked))
+    rows = rows[np.lexsort((linked.trace.device.start_ns[rows], linked.trace.device.correlation[rows]))]
+    device = take(linked.trace.device, rows)
+    path_ns = np.zeros(len(rows), np.int64) if on_path_ns is None else on_path_ns[rows]
+    first = np.flatnonzero(begins(device.correlation)) if len(rows) else rows
+    launch = np.cumsum(begins(device.correlation)) - 1 if len(rows) else rows
+    graph = _graphs(device, first)
+    nodes, node = _nodes(graph[launch], device, launch)
+    length_ns, after_ns = device.end_ns - device.start_ns, device.start_ns - device.start_ns[first[launch]]
+    spans_ns, between = _replays(linked, rows, device, first, launch)
+    members = np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node, minlength=len(nodes)))[:-1])
+    found: list[GraphReplays] = []
+    for of in range(int(graph.max(initial=NOWHERE)) + 1):
+        mine = np.flatnonzero(nodes[:, 0] == of)
+        inner = [members[k] for k in mine.tolist()]
+        inner.sort(key=lambda ops: float(after_ns[ops].mean()))
+        launches = np.flatnonzero(graph == of)
+        took_ns = spans_ns[launches]
+        found.append(
+            GraphReplays(
+                graph=int(device.graph[first[launches]].max()) or None,
+                call=_call(linked, rows[first[launches]]),
+                replays=len(launches),
+                device_ops=sum(map(len, inner)),
+                device_ns=sum(int(length_ns[ops].sum()) for ops in inner),
+                mean_ns=round(float(took_ns.mean())),
+                spread_ns=round(float(took_ns.std())),
+                longest_ns=int(took_ns.max()),
+                on_path_ns=sum(int(path_ns[ops].sum()) for ops in inner),
+                between=between(launches),
+                nodes=[_node(linked, device, ops, length_ns[ops], path_ns[ops]) for ops in inner],
+            )
+        )
+    return sorted(found, key=lambda one: (-one.device_ns, one.graph or 0))
+
+
+def _replays(
+    linked: Linked, rows: I64, device: DeviceRows, first: I64, launch: I64
+) -> tuple[I64, Callable[[I64], Between | None]]:
+    """Return how long each replay took, from its first op to its last one, and what tells of some replays what lay
+    between each and the next one on its device."""
+    count, every = len(first), linked.trace.device
+    begin_ns, end_ns = device.start_ns[first], largest(len(first), launch, device.end_ns)
+    order = np.lexsort((begin_ns, device.device[first]))
+    before, after = successive(order, device.device[first])
+    since_ns, until_ns = np.zeros(count, np.int64), np.full(count, NOWHERE)
+    since_ns[before], until_ns[before] = end_ns[before], np.maximum(begin_ns[after], end_ns[before])
+    others = np.flatnonzero((every.kind != DeviceKind.HOST) & ~marked(len(every.name), rows))
+
+    def between(replays: I64) -> Between | None:
+        some = replays[until_ns[replays] != NOWHERE]
+        if not len(some):
+            return None
+        some = some[np.argsort(since_ns[some], kind="stable")]
+        gaps = Spans(since_ns[some], until_ns[some])
+        own = others[np.isin(every.device[others], device.device[first[some]])]
+        row, _, ns = overlaps(gaps, every.start_ns[own], every.end_ns[own])
+        spent = sums(len(linked.trace.strings), every.name[own[row]], ns)
+        busy_ns = overlap_ns(union(every.start_ns[own], every.end_ns[own]), gaps.start_ns, gaps.end_ns).sum()
+        return Between(
+            count=len(some),
+            ns=int((gaps.end_ns - gaps.start_ns).sum()),
+            busy_ns=int(busy_ns),
+            most=short_name(linked.trace.strings[int(spent.argmax())]) if spent.any() else "",
+        )
+
+    return end_ns - begin_ns, between
+
+
+def _behind_graphs(linked: Linked) -> Bool:
+    """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch
+    that was not recorded."""
+    device, call = linked.trace.device, linked.device_call
+    by_graph = fits(GRAPH_LAUNCH, linked.trace.strings)
+    known = call != NOWHERE
+    out = (device.graph > 0) | (device.graph_node > 0)
+    out[known] |= by_graph[linked.trace.calls.name[call[known]]]
+    launch = codes(device.correlation)
+    out |= ~known & (np.bincount(launch)[launch] > 1)
+    return out & (device.correlation > 0)
+
+
+def _graphs(device: DeviceRows, first: I64) -> I64:
+    """Return the graph of each launch, by number: that of equal recorded ids, else of equal names; ``first``: the first
+    row of each.
+    """
+    names = np.split(device.name, first[1:])
+    keys = (
+        (graph, b"" if graph else np.sort(name).tobytes())
+        for graph, name in zip(
+            np.maximum.reduceat(device.graph, first).tolist() if len(first) else [], names, strict=False
+        )
+    )
+    return numbered_texts(keys)[0].astype(np.int64)
+
+
+def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
+    """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then
+    by start.
+    """
+    turn = turns(launch, device.name)
+    turn[device.graph_node > 0] = 0
+    return numbered_rows(graph, device.graph_node, device.name, turn)
+
+
+def _node(linked: Linked, device: DeviceRows, ops: I64, length_ns: I64, path_ns: I64) -> GraphNode:
+    whole = linked.trace.strings[device.name[ops[0]]]
+    return GraphNode(
+        node=int(device.graph_node[ops[0]]) or None,
+        name=short_name(whole),
+        whole_name=whole,
+        replays=len(ops),
+        ns=int(length_ns.sum()),
+        mean_ns=round(float(length_ns.mean())),
+        spread_ns=round(float(length_ns.std())),
+        longest_ns=int(length_ns.max()),
+        critical=int(np.count_nonzero(path_ns)),
+    )
+
+
+def _call(linked: Linked, rows: I64) -> str:
+    """Return the name of the first recorded call that launched one of ``rows``; "" for none."""
+    call = linked.device_call[rows]
+    return next((linked.trace.strings[code] for code in linked.trace.calls.name[call[call != NOWHERE]].tolist()), "")
+
+
+# lanes: lines that a recorder shows work of graphs on, by layer or group
+
+
+def lanes_of(linked: Linked) -> list[Lane]:
+    """Return the lanes, most device time first. O(n log n) in device rows."""
+    device = linked.trace.device
+    row = _on_lanes(linked)
+    if device.lane is None or not len(row):
+        return []
+    lane, which = numbered_values(device.lane[row])
+    length_ns = (device.end_ns - device.start_ns)[row]
+    pairs, pair = numbered_rows(which, device.name[row])
+    most = sums(len(pairs), pair, length_ns)
+    longest = pairs[np.lexsort((most, pairs[:, 0]))]
+    ns, ops = sums(len(lane), which, length_ns), sums(len(lane), which, 1)
+    names = longest[np.append(longest[1:, 0] != longest[:-1, 0], True), 1]
+    text = linked.trace.strings
+    found = [
+        Lane(name=text[of], device_ops=count, device_ns=spent, most=short_name(text[name]))
+        for of, count, spent, name in zip(lane.tolist(), ops.tolist(), ns.tolist(), names.tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda one: (-one.device_ns, one.name))
+
+
+def _on_lanes(linked: Linked) -> I64:
+    lane = linked.trace.device.lane
+    return np.zeros(0, np.int64) if lane is None else np.flatnonzero(lane)
+
+
+def lane_column(graph: Graph, linked: Linked) -> Mapping[str, Column]:
+    """Return the lane of each device op as a column of the graph; nothing where there are none."""
+    row = graph.row[op := np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)]
+    lane = linked.trace.device.lane
+    return {} if lane is None else {"lane": Column.of(op, lane[row], lane[row] != 0, linked.trace.strings)}
+
+
+def device_rows(graph: Graph, linked: Linked) -> Rows:
+    """Return a row of the timeline for each lane, as many as it needs where its work overlaps, and the counters."""
+    device, row = linked.trace.device, _on_lanes(linked)
+    lane = row if device.lane is None else device.lane[row].astype(np.int64)
+    start_ns, end_ns = (column[row] - graph.epoch_ns for column in (device.start_ns, device.end_ns))
+    shown, track = numbered_rows(lane, lanes(start_ns, end_ns, lane))
+    names, name = numbered_values(device.name[row])
+    text = linked.trace.strings
+    tracks = tuple(Track(0, f"lane {text[k]}") for k in shown[:, 0].tolist())
+    slices = flat(track.astype(np.int32), start_ns, end_ns, name.astype(np.int32))
+    return Rows(tracks, slices, tuple(text[k] for k in names.tolist()), (), _counters(graph, linked))
+
+
+# counters of devices
+
+
+def _counters(graph: Graph, linked: Linked) -> tuple[Counter, ...]:
+    """Return the counters of all devices as rows of the timeline, on the host's clock."""
+    counters = linked.trace.counters
+    if counters is None:
+        return ()
+    pairs, which = numbered_rows(counters.device, counters.name)
+    ns = counters.ns - _ahead_ns(linked, counters.device, counters.ns)
+    return tuple(
+        Counter(0, f"GPU {device} {linked.trace.strings[name]}", 0, ns[own] - graph.epoch_ns, counters.value[own])
+        for k, (device, name) in enumerate(pairs.tolist())
+        for own in [np.flatnonzero(which == k)]
+    )
+
+
+def _ahead_ns(linked: Linked, device: I64, ns: I64) -> I64:
+    """Return by how much devices' clocks are ahead of the host's at moments of their own: as for the row before."""
+    clocks, rows = linked.trace.clocks, linked.trace.device
+    if clocks is None:
+        return np.zeros(len(ns), np.int64)
+    row = last_before((rows.device,), rows.start_ns + clocks.offset_ns, (device,), ns)
+    return np.append(clocks.offset_ns, 0)[row]
+
+
+def sampled(linked: Linked, steps: Steps) -> list[Sampled]:
+    """Return the means of counters: of each device, of each step, of the kernels of each name, most time first. O(n log
+    n) in samples and device rows.
+
+    A value holds until the next one, the last as long as most do. Of kernels a counter is given where they fill at
+    least half of the samples that they ran in: it tells nothing of what is shorter than that.
+    """
+    counters, device, found = linked.trace.counters, linked.trace.device, list[Sampled]()
+    if counters is None:
+        return found
+    for number in np.unique(counters.device).tolist():
+        rows = np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST))
+        if not len(rows):
+            continue
+        ahead_ns = np.zeros(len(rows), np.int64) if linked.trace.clocks is None else linked.trace.clocks.offset_ns[rows]
+        start_ns, end_ns = device.start_ns[rows] + ahead_ns, device.end_ns[rows] + ahead_ns
+        names, of = numbered_values(device.name[rows])
+        every = np.zeros(1, np.int64)
+        begin_ns, until_ns = (
+            ns + _ahead_ns(linked, np.full(len(ns), number), ns) for ns in (steps.start_ns, steps.end_ns)
+        )
+        spans: dict[SampledOf, tuple[Sequence[str], I64, I64, I64]] = {
+            "device": (("",), every, start_ns.min(keepdims=True), end_ns.max(keepdims=True)),
+            "step": (steps.names, np.arange(len(steps.names)), begin_ns, until_ns),
+            "kernel": (tuple(linked.trace.strings[k] for k in names.tolist()), of, start_ns, end_ns),
+        }
+        own = [
+            (linked.trace.strings[name], counters.ns[mine], counters.value[mine])
+            for name in np.unique(counters.name[counters.device == number]).tolist()
+            for mine in [(counters.name == name) & (counters.device == number)]
+        ]
+        for sort, (texts, *where) in spans.items():
+            found += _means(number, sort, texts, where, own)
+    return found
+
+
+def _means(
+    device: int, sort: SampledOf, texts: Sequence[str], spans: Sequence[I64], counters: Sequence[_Samples]
+) -> list[Sampled]:
+    """Return the means of counters of one sort of ``spans``: the text of each, where it begins and ends."""
+    of, low_ns, high_ns = spans
+    means: list[dict[str, float]] = [{} for _ in texts]
+    for name, ns, value in counters:
+        if len(ns) < _FEWEST:
+            continue
+        until_ns = np.append(ns[1:], ns[-1] + int(np.median(np.diff(ns))))
+        edges, passed = np.append(ns, until_ns[-1]), np.append(0.0, np.cumsum(value * (until_ns - ns)))
+        low, high = (np.interp(at_ns - ns[0], edges - ns[0], passed) for at_ns in (low_ns, high_ns))
+        known_ns = np.clip(high_ns, ns[0], edges[-1]) - np.clip(low_ns, ns[0], edges[-1])
+        whole, known = np.bincount(of, high - low, len(texts)), sums(len(texts), of, known_ns)
+        enough = known > 0
+        if sort == "kernel":
+            span, sample, _ = overlaps(Spans(ns, until_ns), low_ns, high_ns)
+            pairs = numbered_rows(of[span], sample)[0]
+            enough &= 2 * known >= sums(len(texts), pairs[:, 0], (until_ns - ns)[pairs[:, 1]])
+        for k in np.flatnonzero(enough).tolist():
+            means[k][name] = float(f"{whole[k] / known[k]:.6g}")
+    spent = sums(len(texts), of, high_ns - low_ns).tolist()
+    found = [
+        Sampled(of=sort, name=text, device=device, ns=ns, means=mean)
+        for text, ns, mean in zip(texts, spent, means, strict=True)
+    ]
+    return sorted(found, key=lambda one: -one.ns) if sort == "kernel" else found
