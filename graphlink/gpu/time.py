@@ -169,19 +169,16 @@ def _burst(one: Busy, linked: Linked) -> list[str]:
     """Return a warning where a device ran little but one replay of a graph, in less than half of its time: the others
     may not be recorded.
     """
-    call, calls = linked.device_call[one.rows], linked.trace.calls
-    of_graph = np.flatnonzero(call != NOWHERE)
-    of_graph = of_graph[fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name[call[of_graph]]]]
-    whole_ns = int(one.end_ns.max() - one.start_ns[0])
-    if 2 * len(of_graph) <= len(one.rows) or len(np.unique(call[of_graph])) > 1:
+    call, launches = linked.device_call[one.rows], fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name]
+    row = np.flatnonzero(np.append(launches, False)[call])  # the last entry stands for no call
+    if 2 * len(row) <= len(one.rows) or len(np.unique(call[row])) > 1:
         return []
-    replay_ns = int(one.end_ns[of_graph].max() - one.start_ns[of_graph[0]])
-    if 2 * replay_ns >= whole_ns:
-        return []
-    return [
-        f"GPU {one.device}: one replay of a graph is recorded, {counted(len(of_graph), 'device op')} within "
+    replay_ns, whole_ns = (int(one.end_ns[of].max() - one.start_ns[of[0]]) for of in (row, np.arange(len(one.rows))))
+    told = (
+        f"GPU {one.device}: one replay of a graph is recorded, {counted(len(row), 'device op')} within "
         f"{ms(replay_ns)} of {ms(whole_ns)} ms: what its other replays ran may not be recorded, and counts as idle time"
-    ]
+    )
+    return [told] if 2 * replay_ns < whole_ns else []
 
 
 def _by_node(linked: Linked) -> str:

@@ -42,6 +42,7 @@ from graphlink.tables import (
     codes,
     concat,
     largest,
+    last_before,
     least,
     lookup,
     numbered_rows,
@@ -50,6 +51,7 @@ from graphlink.tables import (
     successive,
     sums,
     take,
+    values_at,
 )
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
@@ -72,7 +74,12 @@ def on_host_clock(trace: Trace) -> Trace:
         for clock, ns in zip(found.devices, extents.values(), strict=True)
     )
     trace, order = _moved(near, found.offset_ns)
-    return replace(trace, clocks=take(DeviceClocks(offset_ns, devices), order))
+    clocked, counters = take(DeviceClocks(offset_ns, devices), order), trace.counters
+    if counters is not None:  # as the row before each
+        own_ns = trace.device.start_ns + clocked.offset_ns
+        row = last_before((trace.device.device,), own_ns, (counters.device,), counters.ns)
+        counters = replace(counters, ns=counters.ns - values_at(clocked.offset_ns, row, 0))
+    return replace(trace, clocks=clocked, counters=counters)
 
 
 def _launched(trace: Trace) -> I32:

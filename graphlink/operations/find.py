@@ -6,6 +6,7 @@ from operator import attrgetter, neg
 from typing import Any, Final
 
 import numpy as np
+from msgspec import UNSET
 
 from graphlink.graph.path_file import Explained
 from graphlink.graph_model import OF_HOST_ROWS, Graph, NodeKind
@@ -133,8 +134,8 @@ def measured(
         steps=list(steps.names),
         parts=parts_of(found, graph, linked, comm, steps, order),
         graphs=graph_replays(linked, on_path_ns(graph, explained.path, len(length_ns))),
-        lanes=lanes_of(linked),
-        counters=sampled(linked, steps),
+        lanes=lanes_of(linked) or UNSET,
+        counters=sampled(linked, steps) or UNSET,
     )
 
 

@@ -20,10 +20,11 @@ from graphlink.read.commnames import short_name
 from graphlink.spans import Spans, overlap_ns, overlaps, union
 from graphlink.steps import Steps
 from graphlink.tables import (
+    MOST,
     begins,
     codes,
+    distinct,
     largest,
-    last_before,
     marked,
     numbered_rows,
     numbered_texts,
@@ -35,7 +36,7 @@ from graphlink.tables import (
 )
 
 _FEWEST: Final = 2  # samples of a counter: one says nothing of how long it holds
-_Samples: TypeAlias = tuple[str, I64, F64]  # a counter, when it was sampled, and as what
+_Samples: TypeAlias = tuple[int, str, I64, F64]  # device and name of a counter, when it was sampled, and as what
 
 
 def on_path_ns(graph: Graph, path: CriticalChain, count: int) -> I64:
@@ -181,23 +182,13 @@ def _call(linked: Linked, rows: I64) -> str:
 
 
 def lanes_of(linked: Linked) -> list[Lane]:
-    """Return the lanes, most device time first. O(n log n) in device rows."""
-    device = linked.trace.device
-    row = _on_lanes(linked)
-    if device.lane is None or not len(row):
-        return []
-    lane, which = numbered_values(device.lane[row])
-    length_ns = (device.end_ns - device.start_ns)[row]
-    pairs, pair = numbered_rows(which, device.name[row])
-    most = sums(len(pairs), pair, length_ns)
-    longest = pairs[np.lexsort((most, pairs[:, 0]))]
-    ns, ops = sums(len(lane), which, length_ns), sums(len(lane), which, 1)
-    names = longest[np.append(longest[1:, 0] != longest[:-1, 0], True), 1]
-    text = linked.trace.strings
-    found = [
-        Lane(name=text[of], device_ops=count, device_ns=spent, most=short_name(text[name]))
-        for of, count, spent, name in zip(lane.tolist(), ops.tolist(), ns.tolist(), names.tolist(), strict=True)
-    ]
+    """Return the lanes, most device time first. O(n log n) in device rows, and lanes x names."""
+    device, text, found = linked.trace.device, linked.trace.strings, list[Lane]()
+    for code in () if device.lane is None else distinct(device.lane[_on_lanes(linked)]).tolist():
+        row = np.flatnonzero(device.lane == code)
+        spent = sums(len(text), device.name[row], device.end_ns[row] - device.start_ns[row])
+        most = short_name(text[int(spent.argmax())])
+        found.append(Lane(name=text[code], device_ops=len(row), device_ns=int(spent.sum()), most=most))
     return sorted(found, key=lambda one: (-one.device_ns, one.name))
 
 
@@ -223,33 +214,25 @@ def device_rows(graph: Graph, linked: Linked) -> Rows:
     text = linked.trace.strings
     tracks = tuple(Track(0, f"lane {text[k]}") for k in shown[:, 0].tolist())
     slices = flat(track.astype(np.int32), start_ns, end_ns, name.astype(np.int32))
-    return Rows(tracks, slices, tuple(text[k] for k in names.tolist()), (), _counters(graph, linked))
+    counters = tuple(
+        Counter(f"GPU {device} {name}", ns - graph.epoch_ns, value) for device, name, ns, value in _samples(linked)
+    )
+    return Rows(tracks, slices, tuple(text[k] for k in names.tolist()), (), counters)
 
 
 # counters of devices
 
 
-def _counters(graph: Graph, linked: Linked) -> tuple[Counter, ...]:
-    """Return the counters of all devices as rows of the timeline, on the host's clock."""
-    counters = linked.trace.counters
+def _samples(linked: Linked) -> list[_Samples]:
+    counters, text = linked.trace.counters, linked.trace.strings
     if counters is None:
-        return ()
+        return []
     pairs, which = numbered_rows(counters.device, counters.name)
-    ns = counters.ns - _ahead_ns(linked, counters.device, counters.ns)
-    return tuple(
-        Counter(0, f"GPU {device} {linked.trace.strings[name]}", 0, ns[own] - graph.epoch_ns, counters.value[own])
-        for k, (device, name) in enumerate(pairs.tolist())
-        for own in [np.flatnonzero(which == k)]
-    )
-
-
-def _ahead_ns(linked: Linked, device: I64, ns: I64) -> I64:
-    """Return by how much devices' clocks are ahead of the host's at moments of their own: as for the row before."""
-    clocks, rows = linked.trace.clocks, linked.trace.device
-    if clocks is None:
-        return np.zeros(len(ns), np.int64)
-    row = last_before((rows.device,), rows.start_ns + clocks.offset_ns, (device,), ns)
-    return np.append(clocks.offset_ns, 0)[row]
+    rows = [np.flatnonzero(which == k) for k in range(len(pairs))]
+    return [
+        (device, text[name], np.maximum.accumulate(counters.ns[own]), counters.value[own])
+        for (device, name), own in zip(pairs.tolist(), rows, strict=True)
+    ]
 
 
 def sampled(linked: Linked, steps: Steps) -> list[Sampled]:
@@ -259,43 +242,29 @@ def sampled(linked: Linked, steps: Steps) -> list[Sampled]:
     A value holds until the next one, the last as long as most do. Of kernels a counter is given where they fill at
     least half of the samples that they ran in: it tells nothing of what is shorter than that.
     """
-    counters, device, found = linked.trace.counters, linked.trace.device, list[Sampled]()
-    if counters is None:
-        return found
-    for number in np.unique(counters.device).tolist():
+    device, samples, found = linked.trace.device, _samples(linked), list[Sampled]()
+    for number in sorted({one[0] for one in samples} & {*distinct(device.device).tolist()}):
         rows = np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST))
-        if not len(rows):
-            continue
-        ahead_ns = np.zeros(len(rows), np.int64) if linked.trace.clocks is None else linked.trace.clocks.offset_ns[rows]
-        start_ns, end_ns = device.start_ns[rows] + ahead_ns, device.end_ns[rows] + ahead_ns
+        start_ns, end_ns = device.start_ns[rows], device.end_ns[rows]
         names, of = numbered_values(device.name[rows])
+        kernels, all_ns = [linked.trace.strings[k] for k in names.tolist()], end_ns.max(keepdims=True, initial=0)
         every = np.zeros(1, np.int64)
-        begin_ns, until_ns = (
-            ns + _ahead_ns(linked, np.full(len(ns), number), ns) for ns in (steps.start_ns, steps.end_ns)
+        found += _means("device", ("",), (every, start_ns.min(keepdims=True, initial=MOST), all_ns), number, samples)
+        found += _means(
+            "step", steps.names, (np.arange(len(steps.names)), steps.start_ns, steps.end_ns), number, samples
         )
-        spans: dict[SampledOf, tuple[Sequence[str], I64, I64, I64]] = {
-            "device": (("",), every, start_ns.min(keepdims=True), end_ns.max(keepdims=True)),
-            "step": (steps.names, np.arange(len(steps.names)), begin_ns, until_ns),
-            "kernel": (tuple(linked.trace.strings[k] for k in names.tolist()), of, start_ns, end_ns),
-        }
-        own = [
-            (linked.trace.strings[name], counters.ns[mine], counters.value[mine])
-            for name in np.unique(counters.name[counters.device == number]).tolist()
-            for mine in [(counters.name == name) & (counters.device == number)]
-        ]
-        for sort, (texts, *where) in spans.items():
-            found += _means(number, sort, texts, where, own)
+        found += _means("kernel", kernels, (of, start_ns, end_ns), number, samples)
     return found
 
 
 def _means(
-    device: int, sort: SampledOf, texts: Sequence[str], spans: Sequence[I64], counters: Sequence[_Samples]
+    sort: SampledOf, texts: Sequence[str], spans: tuple[I64, I64, I64], device: int, samples: Sequence[_Samples]
 ) -> list[Sampled]:
     """Return the means of counters of one sort of ``spans``: the text of each, where it begins and ends."""
     of, low_ns, high_ns = spans
     means: list[dict[str, float]] = [{} for _ in texts]
-    for name, ns, value in counters:
-        if len(ns) < _FEWEST:
+    for own, name, ns, value in samples:
+        if own != device or len(ns) < _FEWEST:
             continue
         until_ns = np.append(ns[1:], ns[-1] + int(np.median(np.diff(ns))))
         edges, passed = np.append(ns, until_ns[-1]), np.append(0.0, np.cumsum(value * (until_ns - ns)))

@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.figures import column, columns
 from graphlink.graph_model import Graph
 from graphlink.model import NOWHERE
-from graphlink.operations.records import Kernel, Lane, Operation, Operations
+from graphlink.operations.records import Kernel, Operation, Operations
 from graphlink.operations.table import core_lines, counter_columns, gain_note
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Folded, Part, Section, Sentence
@@ -19,7 +19,7 @@ from graphlink.read.commnames import short_name
 from graphlink.records import counted, time
 
 MOST_ROWS: Final = 300  # of a rank; of several ranks fewer each
-_MOST: Final = 50  # lanes, and rows of counters
+_MOST: Final = 50  # rows of counters
 _LOOKED_AT: Final = 32  # kernels of a name of which the op is looked at
 
 
@@ -57,7 +57,6 @@ def _rank(found: Found, file: Operations, most: int) -> list[Part]:
         ops,
         *([Sentence([f"{note[0].upper()}{note[1:]}."], note=True)] if note else []),
         *_unknown(file),
-        *_lanes(file),
         *_counters(file),
     ]
 
@@ -103,25 +102,13 @@ def _unknown(file: Operations) -> Sequence[Part]:
     return [table(f"unknown-{file.rank}", caption, kernels, f"ops.{file.rank}.json#/unknown")]
 
 
-def _lanes(file: Operations) -> Iterator[Part]:
-    if file.lanes:
-        share = column("of the rank", "part", [(lane.device_ns, file.device_ns) for lane in file.lanes])
-        shown = columns(Lane, file.lanes[:_MOST], "name", "device_ns", share, "device_ops", "most")
-        caption = f"Lanes of rank {file.rank}: lines that work of graphs is shown on"
-        yield table(f"lanes-{file.rank}", caption, shown, f"ops.{file.rank}.json#/lanes")
-
-
 def _counters(file: Operations) -> Iterator[Part]:
     """Yield the means of counters, first in words: of the devices, and of the kernel that took most time."""
-    captions = {"device": "on average", "step": "in steps", "kernel": "while kernels ran"}
-    told = [one for one in file.counters if one.means]
+    told = [one for one in file.counters or () if one.means]
     for one in (*(one for one in told if one.of == "device"), *[one for one in told if one.of == "kernel"][:1]):
         means = ", ".join(f"{name} {value:.3g}" for name, value in one.means.items())
         what = short_name(one.name) if one.name else f"GPU {one.device}"
         yield Sentence([f"Of the {time(one.ns)} of {what}, on average: {means}."])
-    for sort, when in captions.items():
-        rows = [one for one in told if one.of == sort][:_MOST]
-        if rows:
-            yield table(
-                f"{sort}-counters-{file.rank}", f"Counters of rank {file.rank} {when}", counter_columns(rows), ""
-            )
+    if told:
+        rows = [one for sort in ("device", "step", "kernel") for one in told if one.of == sort][:_MOST]
+        yield table(f"counters-{file.rank}", f"Counters of rank {file.rank}, on average", counter_columns(rows))

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from graphlink import output_names
 from graphlink.errors import InputError
@@ -255,8 +256,8 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     steps: list[str] = []
     parts: list[Part] = []
     graphs: list[GraphReplays] = []
-    lanes: list[Lane] = []
-    counters: list[Sampled] = []
+    lanes: list[Lane] | UnsetType = UNSET
+    counters: list[Sampled] | UnsetType = UNSET
 
 
 _WHAT: Final = "operations of this version of graphlink"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from graphlink.figures import Column, column, columns, table
 from graphlink.operations.records import (
@@ -38,8 +39,8 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     operations there are, and their time; ``other_waits``, ``other_waits_ns``: the same of waits. ``graphs``: each with
     the nodes that took most time.
 
-    ``counters``: of the device, of steps, of the kernels that took most time; ``unsampled``: how many names of kernels
-    ran too short for the samples, and for how long. ``most_delayed``: the path of the operation whose device ops
+    ``counters``: of the device, of steps, of the kernels that took most time, and without means of those that were too
+    short for the samples. ``most_delayed``: the path of the operation whose device ops
     came late by most; empty where none did.
     """
 
@@ -60,9 +61,8 @@ class RankOperations(Short, msgspec.Struct, frozen=True, kw_only=True):
     other_waits: int
     other_waits_ns: int
     graphs: list[GraphReplays] = []
-    lanes: list[Lane] = []
-    counters: list[Sampled] = []
-    unsampled: tuple[int, int] = (0, 0)
+    lanes: list[Lane] | UnsetType = UNSET
+    counters: list[Sampled] | UnsetType = UNSET
 
 
 class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +71,7 @@ class OperationsReport(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 def top_of(file: Operations, top: int) -> RankOperations:
     """Return the first operations of a rank."""
-    kernels = [one for one in file.counters if one.of == "kernel"]
-    told, untold = [one for one in kernels if one.means], [one for one in kernels if not one.means]
+    kernels = [one for one in file.counters or () if one.of == "kernel" and one.means]
     latest = max(file.operations, key=lambda one: one.delay_ns, default=None)
     return RankOperations(
         **{
@@ -92,9 +91,8 @@ def top_of(file: Operations, top: int) -> RankOperations:
             msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top])
             for one in file.graphs[:_FEW]
         ],
-        lanes=file.lanes[:top],
-        counters=[*(one for one in file.counters if one.of != "kernel"), *told[:top]],
-        unsampled=(len(untold), sum(one.ns for one in untold)),
+        lanes=file.lanes and file.lanes[:top],
+        counters=file.counters and [one for one in file.counters if one not in kernels[top:]],
     )
 
 
@@ -144,29 +142,24 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
 
 
 def _lanes(rank: RankOperations) -> list[str | Table]:
-    share = column("share", "part", [(lane.device_ns, rank.device_ns) for lane in rank.lanes])
-    shown = columns(Lane, rank.lanes, "device_ns", share, "device_ops", "name", "most")
+    share = column("share", "part", [(lane.device_ns, rank.device_ns) for lane in rank.lanes or ()])
+    shown = columns(Lane, rank.lanes or (), "device_ns", share, "device_ops", "name", "most")
     return ["lanes: lines that work of graphs is shown on", table(shown)] if rank.lanes else []
 
 
 def _counters(rank: RankOperations) -> list[str | Table]:
-    out: list[str | Table] = []
-    for sort, head in (("device", "counters, on average"), ("step", "in steps"), ("kernel", "while kernels ran")):
-        rows = [one for one in rank.counters if one.of == sort and one.means]
-        out += [head, table(counter_columns(rows))] if rows else []
-    count, ns = rank.unsampled
-    if count:
-        out.append(f"  {counted(count, 'more name')} ({ms(ns)} ms) filled less than half of the samples: no figure")
-    return out
+    rows, bare = [[one for one in rank.counters or () if bool(one.means) is told] for told in (True, False)]
+    time_ms = ms(sum(one.ns for one in bare))
+    more = f"  {counted(len(bare), 'more name')} ({time_ms} ms) filled less than half of the samples: no figure"
+    return ["counters, on average", table(counter_columns(rows)), *([more] if bare else [])] if rows else []
 
 
 def counter_columns(rows: Sequence[Sampled]) -> list[Column]:
-    """Return the means of counters as columns."""
+    """Return the means of counters as columns, and what they are of."""
     names = dict.fromkeys(name for one in rows for name in one.means)
-    of = [one.name if one.of != "device" else f"GPU {one.device}" for one in rows]
     means = [column(name, "mean", [one.means.get(name) for one in rows]) for name in names]
-    kernels = [short_name(text) for text in of] if rows and rows[0].of == "kernel" else of
-    return [*columns(Sampled, rows, "ns"), *means, column(rows[0].of if rows else "", "text", kernels)]
+    texts = [short_name(one.name) if one.name else f"GPU {one.device}" for one in rows]
+    return [*columns(Sampled, rows, "ns", "of"), *means, column("", "text", texts)]
 
 
 def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:

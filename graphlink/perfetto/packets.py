@@ -64,11 +64,9 @@ class Track:
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A row with the values of a counter, each from its time on (ascending), in ``process``."""
+    """A row with the values of a counter, each from its time on (ascending), behind the tracks of the first process."""
 
-    process: int
     name: str
-    order: int
     time_ns: I64
     value: F64
 
@@ -143,9 +141,9 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
 
 def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
     """Encode a counter as track ``k``: what it is, and a packet for each value."""
-    process = uuid(trace.rank, SEQUENCES + counter.process)
+    process = uuid(trace.rank, SEQUENCES)
     descriptor = pb.TrackDescriptor(uuid=uuid(trace.rank, k), parent_uuid=process, name=counter.name)
-    descriptor.MergeFrom(pb.TrackDescriptor(sibling_order_rank=counter.order, counter=pb.CounterDescriptor()))
+    descriptor.MergeFrom(pb.TrackDescriptor(sibling_order_rank=1 + k, counter=pb.CounterDescriptor()))
     mine = sequence(trace.rank, k)
     head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
     count, time_ns = len(counter.value), counter.time_ns + max(trace.epoch_ns, 0)

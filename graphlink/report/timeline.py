@@ -166,9 +166,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
         counters=tuple(
-            msgspec.structs.replace(
-                one, order=1 + len(tracks), time_ns=_on_run_clock_ns(one.time_ns, graph.epoch_ns, shown.clock)
-            )
+            msgspec.structs.replace(one, time_ns=_on_run_clock_ns(one.time_ns, graph.epoch_ns, shown.clock))
             for rows in shown.features
             for one in rows.counters
         ),
