@@ -20,7 +20,7 @@ from typing import Any, Final
 from graphlink.capture.files import writable
 from graphlink.capture.hooks import check_names
 from graphlink.capture.recording import Recording, Report
-from graphlink.capture.window import Window
+from graphlink.capture.window import Window, arm
 from graphlink.errors import UsageError
 
 log = logging.getLogger("graphlink.capture")
@@ -105,6 +105,7 @@ class Capture:
         stacks: Python stacks are recorded too, so that lines of the program can be named. Steps get slower.
         sync: Ranks begin together, and wait for each other at most 60 s, or as many s as it says; False: they do not.
         hooks: Recorders to start and stop with it, by name; by default those that are there.
+        cuspy: PyTorch's own recorder of CUDA records the GPU in place of Kineto, where this PyTorch has it (2.15).
 
     Attributes:
         reports: One for each window that was written.
@@ -123,11 +124,12 @@ class Capture:
         stacks: bool = False,
         sync: bool | float = True,
         hooks: Sequence[str] | None = None,
+        cuspy: bool = False,
     ):
         self.folder = Path(folder).absolute()
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
-        self._execution_trace, self._stacks = execution_trace, stacks
+        self._execution_trace, self._stacks, self._cuspy = execution_trace, stacks, cuspy
         self._sync_timeout_s = _SYNC_S if sync is True else sync or None
         self._hooks = None if hooks is None else check_names(hooks)
         self._on = False
@@ -164,6 +166,8 @@ class Capture:
             self._on, self._step, self._wake, self._pid, self._began_ns = True, 0, 0, os.getpid(), 0
             self._bare_ns.clear()
             atexit.register(self._at_exit)
+            if self._cuspy:
+                self._safely(arm)
             self._safely(self._begin)
         return self
 
@@ -220,7 +224,7 @@ class Capture:
         if self._recording is None:
             count = _windows[self.folder] = _windows.get(self.folder, 0) + 1
             folder = self.folder if count == 1 else self.folder / f"window_{count}"
-            window = Window(stacks=self._stacks)
+            window = Window(stacks=self._stacks, cuspy=self._cuspy)
             self._recording = Recording(
                 folder, self._hooks, window, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s
             )

@@ -190,6 +190,14 @@ def _device(torch: Any) -> list[Feature]:
             f"CUDA {torch.version.cuda}: Kineto does not collect event records since 12.9" if exact else no_rows,
             "a PyTorch built for CUDA 12.8 or older; else such waits are inferred" if exact else None,
         ),
+        _feature(
+            "cuspy",
+            "what nodes of CUDA graphs wait for, counters of the GPU, and event waits of CUDA 12.9 and newer",
+            there and not rocm and hasattr(torch.profiler, "CuspyConfig"),
+            "torch.profiler.CuspyConfig: graphlink.capture(folder, cuspy=True)",
+            "Kineto alone records the GPU" if there else absent,
+            "PyTorch 2.15 and newer with cupti-python and libcupti 13.3" if there and not rocm else None,
+        ),
     ]
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import gzip
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from graphlink.errors import GraphlinkError
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
 WAIT = "graphlink::wait"  # the range around a wait for gloo
 ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
+CUSPY = {"enable_cuda_sync_events": True, "enable_graph_dependencies": True, "enable_event_node_ids": True}
 WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
     "enable_cuda_sync_events": True,
     "profile_all_threads": True,
@@ -34,8 +37,8 @@ class Window:
     passed on.
     """
 
-    def __init__(self, *, stacks: bool = False) -> None:
-        self._stacks = stacks
+    def __init__(self, *, stacks: bool = False, cuspy: bool = False) -> None:
+        self._stacks, self._cuspy = stacks, cuspy
         self.trouble: list[str] = []
         self.steps: list[int] = []  # begun
         self.settings: dict[str, Any] = {}
@@ -53,18 +56,26 @@ class Window:
 
         if torch.autograd._profiler_enabled() or _scheduled(torch):
             raise GraphlinkError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
-        activities = [torch.profiler.ProfilerActivity.CPU]
+        activities: list[Any] = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
             activities.append(torch.profiler.ProfilerActivity.CUDA)  # of ROCm, too
+        make, named = torch.profiler._KinetoProfile, [activity.name for activity in activities]
+        if self._cuspy and hasattr(torch.profiler, "CuspyConfig") and len(activities) > 1:
+            configs = [torch.profiler.CuspyConfig(**CUSPY)]
+            make = torch.profiler.profile
+            activities[1] = {activities[1]: torch.profiler.ProfilerActivityConfig(profiler_configs=configs)}
+            named.append("Cuspy")
+        elif self._cuspy:
+            self.trouble.append("Cuspy is not in this PyTorch, or there is no GPU: Kineto records")
         fields = config_fields(torch)
         wanted = {name: value for name, value in WANTED.items() if name in fields}
         self.settings = {
-            "activities": [activity.name for activity in activities],
+            "activities": named,
             "record_shapes": True,
             "with_stack": self._stacks,
             **wanted,
         }
-        self._profiler = torch.profiler._KinetoProfile(
+        self._profiler = make(
             activities=activities,
             record_shapes=True,
             with_stack=self._stacks,
@@ -173,7 +184,25 @@ class Window:
 
     def _export(self, path: Path) -> int:
         with _quiet():
-            return put(path, lambda part: self._profiler.export_chrome_trace(str(part)), KINETO_END)
+            return put(path, self._export_plain, KINETO_END)
+
+    def _export_plain(self, part: Path) -> None:
+        self._profiler.export_chrome_trace(str(part))
+        packed = part.with_name(f"{part.name}.gz")
+        if packed.exists():  # as Cuspy writes
+            with gzip.open(packed) as source, part.open("wb") as plain:
+                shutil.copyfileobj(source, plain)
+            packed.unlink()
+
+
+def arm() -> None:
+    """Have Cuspy note the dependencies inside each CUDA graph that is captured from now on, where this PyTorch can."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.profiler._cuspy._event_nodes import _EventNodeRecorder
+        from torch.profiler._cuspy._graph_deps import _GraphDependencyRecorder
+
+        _GraphDependencyRecorder().arm()
+        _EventNodeRecorder().arm()
 
 
 def _scheduled(torch: Any) -> bool:

@@ -27,6 +27,7 @@ _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _KERNEL = 2, 4, 8, 16, 64  # bits of the ex
 
 
 # By name of the features of ``graphlink.capture.support``.
+RECORDERS: Final = ("kineto", "cuspy")  # which of them there are is said first
 FEATURES: Final = {
     "torch": "env-no-torch",
     "kineto": "env-no-kineto",
@@ -35,6 +36,7 @@ FEATURES: Final = {
     "device": "env-no-device",
     "cuda_sync": "env-no-cuda-sync",
     "event_records": "env-no-event-records",
+    "cuspy": "env-no-cuspy",
     "process_groups": "env-no-groups",
     "flight_recorder": "env-no-flight-recorder",
     "nccl_proxy": "env-no-nccl-proxy",
@@ -76,9 +78,9 @@ def doctor(arguments: argparse.Namespace) -> int:
         from graphlink.doctor.records import Diagnosis, merged
 
         here = support(os.environ)
-        found = Diagnosis(
-            subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ))
-        )
+        recorders = [feature.found for feature in here.features if feature.available and feature.name in RECORDERS]
+        subject = "; ".join([here.versions_line, *recorders])
+        found = Diagnosis(subject=[subject], ranks=[], findings=merged(environment_lacking(here, os.environ)))
     else:
         from graphlink.doctor.diagnose import diagnose, given
 
@@ -125,7 +127,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def environment_lacking(support: Support, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what a recording made here would lack. Variables of what is not turned on are not looked at."""
-    passed_over = () if support.has("device") else ("cuda_sync", "event_records")
+    passed_over = () if support.has("device") else ("cuda_sync", "event_records", "cuspy")
     for feature in support.features:
         if feature.name in FEATURES and not feature.available and feature.name not in passed_over:
             yield Finding(FEATURES[feature.name], told=(feature.found,), record=feature.how or "")

@@ -45,6 +45,11 @@ def test_cuda_rocm_and_their_versions_decide_what_is_exact(monkeypatch: pytest.M
         monkeypatch.setattr(torch.version, "hip", hip)
         found = support({})
         assert [found.has(name) for name in ("device", "cuda_sync", "event_records")] == [True, exact, resolved]
+        assert not found.has("cuspy")  # of PyTorch 2.15
+    monkeypatch.setattr(torch.profiler, "CuspyConfig", object, raising=False)
+    assert not support({}).has("cuspy")  # nor on ROCm
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert support({}).has("cuspy")
 
 
 def test_the_environment_tells_of_recorders() -> None:

@@ -144,6 +144,7 @@ def test_the_environment_is_told_before_a_recording(graphlink: Run, monkeypatch:
     ran = graphlink("doctor", "--env")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.startswith("python 3.")
+    assert "; Kineto in PyTorch" in ran.out.partition(": ")[0]
     assert "[env-nccl-mask]" in ran.out
     told = json.loads(graphlink("doctor", "--env", "--json", "-").out)
     assert {f["ranks"] == [] for f in told["findings"]} == {True}

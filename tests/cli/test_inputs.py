@@ -224,6 +224,34 @@ def test_numbers_that_no_name_calls_a_rank_are_none(tmp_path: Path, names: tuple
     assert f"in order of names {tmp_path / names[0]} (rank 0), {tmp_path / names[1]} (rank 1)" in warning
 
 
+@pytest.mark.parametrize(
+    ("kineto_name", "et_name"),
+    [
+        ("torch_profile/rank-{}.json.gz", "chakra/rank-{}.json.gz"),  # Megatron-LM, Megatron-Bridge, ms-swift
+        (
+            "dp0_pp0_tp{0}_dcp0_ep{0}_rank{0}.16.pt.trace.json.gz",
+            "execution_trace_dp0_pp0_tp{0}_dcp0_ep{0}_rank{0}.json",
+        ),
+        ("trace_rank{}.json.gz", "execution_trace_rank{}.json"),  # vllm-omni; above, vLLM
+        ("iteration_10/rank{}_trace.json.gz", ""),  # torchtitan
+    ],
+)
+def test_what_frameworks_write_by_a_flag_is_read_as_it_is(tmp_path: Path, kineto_name: str, et_name: str) -> None:
+    """Kineto traces that say their rank, as those of a run with process groups do, and ETs that do not."""
+    for rank in range(4):
+        for name, write in ((kineto_name, kineto), (et_name, et)):
+            path = tmp_path / name.format(rank)
+            if name:
+                path.parent.mkdir(exist_ok=True)
+                write(path, info(rank, 4)) if write is kineto else write(path, pid=rank + 1)
+                if path.suffix == ".gz":
+                    path.write_bytes(gzip.compress(path.read_bytes()))
+    folders = sorted({str(path.parent) for path in tmp_path.rglob("*.json*")})
+    found = of_folders(folders, None)
+    ets = [Path(et_name.format(rank)).name or None for rank in range(4)]
+    assert pairs(found) == [(rank, Path(kineto_name.format(rank)).name, ets[rank]) for rank in range(4)]
+
+
 def test_one_file_is_of_rank_0_whatever_numbers_its_name_has(tmp_path: Path) -> None:
     for name in (
         "mi250_minitoy.json",

@@ -38,7 +38,7 @@ def test_each_feature_that_is_missing_is_found(feature: str, path: dict[str, str
 
 
 def test_without_a_gpu_rows_of_waits_are_not_missed(path: dict[str, str]) -> None:
-    assert names(support("device", "cuda_sync", "event_records"), path) == {"env-no-device"}
+    assert names(support("device", "cuda_sync", "event_records", "cuspy"), path) == {"env-no-device"}
 
 
 def test_without_torch_only_that_is_said(path: dict[str, str]) -> None:
