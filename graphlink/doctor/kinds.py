@@ -103,7 +103,7 @@ _ALL: Final = (
          "and a thread a "
          "stream"),
     Kind("repeated-calls", "inferred", "{rows} API calls repeat the correlation id of an earlier one",
-         "device ops go to the last of them that began before: what began late may go to another",
+         "device ops go to the one that flow or External id tells, else to the last that began before",
          "one recording a file: several were joined in this one"),
     Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id",
          "flows, the External id and order tell their calls; what they do not tell has no launch edge",

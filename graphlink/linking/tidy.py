@@ -11,6 +11,7 @@ import numpy as np
 
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
+from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.steps import step_marks
 from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take
 
@@ -18,8 +19,8 @@ MARKS_NS: Final = 1_000  # marks of steps overlap by less: they are taken by Pyt
 _SAID: Final = {
     "rows-twice": "rows are there twice, and count once",
     "calls-twice": "API calls lie inside a call with their correlation id, as if recorded twice: they are that call",
-    "repeated-calls": "API calls repeat the correlation id of an earlier call; device ops go to the last of them that "
-    "began before",
+    "repeated-calls": "API calls repeat the correlation id of an earlier call; device ops go to the one that flow or "
+    "External id tells, else to the last that began before",
     "steps-overlap": "marks of steps run into the next one by up to 1 us: they end where it begins",
 }
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
@@ -32,10 +33,15 @@ def tidy(trace: Trace) -> Trace:
 
     A row counts once if all that is recorded of it is there twice, and a call inside a call of its number is that call.
     """
+    host, calls, device = trace.host, trace.calls, trace.device
+    sure = (host.rf_id > 0) | (rounding_ns(trace) == 0)
+    several = fits(GRAPH_LAUNCH, trace.strings)[calls.name]  # calls that many device ops have
+    alone = np.isin(device.correlation, calls.correlation[~several & (calls.correlation > 0)])
     twice = {
-        "host": _twice(trace.host, _OF_HOST, trace) & ((trace.host.rf_id > 0) | (rounding_ns(trace) == 0)),
-        "calls": _twice(trace.calls, _OF_CALLS, trace),
-        "device": _twice(trace.device, _OF_DEVICE, trace),
+        "host": (_twice(host, _OF_HOST, trace) & sure) | _twice(host, (*_OF_HOST, "order"), trace, least_ns=0),
+        "calls": _twice(calls, _OF_CALLS, trace),
+        "device": _twice(device, _OF_DEVICE, trace)
+        | (_twice(device, (*_OF_DEVICE, "correlation"), trace, least_ns=0) & alone),
     }
     mended = {"rows-twice": sum(map(np.count_nonzero, twice.values()))}
     trace = replace(trace, **{name: take(getattr(trace, name), ~again) for name, again in twice.items() if again.any()})
@@ -52,18 +58,21 @@ def tidy(trace: Trace) -> Trace:
         end_ns[marks[short]] = begin[short]
         trace = replace(trace, host=replace(host, end_ns=end_ns))
     mended["steps-overlap"] = int(short.sum())
+    mended["repeated-calls"] += trace.mended.get("repeated-calls", 0)
     found = {kind: int(count) for kind, count in mended.items() if count}
     told = [f"{count:,} {_SAID[kind]}" for kind, count in found.items() if kind in _SAID]
     return replace(trace, mended={**trace.mended, **found}, warnings=(*trace.warnings, *told, *said))
 
 
-def _twice(table: Any, names: tuple[str, ...], trace: Trace) -> Bool:
-    """Mark the rows that repeat one before in all of their columns; what takes no time cannot be told from another."""
+def _twice(table: Any, names: tuple[str, ...], trace: Trace, least_ns: int | None = None) -> Bool:
+    """Mark the rows that repeat one before in all of their columns; what takes no time cannot be told from another, but
+    by a number of its own (``least_ns`` 0)."""
     start_ns = table.start_ns
     near = np.zeros(len(start_ns), np.bool_)
     near[1:] = start_ns[1:] == start_ns[:-1]
     near[:-1] |= near[1:]
-    rows = np.flatnonzero(near & (table.end_ns - start_ns > rounding_ns(trace)))
+    least_ns = rounding_ns(trace) + 1 if least_ns is None else least_ns
+    rows = np.flatnonzero(near & (table.end_ns - start_ns >= least_ns))
     columns = [start_ns[rows], *(getattr(table, name)[rows] for name in names)]
     told = getattr(table, "correlation", start_ns)[rows] > 0
     order = np.lexsort((~told, *columns[::-1]))

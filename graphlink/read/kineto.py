@@ -92,7 +92,7 @@ from graphlink.read.kineto_rows import (
     sync_columns,
     sync_kind,
 )
-from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes
+from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes, repeated
 from graphlink.read.samples import MemoryRows, add_counters, counter_rows
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
@@ -125,7 +125,9 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
             gathered.refuse_foreign(array)
             told = any(gathered.left_out[category] for category in _LAUNCH_FLOWS)
             calls, device = gathered.parts[CALL], gathered.parts[DEVICE]
-            if flows or not told or ((device.seen("correlation") > 0).all() and not doubted(calls, device)):
+            if flows or not told:
+                break
+            if (device.seen("correlation") > 0).all() and not repeated(calls).any() and not doubted(calls, device):
                 break
     return gathered.trace(array)
 

@@ -106,9 +106,14 @@ def mend_calls(
     """Give device rows the calls that all witnesses tell together, in place; return how many were mended, by kind, and
     what to warn of. As ``settle`` and ``give_calls``.
     """
+    anew = _number_anew(calls, device, flows, strings, slack_ns)
     against, moved = settle(calls, device, flows, strings, slack_ns)
     given = give_calls(calls, device, flows, strings, slack_ns)
-    kinds = {"calls-without-id": sum(given.values()), "calls-contradicted": max(against.values(), default=0)}
+    kinds = {
+        "calls-without-id": sum(given.values()),
+        "calls-contradicted": max(against.values(), default=0),
+        "repeated-calls": anew,
+    }
     told, others = (
         ", ".join(f"{witness} {count:,}" for witness, count in counts.items()) for counts in (given, against)
     )
@@ -120,6 +125,35 @@ def mend_calls(
     }
     mended = {kind: count for kind, count in kinds.items() if count}
     return mended, [text for kind, text in texts.items() if kind in mended]
+
+
+def repeated(calls: Parts) -> Bool:
+    """Mark the calls whose correlation an earlier or later one has, which is not the same call recorded twice."""
+    ids, tid, start_ns = (calls.seen(name) for name in ("correlation", "tid", "start_ns"))
+    again = ids[lookup(ids, ids) != np.arange(calls.count)]
+    before, after = successive(np.lexsort((start_ns, tid, ids)), ids, tid)
+    return np.isin(ids, np.setdiff1d(again[again > 0], ids[after[start_ns[after] < calls.seen("end_ns")[before]]]))
+
+
+def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> int:
+    """Give calls with a ``repeated`` correlation one of their own, in place, and the device row that they launched,
+    where its flow tells which of them did, or the External id that no other of them has. Return how many such calls
+    there are less; ``tidy`` has the others.
+    """
+    again = repeated(calls)
+    if not again.any():
+        return 0
+    ids, of_row, count = calls.seen("correlation"), device.seen("correlation"), calls.count
+    external = np.concatenate([calls.seen("external"), device.seen("external")])
+    pair = codes(np.concatenate([ids, of_row]), external)
+    alone = again & (external[:count] > 0) & (np.bincount(pair[:count])[pair[:count]] == 1)
+    call = lookup(np.where(alone, pair[:count] + 1, 0), pair[count:] + 1)
+    row, by = _by_flows(calls, device, flows, strings, slack_ns)
+    call[row] = np.where(again[by] & (ids[by] == of_row[row]), by, call[row])
+    told = np.flatnonzero((call != NOWHERE) & (device.seen("graph") == 0))
+    before = len(np.unique(ids))
+    of_row[told] = ids[call[told]] = max(int(ids.max()), int(of_row.max())) + 1 + call[told]
+    return len(np.unique(ids)) - before
 
 
 def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:

@@ -43,6 +43,17 @@ def test_rows_that_rounding_made_equal_stay() -> None:
     assert len(tidy(build_trace([], [], [op, op], resolution_ns=1000)).device.start_ns) == 2
 
 
+def test_a_number_of_its_own_tells_that_a_row_too_short_to_be_told_by_its_times_is_there_twice() -> None:
+    op, memset = Host("a", 0, 1), Device("m", 10, 11, 1)
+    calls = [Call("cudaMemsetAsync", 2, 3, 1), Call("cudaGraphLaunch", 4, 5, 2)]
+    ops = [memset, memset, memset._replace(correlation=2), memset._replace(correlation=2)]
+    trace = build_trace([op, op, op], calls, ops, resolution_ns=1000)
+    trace = replace(trace, host=replace(trace.host, order=np.array([0, 7, 7])))
+    put_right = tidy(trace)
+    assert put_right.host.order.tolist() == [0, 7]
+    assert put_right.device.correlation.tolist() == [1, 2, 2], "the nodes of a graph have one call"
+
+
 def test_a_call_inside_one_of_its_number_is_that_call() -> None:
     calls = [
         Call("cudaMemcpy", 0, 20, 5),

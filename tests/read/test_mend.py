@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from graphlink.errors import InputError
+from graphlink.linking.tidy import tidy
 from graphlink.model import Trace
 from graphlink.read.kineto import read_kineto
 from graphlink.read.stream import mended
@@ -227,6 +228,20 @@ def test_a_launch_that_is_not_recorded_leaves_replays_without_ids_alone(tmp_path
     content = without(replays(), "External id")
     content["traceEvents"].pop(0)
     assert (read(tmp_path, content).device.correlation == 0).all()
+
+
+@pytest.mark.parametrize("lacks", ["flows", "External id"])
+def test_another_witness_tells_which_of_the_calls_of_one_id_launched(tmp_path: Path, lacks: str) -> None:
+    """All work ran after all launches, so that the last call before it is never its own."""
+    content = without_flows(document()).document if lacks == "flows" else without(document(), lacks)
+    for row in content["traceEvents"]:
+        if "correlation" in row.get("args", {}):
+            row["args"]["correlation"] = 1 + row["args"]["correlation"] % 2
+        if row["cat"] == "kernel" or row["ph"] == "f":
+            row["ts"] += 1000
+    trace = tidy(read(tmp_path, content))
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.mended == {"repeated-calls": 4}
 
 
 def test_an_id_that_flow_and_external_id_contradict_gives_way(tmp_path: Path) -> None:
