@@ -5,6 +5,7 @@ the report.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -162,10 +163,10 @@ class Recording:
         return report
 
     def abandon(self) -> None:
-        """Leave nothing running behind a failure."""
-        self.window.drop()
-        self._resume_hooks("stop")
-        self._release()
+        """Leave nothing running behind a failure; nothing is raised."""
+        for undo in (self._release, self.window.drop, functools.partial(self._resume_hooks, "stop")):
+            with contextlib.suppress(Exception):
+                undo()
 
     def _resume_hooks(self, action: str, rank: int | None = None) -> None:
         """Have the hooks do ``action``, once."""
@@ -212,7 +213,8 @@ class Recording:
 
 def _in_child() -> None:
     for one in _running:
-        one.window.leave_to_parent()
+        with contextlib.suppress(Exception):
+            one.window.leave_to_parent()
     _running.clear()
 
 

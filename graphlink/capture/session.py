@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -126,7 +127,9 @@ class Capture:
         hooks: Sequence[str] | None = None,
         cuspy: bool = False,
     ):
-        self.folder = Path(folder).absolute()
+        self.folder = Path(folder)
+        with contextlib.suppress(OSError):  # of a working directory that is gone: what is written there will say so
+            self.folder = self.folder.absolute()
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
         self._execution_trace, self._stacks, self._cuspy = execution_trace, stacks, cuspy
@@ -150,25 +153,19 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish(f"{kind.__name__} in the step" if kind else "the end of the block")
+        self._safely(self._finish, f"{kind.__name__} in the step" if kind else "the end of the block")
         if not self.reports and not self._said:
-            self._warn(f"nothing was recorded: the schedule asks for later steps than the {self._step} that were made")
+            text = f"nothing was recorded: the schedule asks for later steps than the {self._step} that were made"
+            self._safely(self._warn, text)
 
     def start(self) -> Capture:
         """Begin with the schedule's step 0, or the recording at once. What an earlier start recorded is written
         first.
         """
-        if os.getpid() != self._pid:
-            self._recording = None  # of the process that this one was forked from
+        if os.getpid() != self._pid:  # what is on is of the process that this one was forked from
+            self._on, self._phase, self._recording, self._pid = False, Phase.OFF, None, os.getpid()
         if not self._on:
-            self.dump()
-            _speak()
-            self._on, self._step, self._wake, self._pid, self._began_ns = True, 0, 0, os.getpid(), 0
-            self._bare_ns.clear()
-            atexit.register(self._at_exit)
-            if self._cuspy:
-                self._safely(arm)
-            self._safely(self._begin)
+            self._safely(self._start)
         return self
 
     def step(self) -> None:
@@ -185,14 +182,21 @@ class Capture:
 
     def stop(self) -> None:
         """End the recording. Nothing is written yet: ``dump`` does, when the training has time for it."""
-        self._stop("stop")
+        self._safely(self._stop, "stop")
 
     def dump(self) -> list[Report]:
         """Write what was recorded, and end the recording if it is on. Returns the reports of all windows so far."""
-        self._finish("dump")
+        self._safely(self._finish, "dump")
         return self.reports
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
+        self._finish("dump")
+        _speak()
+        self._on, self._step, self._wake, self._began_ns = True, 0, 0, 0
+        self._bare_ns.clear()
+        atexit.register(self._at_exit)
+        if self._cuspy:
+            arm()
         writable(self.folder)
         self._move()
 
@@ -258,27 +262,30 @@ class Capture:
     def _stop(self, ended: str) -> None:
         if self._on:
             self._on, self._phase = False, Phase.OFF
-            self._safely(lambda: self._close(ended))
+            self._close(ended)
 
     def _finish(self, ended: str) -> None:
-        self._stop(ended)
-        self._safely(self._write)
-        self._safely(self._tell_bare)
+        """Write what was recorded; end the recording if it is on."""
         atexit.unregister(self._at_exit)
+        self._stop(ended)
+        self._write()
+        self._tell_bare()
 
-    def _safely(self, action: Callable[[], None]) -> None:
+    def _safely(self, action: Callable[..., None], *arguments: str) -> None:
         """Run an action. What fails ends the recording and is logged; it never reaches the training."""
         if os.getpid() != self._pid:  # forked while it recorded
             return
         try:
-            action()
+            action(*arguments)
         except Exception as error:  # noqa: BLE001  the training is worth more than its recording, whatever the error
             self._on, self._phase = False, Phase.OFF
-            self._release_termination()
             recording, self._recording = self._recording, None
+            with contextlib.suppress(Exception):
+                self._release_termination()
             if recording is not None:
                 recording.abandon()
-            self._warn(f"the recording is off: {error or type(error).__name__}")
+            with contextlib.suppress(Exception):  # of a handler of the program's
+                self._warn(f"the recording is off: {error or type(error).__name__}")
 
     def _warn(self, text: str) -> None:
         if text not in self._said:
@@ -286,8 +293,7 @@ class Capture:
             log.warning(text)
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid:
-            self._finish("the end of the program")
+        self._safely(self._finish, "the end of the program")
 
     def _catch_termination(self) -> None:
         """Catch SIGTERM: while the window is open, SIGTERM first writes what was recorded."""
@@ -309,11 +315,11 @@ class Capture:
             signal.signal(signal.SIGTERM, handler)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        self._release_termination()
+        with contextlib.suppress(Exception):
+            self._release_termination()
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() == self._pid:  # not in a worker that was forked meanwhile
-            self._finish("SIGTERM")
+        self._safely(self._finish, "SIGTERM")  # not in a worker that was forked meanwhile
         os.kill(os.getpid(), number)
 
 

@@ -23,6 +23,7 @@ from graphlink.errors import GraphlinkError
 
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
 WAIT = "graphlink::wait"  # the range around a wait for gloo
+PROFILER_STARTS = ("_prepare_profiler", "_enable_profiler")  # of torch.autograd.profiler: by one of them all begin
 ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
 CUSPY = {"enable_cuda_sync_events": True, "enable_graph_dependencies": True, "enable_event_node_ids": True}
 WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
@@ -43,7 +44,8 @@ class Window:
         self.steps: list[int] = []  # begun
         self.settings: dict[str, Any] = {}
         self._profiler: Any = None
-        self._started = False
+        self._started = self._starting = False
+        self._ended = ""  # early: why
         self._observer: Any = None
         self._et: Path | None = None
         self._pid = os.getpid()
@@ -85,6 +87,7 @@ class Window:
             self._profiler.prepare_trace()
         self._on.callback(self._stop_observer)
         self._on.callback(self._stop_profiler)
+        self._on.enter_context(self._giving_way())
 
     def register(self, et: Path) -> None:
         """Have the execution trace written to the part of ``et``, once the window is open."""
@@ -109,24 +112,57 @@ class Window:
             torch.cuda.synchronize()
 
     def open(self) -> None:
+        if self._ended:
+            raise GraphlinkError(self._ended)
         self._on.enter_context(_visible_waits())
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
+            self._starting = True
             self._profiler.start_trace()
-            self._started = True
+            self._starting, self._started = False, True
         self._on.callback(self._step.close)
 
     def begin_step(self, step: int) -> None:
         from torch.profiler import record_function
 
         self._step.close()
+        if self._ended:
+            return
         self.steps.append(step)
         self._step.enter_context(record_function(f"{STEP}{step}"))
 
     def close(self) -> None:
         """End both recordings. The execution trace's file is whole afterwards, under the name of its part."""
         self._on.close()
+
+    @contextlib.contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        """End this recording where the program starts a profiler of its own: PyTorch would end it unasked, and crash
+        where it is then stopped.
+        """
+        import torch.autograd.profiler as module
+
+        starts = {name: getattr(module, name) for name in PROFILER_STARTS if hasattr(module, name)}
+
+        def giving_way(start: Callable[..., Any]) -> Callable[..., Any]:
+            def begin(*arguments: Any, **named: Any) -> Any:
+                if not self._starting:
+                    self._ended = "the program started a profiler of its own, which ended this recording"
+                    self.trouble.append(self._ended)
+                    with contextlib.suppress(Exception):
+                        self.close()
+                return start(*arguments, **named)
+
+            return begin
+
+        for name, start in starts.items():
+            setattr(module, name, giving_way(start))
+        try:
+            yield
+        finally:
+            for name, start in starts.items():
+                setattr(module, name, start)
 
     def _stop_profiler(self) -> None:
         with _quiet():
@@ -171,8 +207,8 @@ class Window:
         """Leave nothing running and no file behind; nothing is raised."""
         with contextlib.suppress(Exception):
             self.close()
-        if self._et is not None:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
+            if self._et is not None:
                 part_of(self._et).unlink(missing_ok=True)
 
     def _written(self, path: Path, write: Callable[[Path], int]) -> dict[str, int]:
@@ -210,7 +246,9 @@ def _scheduled(torch: Any) -> bool:
     ready.
     """
     warms_up = torch.profiler.ProfilerAction.WARMUP
-    return any(type(one) is torch.profiler.profile and one.current_action is warms_up for one in gc.get_objects())
+    profile = torch.profiler.profile
+    referrers = gc.get_referrers(profile)  # an object refers to its type; to ask each of a training's objects takes s
+    return any(type(referrer) is profile and referrer.current_action is warms_up for referrer in referrers)
 
 
 @contextlib.contextmanager
