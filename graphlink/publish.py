@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NoReturn
 
 import msgspec
 
@@ -97,7 +97,8 @@ def settle(folder: Path) -> None:
             killed = left_by_the_killed(hidden)
             for left in _temporaries(hidden):
                 elsewhere = not left.name.startswith(f"{TEMPORARY}{_host()}-") and os.path.isfile(left / JOURNAL)  # noqa: PTH113
-                if elsewhere and time.time() - (left / JOURNAL).stat().st_mtime < MOST_MOVING_S:
+                # of one that is far in the future the clock was wrong: it would be waited for for good
+                if elsewhere and abs(time.time() - (left / JOURNAL).stat().st_mtime) < MOST_MOVING_S:
                     raise OutputError(
                         "another host moves files into it, or was killed while it did",
                         path=folder,
@@ -272,12 +273,14 @@ class Publication:
         self.beside = folder / HIDDEN  # until it is made
         self._made: list[Path] = []  # folders that go if they are empty in the end, outermost first
         self._old: list[str] = []
+        self._earlier: tuple[int, ...] | None = None
 
     def __enter__(self) -> Publication:
         try:
             refuse_links(self.folder / HIDDEN)
             settle(self.folder)
             with naming(self.folder):
+                self._earlier = self._summary_there()
                 old = self._files_of_earlier_run()
                 self._old = old if self._only is None else [name for name in old if name in self._only]
                 self._make_folders()
@@ -311,11 +314,12 @@ class Publication:
                 path=self.beside,
                 todo="remove the folder .graphlink, and run again",
             )
-        with naming(self.folder):
-            there = [name for name in names if (self.folder / name).exists() or (self.folder / name).is_symlink()]
-            refuse_foreign(there, self._old, self.folder)
         aside = self.beside / OLD
         with _moving(self.folder / HIDDEN), naming(self.folder):
+            if self._summary_there() != self._earlier:
+                raise_overtaken(self.folder)
+            there = [name for name in names if (self.folder / name).exists() or (self.folder / name).is_symlink()]
+            refuse_foreign(there, self._old, self.folder)
             aside.mkdir()
             write(self.beside / JOURNAL, msgspec.json.encode({"old": self._old, "new": names}))
             for name in self._old:
@@ -324,6 +328,14 @@ class Publication:
             for name in names:
                 (self.beside / name).rename(self.folder / name)
             (self.beside / JOURNAL).rename(self.beside / DONE)
+
+    def _summary_there(self) -> tuple[int, ...] | None:
+        """Return what tells the summary in the folder from another one; None where there is none."""
+        try:
+            status = (self.folder / SUMMARY).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _files_of_earlier_run(self) -> list[str]:
         if self.folder.exists() and not self.folder.is_dir():
@@ -393,6 +405,15 @@ def refuse_foreign(there: Iterable[str], old: Iterable[str], folder: str | Path)
     if foreign is not None:
         what = f"{foreign} is there already and is not listed in a summary of graphlink"
         raise OutputError(what, path=folder, todo="move it away or choose another folder with --out")
+
+
+def raise_overtaken(folder: str | Path) -> NoReturn:
+    """Raise OutputError: what this run made is not what the folder will hold."""
+    raise OutputError(
+        "another run published its outputs into it meanwhile; those stay, and nothing of this one was published",
+        path=folder,
+        todo="choose another folder with --out, or run again with --force",
+    )
 
 
 def _irreplaceable(problem: str, path: str | Path) -> OutputError:

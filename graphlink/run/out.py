@@ -250,10 +250,11 @@ class RemotePublication:
         if told is not None:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._cut = list(filter(output_names.is_own, msgspec.json.decode(told, type=list[str])))
-        listed = files.read(f"{self.url}/{summary.NAME}")
+        self._listed = files.read(f"{self.url}/{summary.NAME}")
         self._old = list(self._cut)
-        if listed is not None:
-            self._old += publish.replaced_by_force(listed, f"{self.url}/{summary.NAME}", self.url, force=self.force)
+        if self._listed is not None:
+            where = f"{self.url}/{summary.NAME}"
+            self._old += publish.replaced_by_force(self._listed, where, self.url, force=self.force)
         self._note(self._cut)
         self._beside = tempfile.TemporaryDirectory(prefix="graphlink-")
         self.beside = Path(self._beside.name)
@@ -274,6 +275,8 @@ class RemotePublication:
 
     def publish(self) -> None:
         """Put every file from the temporary folder; files of earlier runs are overwritten or removed."""
+        if files.read(f"{self.url}/{summary.NAME}") != self._listed:
+            publish.raise_overtaken(self.url)
         names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
         there = set(_names(self.url))
         publish.refuse_foreign([name for name in names if name in there], self._old, self.url)

@@ -4,6 +4,9 @@ a time.
 
 from __future__ import annotations
 
+import logging
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ import numpy as np
 
 from graphlink import output_names
 from graphlink.engine.engines import RunsOn, run_all, session, succeeded
-from graphlink.errors import InputError, UsageError
+from graphlink.errors import InputError, OutputError, UsageError
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Graph, Metadata, NodeType
 from graphlink.linking.commtypes import CollectiveType
@@ -44,6 +47,9 @@ _FEW: Final = 4
 _OFF: Final = 0.05
 _OWN_BYTES: Final = 150_000_000  # of a process that writes copies
 _BYTES_A_BYTE: Final = 20  # of a graph, for each byte of its file
+_WRITTEN: Final = 0.5  # of the time in which a graph is read, a copy of it is written
+_WHILE_S: Final = 60  # from which on it is said how long it will take
+log: Final = logging.getLogger("graphlink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class _Recorded:
     groups: dict[int, tuple[int, ...]]
     work: Workload
     match: Matched
+    read_s: float
 
     @property
     def made(self) -> str:
@@ -108,6 +115,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
         )
     axis = required(axes, "data")
     made = copies(run.graphs, run.groups, axis, wishes.data)
+    _announce(run, made, out)
     comm = communication(run.work, run.match, run.groups, made, (wishes.gigabytes_per_s, wishes.latency_ns))
     drawn = spreads(run.graphs, {rank: int(ranks[0]) for rank, ranks in made.ranks.items()}, axis, wishes.seed)
     ends, predicted_ns = play(run.work, run.match, comm, made, drawn)
@@ -257,7 +265,9 @@ def _recorded(folder: Path) -> _Recorded:
             path=folder,
             todo="record all ranks of a run of two or more",
         )
+    began_s = time.process_time()
     graphs, groups = load(paths), load_groups(folder)
+    read_s = time.process_time() - began_s
     world = max(max(graphs) + 1, *(graph.metadata.world_size or 0 for graph in graphs.values()))
     if world > len(graphs):
         raise InputError(
@@ -271,7 +281,26 @@ def _recorded(folder: Path) -> _Recorded:
             todo = "name the folder of a recording that graphlink linked; graphlink check DIR says more"
             raise InputError(why, path=paths[rank], todo=todo)
     work = workload(graphs)
-    return _Recorded(folder, paths, graphs, groups, work, matched(work, groups))
+    return _Recorded(folder, paths, graphs, groups, work, matched(work, groups), read_s)
+
+
+def _announce(run: _Recorded, made: Copies, out: Path) -> None:
+    """Log how large the copies will be and how long it will take, where that is long.
+
+    Raises:
+        OutputError: there is no room for them.
+    """
+    needed = sum(path.stat().st_size * len(made.ranks[rank]) for rank, path in run.paths.items())
+    place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    size = f"{made.world:,} graphs take about {needed / 1e9:,.1f} GB"
+    if needed > free:
+        raise OutputError(
+            f"{size}, and {free / 1e9:,.1f} GB are free", path=out, todo="ask for fewer ranks, or make room"
+        )
+    seconds = _WRITTEN * run.read_s * made.world / len(run.graphs)
+    if seconds > _WHILE_S:
+        log.warning("%s and %.0f min of a core", size, seconds / 60)
 
 
 def _tasks(

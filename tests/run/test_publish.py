@@ -342,6 +342,34 @@ def test_what_a_killed_process_of_another_host_moved_is_taken_back_after_a_while
     assert tree(tmp_path).get("trace.0.et") == there and left.exists() == (not age_s)
 
 
+def test_a_journal_of_another_host_from_the_future_is_not_waited_for(tmp_path: Path) -> None:
+    """Its clock was wrong, or ours was."""
+    beside = tmp_path / HIDDEN / "tmp-elsewhere-1-1-x"
+    (beside / OLD).mkdir(parents=True)
+    (beside / JOURNAL).write_bytes(b'{"old":[],"new":[]}')
+    for offset_s, refused in ((60, True), (86_400, False)):
+        os.utime(beside / JOURNAL, (time.time() + offset_s,) * 2)
+        with pytest.raises(OutputError) if refused else contextlib.nullcontext():
+            settle(tmp_path)
+    assert not beside.exists()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_slower_of_two_runs_into_one_folder_is_refused(tmp_path: Path, force: bool) -> None:
+    if force:
+        publish(tmp_path, {"trace.0.et": b"old"})
+    with (
+        pytest.raises(OutputError, match="another run published its outputs into it meanwhile"),
+        Publication(tmp_path, force=force) as slower,
+    ):
+        write(slower.beside / "trace.0.et", b"slower")
+        write(slower.beside / "summary.json", b"{}")
+        publish(tmp_path, {"trace.0.et": b"faster"}, force=force)
+        slower.publish()
+    assert (tmp_path / "trace.0.et").read_bytes() == b"faster"
+    assert set(tree(tmp_path)) == {"summary.json", "trace.0.et"}
+
+
 def test_what_others_prepare_is_left_alone(tmp_path: Path) -> None:
     for name in (f"tmp-{socket.gethostname().replace('-', '_')}-{os.getpid()}-x", "tmp-elsewhere-1-7-x", "tmp-x"):
         (tmp_path / HIDDEN / name / OLD).mkdir(parents=True)

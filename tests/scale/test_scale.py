@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
 from graphlink.run.library import link
 from graphlink.run.options import Options
+from graphlink.scale import make
 from graphlink.scale.make import Wishes, scale
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of, step_ns
 from tests.simulator.cluster_records import ClusterTraining
@@ -54,6 +58,18 @@ def conforms(graph: Path) -> str:
         pytest.skip("no ../shared/checks here")
     ran = subprocess.run([sys.executable, str(CHECK), str(graph)], capture_output=True, text=True, check=False)
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr
+
+
+def test_what_does_not_fit_on_the_disk_is_refused_and_what_takes_long_is_announced(
+    linked: Linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(OutputError, match=r"40 graphs take about [\d.]+ GB, and 0\.0 GB are free"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000))
+        scale(linked(DATA4), Wishes(data=40), tmp_path / "out", ONE, force=False)
+    monkeypatch.undo()
+    monkeypatch.setattr(make, "_WHILE_S", 0)
+    scale(linked(DATA4), Wishes(data=5), tmp_path / "out", ONE, force=False)
+    assert re.search(r"5 graphs take about 0\.0 GB and 0 min of a core", caplog.text)
 
 
 @pytest.mark.parametrize("wishes", [Wishes(data=4), Wishes(data=3, seed=None)], ids=["drawn", "exact"])
