@@ -31,7 +31,7 @@ BASE = (
     "version",
     "wings",
 )
-CORE = ("read", "linking", "depend", "graph", "replay", "perfetto", "ranks", "report", "engine", "run", "cli")
+CORE = ("engine", "read", "linking", "depend", "graph", "replay", "perfetto", "ranks", "report", "run", "cli")
 WINGS = (
     "doctor",
     "page",

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.engine.memory import workers
 from graphlink.process import die_with_parent
@@ -22,7 +22,9 @@ from graphlink.process import die_with_parent
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+_Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
+LARGE_BYTES: Final = 20_000_000  # of files once unpacked: reading them takes several times as long as to fork
 
 
 def may_fork(estimates_bytes: Sequence[int], jobs: int | None) -> bool:
@@ -57,6 +59,42 @@ def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[]
         here.close()
         process.kill()  # it has sent all that it had, or is not needed
         process.join()
+
+
+def side_by_side(
+    work: Callable[[_Given], _Result], tasks: Sequence[_Given], estimates_bytes: Sequence[int]
+) -> list[_Result]:
+    """Return ``work`` of every task, in their order. Some are done in forked processes, one for each further core that
+    is there. ``estimates_bytes``: memory that each task may need.
+
+    Raises:
+        Exception: what ``work`` raised of the first task that failed.
+    """
+    count = workers(estimates_bytes, None) if may_fork(estimates_bytes, None) else 1
+    parts = [functools.partial(_each, work, tasks[k::count]) for k in range(count)]
+    outcomes: dict[int, _Result | Exception] = {}
+    with contextlib.ExitStack() as stack:
+        asked = [stack.enter_context(beside(part, forked=k > 0)) for k, part in enumerate(parts)]
+        for k, part in enumerate(asked):
+            outcomes.update(zip(range(k, len(tasks), count), part(), strict=False))
+    results = []
+    for k in range(len(tasks)):  # behind one that failed its process did no other
+        outcome = outcomes[k]
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def _each(work: Callable[[_Given], _Result], tasks: Sequence[_Given]) -> list[_Result | Exception]:
+    """Return the results, up to the first error, which is the last then."""
+    outcomes: list[_Result | Exception] = []
+    for task in tasks:
+        try:
+            outcomes.append(work(task))
+        except Exception as problem:  # noqa: BLE001, PERF203 - it is raised in the process that asks
+            return [*outcomes, problem]
+    return outcomes
 
 
 def _do(work: Callable[[], object], out: Connection, parent: int) -> None:

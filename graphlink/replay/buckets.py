@@ -23,7 +23,7 @@ from graphlink.depend.edges import successors
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.linking.commtypes import CollectiveType, wire_share
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I32, I64, NOWHERE
 from graphlink.records import counted
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import BucketChange
@@ -83,8 +83,8 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
             "or divide",
         )
     edit, notes = _Edit(work, change), []
-    for (group, kind), by_rank in turns.items():
-        buckets = list(_planned(work, by_rank, change))
+    for (group, kind), (by_rank, series) in turns.items():
+        buckets = list(_planned(work, by_rank, series, change))
         changed = [bucket for bucket in buckets if bucket.first < bucket.last or bucket.pieces > 1]
         if not changed:
             continue
@@ -107,9 +107,9 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
     return out, made(change.kind, f"{change.done}: {'; '.join(notes)}", edit.changed, grown_ns)
 
 
-def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
-    """Return by group and type the collectives of each rank (position), in their order, where several are under way in
-    a step.
+def _turns(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:
+    """Return by group and type the collectives of each rank (position), in their order, and their turns in series,
+    where several are under way in a step.
     """
     kind, group = work.column("comm_type"), work.column("group")
     reduces = (work.column("type") == NodeType.COMM_COLL) & np.isin(kind, _REDUCING) & (work.column("comm_size") > 0)
@@ -118,41 +118,44 @@ def _turns(work: Workload, change: BucketChange) -> dict[_Key, dict[int, I64]]:
     out: dict[_Key, dict[int, I64]] = defaultdict(dict)
     for i, (member, *key) in enumerate(keys.tolist()):
         out[key[0], key[1]][member] = nodes[which == i]
-    return {
-        key: by_rank
-        for key, by_rank in out.items()
-        if change.group is not None or any(len(turns) > 1 for turns in _series(work, by_rank))
-    }
+    start, edges = work.column("start_ns"), _waiting(work, nodes)
+    series = {key: _series(start, edges, by_rank) for key, by_rank in out.items()}
+    several = {key for key in out if change.group is not None or any(len(turns) > 1 for turns in series[key])}
+    return {key: (out[key], series[key]) for key in out if key in several}
 
 
-def _series(work: Workload, by_rank: Mapping[int, I64]) -> list[range]:
-    """Return the turns of a group in series: a new one begins where on some rank something waited for the collective
-    before.
+def _waiting(work: Workload, nodes: I64) -> tuple[I32, I64]:
+    """Return (source, target) of the edges from collectives to what waits for them, but for delays of their stream."""
+    there = np.zeros(len(work), np.bool_)
+    there[nodes] = True
+    edges = np.flatnonzero(there[work.source])
+    source, target, stream = work.source[edges], work.target[edges], work.column("stream")
+    waits = (work.work[target] != Work.DELAY) | (stream[target] != stream[source])
+    return source[waits], target[waits]
+
+
+def _series(start_ns: I64, edges: tuple[I32, I64], by_rank: Mapping[int, I64]) -> list[range]:
+    """Return the turns of a group in series: a new one begins where on some rank something but a later collective
+    waited for the collective before. ``edges``: as ``_waiting`` returns them.
     """
-    count = max(map(len, by_rank.values()))
-    begins = np.arange(count) == 0
-    start = work.column("start_ns")
-    for nodes in by_rank.values():
-        begins[1 : len(nodes)] |= _first_waiting_ns(work, nodes)[:-1] <= start[nodes[1:]]
-    return [range(first, stop) for first, stop in pairwise([*np.flatnonzero(begins).tolist(), count])]
+    nodes, (source, target) = np.concatenate([*by_rank.values()]), edges
+    row = spread(len(start_ns), nodes, np.arange(len(nodes)))
+    waits = (row[source] != NOWHERE) & (row[target] == NOWHERE)
+    first_ns = least(len(nodes), row[source[waits]], start_ns[target[waits]])
+    begins = np.arange(max(map(len, by_rank.values()))) == 0
+    ends = np.cumsum([len(own) for own in by_rank.values()])[:-1]
+    for own, waited_ns in zip(by_rank.values(), np.split(first_ns, ends), strict=True):
+        begins[1 : len(own)] |= waited_ns[:-1] <= start_ns[own[1:]]
+    return [range(first, stop) for first, stop in pairwise([*np.flatnonzero(begins).tolist(), len(begins)])]
 
 
-def _first_waiting_ns(work: Workload, nodes: I64) -> I64:
-    """Return when the first node begins that waits for each collective, but for later ones and for delays of its
-    stream.
-    """
-    turn = spread(len(work), nodes, np.arange(len(nodes)))
-    source, target, stream = work.source, work.target, work.column("stream")
-    waits = (turn[source] != NOWHERE) & (turn[target] == NOWHERE)
-    waits &= ~((work.work[target] == Work.DELAY) & (stream[target] == stream[source]))
-    return least(len(nodes), turn[source[waits]], work.column("start_ns")[target[waits]])
-
-
-def _planned(work: Workload, by_rank: Mapping[int, I64], change: BucketChange) -> Iterator[_Bucket]:
+def _planned(
+    work: Workload, by_rank: Mapping[int, I64], series: Sequence[range], change: BucketChange
+) -> Iterator[_Bucket]:
     """Yield the new buckets of a group, in their order."""
     longest = max(by_rank.values(), key=len)
     size = work.column("comm_size")[longest].tolist()
-    for turns in _series(work, by_rank):
+    for turns in series:
         first, total = turns.start, 0
         for turn in turns:
             if change.size_mb is None:
@@ -217,7 +220,9 @@ class _Edit:
         self.work, self.change, self.changed = work, change, 0
         self.cost = work.cost_ns.copy()
         self.gone = work.gone.copy()
-        self.source, self.lags = work.source.copy(), work.lags().copy()
+        self.recorded_lags, self.target = work.lags(), work.target
+        self.device, self.stream, self.size = map(work.column, ("device", "stream", "comm_size"))
+        self.source, self.lags = work.source.copy(), self.recorded_lags.copy()
         self.new = NewEdges()
         self.first, self.edges = successors(work.source, np.arange(len(work.source)), len(work))  # by source
 
@@ -243,12 +248,11 @@ class _Edit:
             self._divide(nodes, bucket, cost.of(bucket.size_bytes / bucket.pieces))
 
     def _join(self, parts: Sequence[int], last: int) -> None:
-        target = self.work.target
         for part in parts:
             self.cost[part] = 0
             self.gone[part] = True
             edges = self.edges[self.first[part] : self.first[part + 1]]
-            self.source[edges[target[edges] > last]] = last
+            self.source[edges[self.target[edges] > last]] = last
             self.new.add(part, last, EdgeKind.COLLECTIVE)
 
     def _divide(self, nodes: I64, bucket: _Bucket, piece_ns: int) -> None:
@@ -256,7 +260,7 @@ class _Edit:
         might.
         """
         work, node, pieces = self.work, int(nodes[bucket.last]), bucket.pieces
-        if work.column("device")[node] == NOWHERE:
+        if self.device[node] == NOWHERE:
             raise UsageError(
                 f"{self.change.title}: communication on the host can be joined, not divided",
                 todo="ask for larger buckets",
@@ -268,7 +272,7 @@ class _Edit:
         self.lags[edges[waits_for_all]] += whole_ns
         if bucket.last:
             self.new.add(int(nodes[bucket.last - 1]), node, EdgeKind.STREAM, whole_ns)
-        launch_ns = int(work.lags()[edges[work.kind[edges] == EdgeKind.LAUNCH]].max(initial=0))
+        launch_ns = int(self.recorded_lags[edges[work.kind[edges] == EdgeKind.LAUNCH]].max(initial=0))
         for left, op in enumerate(reversed(anchors), 1):
             self.new.add(op, node, EdgeKind.EVENT, left * piece_ns)
             launch = work.last_source(op, EdgeKind.LAUNCH)
@@ -279,7 +283,7 @@ class _Edit:
         """Return after which device op the gradients of each piece but the last are there; empty where the graph does
         not show it.
         """
-        turn, size = bucket.last, self.work.column("comm_size")
+        turn, size = bucket.last, self.size
         awaited = self._awaited(int(nodes[turn]))
         if awaited == NOWHERE:
             return []
@@ -310,7 +314,9 @@ class _Edit:
 
     def _computation_beside(self, node: int) -> I64:
         """Return the computation of the stream of a node."""
-        work = self.work
-        device, stream = work.column("device"), work.column("stream")
-        on_stream = (work.member == work.member[node]) & (device == device[node]) & (stream == stream[node])
-        return np.flatnonzero(on_stream & (work.work == Work.KERNEL))
+        member, device, stream = self.work.member[node], self.device[node], self.stream[node]
+        first, stop = self.work.offset[member : member + 2].tolist()
+        own = slice(first, stop)
+        on_stream = (self.device[own] == device) & (self.stream[own] == stream)
+        nodes: I64 = np.flatnonzero(on_stream & (self.work.work[own] == Work.KERNEL)) + first
+        return nodes

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import output_names
+from graphlink.engine.beside import LARGE_BYTES, side_by_side
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
 from graphlink.read.document import load as load_document
 
+BYTES_A_BYTE: Final = 20  # of a graph in memory, for each byte of its file
 _NAMED: Final = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,9})\.et")
 
 
@@ -53,12 +55,16 @@ def _of_folder(folder: Path) -> dict[int, Path]:
 
 
 def load(files: Mapping[int, Path]) -> dict[int, Graph]:
-    """Read the graphs of some ranks, one after the other.
+    """Read the graphs of some ranks, large ones in as many processes as there are cores.
 
     Raises:
         InputError: as ``read_et``.
     """
-    return {rank: read_et(path) for rank, path in files.items()}
+    sizes = [path.stat().st_size if path.is_file() else 0 for path in files.values()]
+    if sum(sizes) < LARGE_BYTES:
+        return {rank: read_et(path) for rank, path in files.items()}
+    graphs = side_by_side(read_et, [*files.values()], [size * BYTES_A_BYTE for size in sizes])
+    return dict(zip(files, graphs, strict=True))
 
 
 def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from graphlink import output_names, publish
 from graphlink.choices import ASTRA_SIM, FOLDED
 from graphlink.depend.build import build
-from graphlink.engine.beside import beside, may_fork
+from graphlink.engine.beside import LARGE_BYTES, beside, may_fork
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
@@ -39,7 +39,7 @@ from graphlink.ranks.records import AlignedClock
 from graphlink.replay.machines import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
 from graphlink.run.options import Inputs, Options
-from graphlink.run.read_rank import LARGE_BYTES, link_rank, rank_of, sizes_bytes
+from graphlink.run.read_rank import link_rank, rank_of, sizes_bytes
 from graphlink.run.records import (
     Finished,
     GraphedRank,

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from graphlink.engine.beside import beside
+from graphlink.engine.beside import LARGE_BYTES, beside
 from graphlink.engine.memory import unpacked_bytes
 from graphlink.errors import InputError
 from graphlink.linking.clocks import on_host_clock
@@ -25,7 +25,6 @@ from graphlink.run.options import Inputs
 from graphlink.run.records import LinkedRank
 from graphlink.wings import Parts, each, wing
 
-LARGE_BYTES: Final = 20_000_000  # of files once unpacked: reading them takes several times as long as to fork
 _LARGE_BLOCK: Final = 1 << 18  # 1 MB takes a third longer in two processes that read side by side and share a cache
 log: Final = logging.getLogger("graphlink")
 

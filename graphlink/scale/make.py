@@ -29,7 +29,7 @@ from graphlink.publish import Publication, write, write_json, writing
 from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.ranks.group_ids import groups_json
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.folder import graph_files, load, load_groups
+from graphlink.replay.folder import BYTES_A_BYTE, graph_files, load, load_groups
 from graphlink.replay.matching import COLLECTIVE, PLAIN, Matched, matched
 from graphlink.replay.workload import Workload, workload
 from graphlink.scale.copies import PREFIX, Copied, Copies, CopyTask, copies, unfit, write_copies
@@ -46,7 +46,6 @@ _FEW: Final = 4
 # by which recorded steps may be off when they are played like a longer pipeline, before that is said
 _OFF: Final = 0.05
 _OWN_BYTES: Final = 150_000_000  # of a process that writes copies
-_BYTES_A_BYTE: Final = 20  # of a graph, for each byte of its file
 _WRITTEN: Final = 0.5  # of the time in which a graph is read, a copy of it is written
 _WHILE_S: Final = 60  # from which on it is said how long it will take
 log: Final = logging.getLogger("graphlink")
@@ -122,7 +121,7 @@ def scale(folder: Path, wishes: Wishes, out: Path, runs_on: RunsOn, *, force: bo
     with Publication(out, force=force) as publication, session(runs_on):
         tasks = list(_tasks(run, made, comm, drawn, ends, publication.beside))
         texts = [f"{task.path} as ranks {task.copies[0].rank} to {task.copies[-1].rank}" for task in tasks]
-        estimates = [_OWN_BYTES + _BYTES_A_BYTE * task.path.stat().st_size for task in tasks]
+        estimates = [_OWN_BYTES + BYTES_A_BYTE * task.path.stat().st_size for task in tasks]
         nodes = sum(succeeded(run_all(write_copies, tasks, texts, runs_on, estimates, "tasks")))
         names = [output_names.graph(PREFIX, rank) for rank in range(made.world)]
         if made.groups:

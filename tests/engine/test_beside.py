@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.engine.beside import beside
+from graphlink.engine import beside as module
+from graphlink.engine.beside import beside, side_by_side
 from graphlink.errors import InputError
 from graphlink.model import I64
 
@@ -93,3 +94,22 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_tasks_are_done_side_by_side_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "workers", lambda estimates_bytes, jobs: 3)
+    done = side_by_side(lambda task: (task * task, os.getpid()), range(8), [1] * 8)
+    assert [square for square, _ in done] == [task * task for task in range(8)]
+    assert len({process for _, process in done}) == 3
+    assert side_by_side(str, [], []) == []
+
+
+def test_of_tasks_that_fail_the_first_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(task: int) -> int:
+        if task in (3, 4, 5):
+            raise InputError(f"task {task}")
+        return task
+
+    monkeypatch.setattr(module, "workers", lambda estimates_bytes, jobs: 3)
+    with pytest.raises(InputError, match="task 3"):
+        side_by_side(fails, range(9), [1] * 9)
