@@ -17,6 +17,7 @@ from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
 from graphlink.advice.uneven import HEAVY
+from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 Groups = Mapping[int, Sequence[int]]
 Advised = tuple[AdviceReport, list[Changes | None]]  # with the change behind each advice
+_MANY_NODES: Final = 50_000  # of all ranks, from which on a replay takes several times as long as to fork
+_BYTES_A_NODE: Final = 1000  # of a replay
 _MOST: Final = 0.9  # of the time of nodes that other advice changes
 _PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a rank, beside one that supposes more
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
@@ -115,11 +118,17 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    tried = [
-        one._replace(advice=_with_gain(one.advice, one.changes, run, groups, before, path_ns))
-        for one in candidates(run)
-    ]
-    told = _one_of_each_cause(tried, run.selection)
+    trying, selection = list(candidates(run)), run.selection  # made once, for all processes
+
+    def gaining_of(one: Candidate) -> Advice:
+        return _with_gain(one.advice, one.changes, run, groups, before, path_ns)
+
+    if len(run.work) > _MANY_NODES:
+        tells = side_by_side(gaining_of, trying, [_BYTES_A_NODE * len(run.work)] * len(trying))
+    else:
+        tells = [gaining_of(one) for one in trying]
+    tried = [one._replace(advice=tell) for one, tell in zip(trying, tells, strict=True)]
+    told = _one_of_each_cause(tried, selection)
     gaining = _in_order([one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0])
     advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))

@@ -284,7 +284,7 @@ def _recorded(folder: Path) -> _Recorded:
 
 
 def _announce(run: _Recorded, made: Copies, out: Path) -> None:
-    """Log how large the copies will be and how long it will take, where that is long.
+    """Tell how large the copies will be and how long it will take, where that is long.
 
     Raises:
         OutputError: there is no room for them.
