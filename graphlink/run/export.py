@@ -203,7 +203,8 @@ def _arrow_or_parquet(
     opened.callback(writer.close)
 
     def add(rows: pd.DataFrame) -> None:
-        table = pa.Table.from_pandas(rows, schema.remove_metadata(), preserve_index=False)
+        # in this thread: to start others takes longer than the columns of a rank do
+        table = pa.Table.from_pandas(rows, schema.remove_metadata(), preserve_index=False, nthreads=1)
         writer.write_table(table.replace_schema_metadata(schema.metadata))
 
     return add
