@@ -2,7 +2,8 @@
 
     python benchmarks/metamorphic.py [--traces FOLDER] [--only TEXT ...] [--change NAME ...] [--json FILE]
 
-Device rows moved by up to 2 ms, drifting by 100 ppm or set forward midway, the faults of ``tests/simulator/faults.py``, other numbers, other order, whole microseconds, the dialects of
+Device rows moved by up to 2 ms, drifting by 100 ppm or set forward midway, the faults of ``tests/simulator/faults.py``, merged with another
+rank, other numbers, other order, whole microseconds, the dialects of
 2021 and 2023, a step cut out by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source
 and target) that only the recording as it is has, or only the changed one, and the same of calls with what they waited
 for; gains in percent of kernels, host and communication at half their time on the ideal machine. ``--only``: recordings
@@ -15,6 +16,7 @@ import argparse
 import gzip
 import json
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -28,7 +30,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from graphlink.errors import GraphlinkError
+from graphlink.errors import GraphlinkError, SeveralRanks
 from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.target import written
 from graphlink.graph_model import EdgeKind, NodeKind
@@ -36,19 +38,21 @@ from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import NOWHERE
 from graphlink.ranks.group_ids import assign
 from graphlink.read.cuspy import NODE_FLOWS
+from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import read_report
 from graphlink.replay.changes import Changes, parse_scale
 from graphlink.replay.machines import play_ideal, replay
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, workload
+from graphlink.run.discover.find import of_merged
 from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 
 from tests.simulator import changes
 from tests.simulator.changes import Changed, Document, Numbers
-from tests.simulator.faults import FAULTS
+from tests.simulator.faults import FAULTS, merged
 
 TRACES: Final = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SHIFTS_US: Final = (-2_000, -400, -20, -10, -3, 3, 8, 20, 400, 2_000)
@@ -56,6 +60,7 @@ FORWARD_US: Final = 12
 SORTS: Final = ("kernel", "host", "comm")
 FEW_LAUNCHES: Final = 5  # on an idle stream: with fewer and no wait nothing says what the clocks do
 IDLE_NS: Final = 50_000  # a stream is idle whatever the clocks do if this long nothing ran on it
+_NAMED: Final = re.compile(r"waited [0-9.]+ us for something|how far the clock of a device is off")
 Key = tuple[Any, ...]
 
 
@@ -84,6 +89,7 @@ class Measured:
     gains: dict[str, float]
     gap_share: float
     exempt: tuple[bool, bool, bool]  # the whole, and its halves: clocks cannot be told
+    named: frozenset[str]  # warnings that name a time that is not explained
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Verdict:
     calls_new: int
     gains: dict[str, tuple[float, float]]
     gap_share: tuple[float, float]
-    said: str  # ok | EFFECT | exempt | error, in words
+    said: str  # ok | EFFECT | exempt | warned (of the time) | error, in words
 
 
 def recordings(folder: Path, only: Sequence[str] = ()) -> Iterator[Recording]:
@@ -122,7 +128,11 @@ def recordings(folder: Path, only: Sequence[str] = ()) -> Iterator[Recording]:
 
 def measured(inputs: Inputs, numbers: Numbers = Numbers(), step: str = "all") -> Measured:  # noqa: B008
     """Make the graph of a recording and ask it all, in process."""
-    prepared = prepare(inputs, Options(step=step))
+    try:
+        prepared = prepare(inputs, Options(step=step))
+    except SeveralRanks as problem:  # merged with itself
+        with tempfile.TemporaryDirectory() as folder:
+            prepared = prepare(of_merged(inputs, problem, Path(folder))[0][1], Options(step=step))
     graph = prepared.built.graph
     cost = cost_ns(graph)
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, prepared.linked, prepared.comm))
@@ -135,6 +145,7 @@ def measured(inputs: Inputs, numbers: Numbers = Numbers(), step: str = "all") ->
         _gains(prepared),
         path.gap_ns / max(1, path.length_ns),
         _exempt(prepared),
+        frozenset(text for text in prepared.warnings if _NAMED.search(text)),
     )
 
 
@@ -290,7 +301,7 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
     exempt = {"clock": before.exempt[0], "drift": before.exempt[0], "forward": any(before.exempt[1:])}.get(
         change.split("+")[0].split("-")[0], False
     )
-    said = "ok" if fine else "exempt" if exempt else "EFFECT"
+    said = "ok" if fine else "exempt" if exempt else "warned" if after.named - before.named else "EFFECT"
     return Verdict(
         name, change, len(before.waits), lost, new, len(before.calls), calls_lost, calls_new, gains, share, said
     )
@@ -310,6 +321,8 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
             f"forward+{FORWARD_US}us",
             partial(changes.device_clock, shift_us=FORWARD_US, since_us=changes.middle_us(document)),
         )
+    for name, marks in (("merged", False), ("merged-marks", True)):
+        yield name, partial(with_another, marks=marks)
     yield "renumbered", changes.renumbered
     yield "shuffled", changes.shuffled
     if not changes.in_whole_us(document):
@@ -323,6 +336,14 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
         yield "step", partial(changes.only_step, step=_some_step(document))
     if any(row.get("cat") == "cuda_sync" for row in document["traceEvents"]):
         yield "no-sync-rows", changes.without_sync_rows
+
+
+def with_another(document: Document, *, marks: bool) -> Changed:
+    """Merge a recording behind a copy of it, of another process."""
+    hosts = {row.get("pid") for row in document["traceEvents"] if TABLE_OF.get(row.get("cat") or "") in (HOST, CALL)}
+    pids = {pid: f"{pid}0000" for pid in hosts}
+    rows = [row | {"pid": pids.get(row.get("pid"), row.get("pid"))} for row in document["traceEvents"]]
+    return Changed(merged([document | {"traceEvents": rows}, document], marks=marks))
 
 
 def _some_step(document: Document) -> int:
@@ -356,7 +377,7 @@ def _of_kineto(recording: Recording, folder: Path, wanted: Sequence[str]) -> Ite
     for name, change in kineto_changes(document):
         if not _wanted(name, wanted):
             continue
-        et = None if name.startswith(("dialect", "step")) else recording.et
+        et = None if name.startswith(("dialect", "step", "merged")) else recording.et
         try:
             before = as_it_is(recording.kineto, et, str(_some_step(document)) if name == "step" else "all")
             changed = change(document)
@@ -436,7 +457,7 @@ def main() -> None:
             print(line(verdict, time.perf_counter() - start), flush=True)
             every.append(verdict)
             start = time.perf_counter()
-    effects = [v for v in every if v.said not in ("ok", "exempt")]
+    effects = [v for v in every if v.said not in ("ok", "exempt", "warned")]
     print(f"{len(every)} changes of {len({v.recording for v in every})} recordings, {len(effects)} with effect")
     if asked.json:
         asked.json.write_text(json.dumps([asdict(v) for v in every], indent=1))

@@ -43,6 +43,10 @@ class InputError(GraphlinkError):
     """A file of the user's is missing, broken, of another kind than its flag says, or of another run."""
 
 
+class SeveralRanks(InputError):
+    """A recording holds those of several ranks, which ``graphlink.read.merged`` may take apart."""
+
+
 class OutputError(GraphlinkError):
     """The output folder is taken, not writable, or full."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,7 +28,7 @@ from graphlink.doctor.recording import (
 from graphlink.doctor.records import Diagnosis, Finding, Told, if_any, merged
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import GraphlinkError, InputError, SeveralRanks
 from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.times import Apart
 from graphlink.read import kinds
@@ -36,7 +37,7 @@ from graphlink.read.host import read_host
 from graphlink.read.source import unreadable
 from graphlink.records import first_few
 from graphlink.report import summary
-from graphlink.run.discover.find import ranks_of
+from graphlink.run.discover.find import of_merged, ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
 from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, side_files
 from graphlink.run.job import parts_of, to_join
@@ -68,12 +69,11 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     Raises:
         InputError: a file cannot be read, or two recordings are of one rank.
     """
-    inputs = given.ranks
-    estimates = [
-        estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None))
-        for one in inputs
-    ]
-    outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
+    inputs, outcomes = given.ranks, _outcomes(given.ranks)
+    if len(inputs) == 1 and isinstance(problem := outcomes[0], SeveralRanks):
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            inputs = of_merged(inputs[0], problem, Path(folder))
+            outcomes = _outcomes(inputs)
     examined: list[Examined] = []
     for outcome in outcomes:
         if isinstance(outcome, GraphlinkError):
@@ -84,6 +84,14 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
         if first.setdefault(rank, name) != name:
             raise InputError(f"is of rank {rank}, as is {first[rank]}", path=name, todo="look at one run at a time")
     return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
+
+
+def _outcomes(inputs: Sequence[Inputs]) -> list[Examined | GraphlinkError]:
+    estimates = [
+        estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None))
+        for one in inputs
+    ]
+    return run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
 
 
 def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:

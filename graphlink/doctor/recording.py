@@ -21,6 +21,7 @@ from graphlink.linking.launch import (
     STARTS_EARLY,
     launches_without_ops,
     rounding_ns,
+    without_clock,
 )
 from graphlink.linking.provenance import common_names, differences
 from graphlink.model import NOWHERE, Bool, Communication, FoundBy, HostTrace, Linked, SyncKind, Trace
@@ -81,9 +82,10 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
     for kind in (
         "calls-without-id", "calls-contradicted", "rows-twice", "calls-twice", "repeated-calls", "ends-overrun",
-        "ends-late", "steps-overlap",
+        "ends-late", "steps-overlap", "merged-ranks",
     ):  # fmt: skip
         yield from if_any(kind, {"rows": trace.mended.get(kind, 0)}, rows + calls + ops)
+    yield from if_any("clock-unknown", {"calls": int(np.count_nonzero(without_clock(trace)))}, calls)
     broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
     count = sum(broken.values())
     yield from if_any("broken-rows", {"rows": count}, count + rows + calls + ops, broken)
@@ -319,10 +321,8 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
 
 
 def _no_rows(linked: Linked, *, nsys: bool) -> str:
-    if nsys:
-        return "nsys-no-sync"
-    used = np.unique(linked.trace.calls.name)
-    return "no-hip-sync" if any(linked.trace.strings[k].startswith("hip") for k in used.tolist()) else "no-cuda-sync"
+    hip = any(linked.trace.strings[k].startswith("hip") for k in np.unique(linked.trace.calls.name).tolist())
+    return "nsys-no-sync" if nsys else "no-hip-sync" if hip else "no-cuda-sync"
 
 
 def _names(linked: Linked, which: Bool) -> dict[str, int]:

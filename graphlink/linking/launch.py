@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
 from graphlink.linking.provenance import ASYNCHRONOUS
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
@@ -58,6 +59,12 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
             f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph "
             "(the device was not "
             "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
+        )
+    if (unsure := without_clock(trace)).any():
+        waited_us = int((trace.calls.end_ns - trace.calls.start_ns)[unsure].sum()) / 1000
+        warnings.append(
+            "neither launches on an idle stream nor waits show how far the clock of a device is off: what "
+            f"{np.count_nonzero(unsure)} calls waited for, {waited_us:.1f} us, may be something else"
         )
     device_call, orphans = _launches(trace, slack_ns)
     return Linked(
@@ -126,6 +133,12 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
 def rounding_ns(trace: Trace) -> int:
     """Return by how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
     return trace.resolution_ns if trace.resolution_ns > 1 else 0
+
+
+def without_clock(trace: Trace) -> Bool:
+    """Mark the calls that wait, where nothing tells the clock of a device."""
+    known = trace.clocks is None or all(clock.anchored for clock in trace.clocks.devices)
+    return np.isin(roles(trace.calls, trace.strings), () if known else WAITS)
 
 
 def asynchronous(trace: Trace) -> Bool:

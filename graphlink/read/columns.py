@@ -33,6 +33,7 @@ DTYPES = {
     "Bool": np.bool_,
 }  # by a record's annotation
 _Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
+MARK = re.compile(r"\[[^\]]{0,80}\] ")  # of the process of a rank, where recordings were merged
 _NUMBER = re.compile(r"\s*(?:\[[^\]]{0,80}\] )?(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 
 

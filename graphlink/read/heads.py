@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from graphlink.errors import InputError
 from graphlink.read import kinds
-from graphlink.read.columns import MAX_NS, loose, to_int_or_none
+from graphlink.read.columns import MARK, MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import GROUP_INIT, RECORD_OP, collective, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, is_pftrace, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
@@ -51,7 +51,7 @@ class Head:
     """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank.
     ``start_ns``: of the first host row of a Kineto trace, since the epoch or since Kineto's base date where that is
     only said at the end; of an ET its local time, which has no zone. ``job``: its id, "" where none is recorded.
-    ``binary``: a ``.pftrace``.
+    ``binary``: a ``.pftrace``. ``merged``: its processes have marks, as where recordings of ranks were merged.
     """
 
     path: Path
@@ -64,6 +64,7 @@ class Head:
     start_ns: int | None = None
     job: str = ""
     binary: bool = False
+    merged: bool = False
 
 
 _Row = dict[str, Any]
@@ -140,7 +141,9 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
     info = around.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
-    first = next((row for row in _first_rows(array) if _is_host(row)), None)
+    rows = _first_rows(array)
+    hosts = (row for row in rows if TABLE_OF.get(str(row.get("cat"))) in (HOST, CALL))
+    first = next((row for row in hosts if type(row.get("pid")) is int), None)
     ts = first.get("ts") if first else None
     return Head(
         path,
@@ -152,6 +155,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
         pid=to_int_or_none(first["pid"]) if first else None,
         start_ns=base_ns + round(ts * 1000) if isinstance(ts, int | float) and abs(ts) < MAX_NS // 1000 else None,
         job=job_of(around),
+        merged=any(MARK.match(str(row.get("pid"))) for row in rows),
     )
 
 
@@ -170,11 +174,6 @@ def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]
         pid=to_int_or_none(around.get("pid")),
         start_ns=_local_ns(around.get("time")),
     )
-
-
-def _is_host(row: _Row) -> bool:
-    category = row.get("cat")
-    return isinstance(category, str) and TABLE_OF.get(category) in (HOST, CALL) and type(row.get("pid")) is int
 
 
 def _local_ns(time: object) -> int | None:

@@ -71,6 +71,7 @@ from graphlink.read.kineto_rows import (
     NO_ARGS,
     NO_NODES,
     OLD_OP,
+    OPS,
     OTHER,
     OVERHEAD,
     SYNC,
@@ -119,7 +120,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
         with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
             if array.key == "nodes":
                 raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
-            gathered = _KinetoRows(str(path), flows=flows)
+            gathered = KinetoRows(str(path), flows=flows)
             for block in array.blocks(Event):
                 gathered.add(block)
             gathered.refuse_foreign(array)
@@ -132,7 +133,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     return gathered.trace(array)
 
 
-class _KinetoRows:
+class KinetoRows:
     """The rows that have been read so far. Times are ns without the base, which may follow the events."""
 
     def __init__(self, path: str, *, flows: bool = False):
@@ -148,6 +149,7 @@ class _KinetoRows:
         self.process_labels: dict[int, str] = {}
         self.process_names: dict[int, str] = {}
         self.pids: Counter[Any] = Counter()
+        self.workers: set[str] = set()  # processes that run ops
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
         self.old = False  # rows of category Operator were seen
@@ -305,6 +307,7 @@ class _KinetoRows:
         rows, tid = self._with_number(rows, ints([row.tid for row in rows]), what)
         with suppress(TypeError):  # a list or an object in the place of the number
             self.pids.update([row.pid for row in rows])
+            self.workers.update(map(str, {row.pid for row in rows if row.cat in OPS} - {None}))
         return rows, tid
 
     def _with_number(self, rows: list[Event], numbers: I64, what: str) -> tuple[list[Event], I64]:
@@ -459,7 +462,7 @@ class _KinetoRows:
         parts, calls, device = self.parts, self.parts[CALL], self.parts[DEVICE]
         mended, told = mend_calls(calls, device, parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
         deps = graph_deps(parts[LAUNCHED], device, written_ns)
-        refuse_processes(self.path, calls, device, [*self.processes])
+        refuse_processes(self.path, calls, device, [*self.processes], sorted(self.workers))
         warnings += [*told, *put_right(parts, self.strings, of_devices, self.left_out)]
         warnings += bare_copies(device, self.strings)
         gpus = gpus_of(around.get("deviceProperties"))

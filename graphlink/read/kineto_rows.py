@@ -184,6 +184,7 @@ NO_NODES = frozenset({
 })  # fmt: skip
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})
+OPS = frozenset({"cpu_op", OLD_OP})
 
 DEVICE_KIND = {
     "kernel": DeviceKind.KERNEL,

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.errors import InputError
+from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
 from graphlink.patterns import GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.read.columns import MISSING, Parts, Strings
@@ -338,19 +338,22 @@ def _by_order(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> N
     call[rows[same][once]] = free[by[once]]
 
 
-def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str]) -> None:
-    """Refuse a recording of the device work of several processes: nothing joins them but numbers, which repeat.
+def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str], workers: list[str]) -> None:
+    """Refuse a recording of the device work, or the ops, of several processes: nothing joins them but numbers, which
+    repeat. ``names``: of the processes of calls, by number; ``workers``: of those of ops, which another namespace may
+    call differently.
 
     Raises:
-        InputError: naming them, and how to split the file.
+        SeveralRanks: naming them, and how to split the file.
     """
     launched = np.isin(calls.seen("correlation"), device.seen("correlation")) & (calls.seen("correlation") > 0)
     processes = [names[k] for k in np.unique(calls.seen("process")[launched]).tolist()]
+    processes = processes if len(processes) > 1 else workers
     if len(processes) < 2:
         return
     mark = processes[0].split("]")[0] + "]" if processes[0].startswith("[") else ""
     how = f"""jq -c '.traceEvents |= map(select(.pid | tostring | startswith("{mark}")))'""" if mark else ""
-    raise InputError(
+    raise SeveralRanks(
         f"holds the work of {len(processes)} processes ({', '.join(processes[:8])}), each of which is a rank",
         path=path,
         todo="give the file of each rank as the profiler wrote it" + (f", or split this one: {how}" if how else ""),

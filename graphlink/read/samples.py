@@ -15,7 +15,7 @@ from graphlink.read.kineto_rows import Event
 MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
 _CPU: Final = 0  # a device type of c10
 _MOST: Final = 1e18  # of a counter: sums of it over time stay finite
-_COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")  # the process that they stand in
+_COUNTERS: Final = re.compile(r"(?:\[[^\]]{0,80}\] )?GPU (\d{1,9}) Counters")  # the process that they stand in
 
 
 def add_counters(table: Parts, rows: Sequence[Event], strings: Strings) -> None:

@@ -18,11 +18,11 @@ import msgspec
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.engine.files import is_url
-from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
+from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError, SeveralRanks
 from graphlink.records import first_few
 from graphlink.report import summary
 from graphlink.run import job
-from graphlink.run.discover.find import find
+from graphlink.run.discover.find import find, of_merged
 from graphlink.run.discover.inputs import refuse_absent
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
@@ -155,13 +155,16 @@ def _complete(recordings: Recordings, out: Out, options: Options, runs_on: RunsO
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
     asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
-    same = asked == {_files_of(rank) for rank in whole.ranks}
+    same = asked == {
+        frozenset(
+            [
+                *filter(None, (rank.inputs.kineto, rank.inputs.et)),
+                *(name for _, hooks in each() for name in hooks.files_of(rank)),
+            ]
+        )
+        for rank in whole.ranks
+    }
     return whole if same and not _changed_since(Path(out.name) / summary.NAME, inputs) else None
-
-
-def _files_of(rank: summary.Rank) -> frozenset[str]:
-    side_files = [name for _, hooks in each() for name in hooks.files_of(rank)]
-    return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
 
 
 def _changed_since(published: Path, inputs: Sequence[Inputs]) -> bool:
@@ -215,7 +218,11 @@ def _write(
     inputs, warnings = found.ranks, found.warnings
     if len(inputs) == 1:
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
-            result = job.run_rank(one, options, folder, runs_on.jobs)
+            try:
+                result = job.run_rank(one, options, folder, runs_on.jobs)
+            except SeveralRanks as problem:
+                inputs = of_merged(one, problem, folder / "merged")
+    if len(inputs) == 1:
         if options.comm_time != "recorded":
             warnings = (
                 *warnings,

@@ -83,7 +83,7 @@ def trace_of(inputs: Inputs) -> Trace:
     Raises:
         InputError: the recording cannot be read.
     """
-    if inputs.kineto is not None:
+    if inputs.kineto is not None and inputs.stored is None:
         log.info("reading %s", inputs.kineto)
         return read_kineto(inputs.kineto, block_bytes=_block_bytes(inputs))
     from graphlink.read.nsys.places import number

@@ -257,6 +257,8 @@ def test_one_file_is_of_rank_0_whatever_numbers_its_name_has(tmp_path: Path) -> 
         "mi250_minitoy.json",
         "host_1375.1724066820235157909.pt.trace.json",
         "worker3_step_12.1694128201545.pt.trace.json",
+        "kineto_2ns.json",
+        "kineto_shift_110.json",
     ):
         path = kineto(tmp_path / name / name)
         for found in (

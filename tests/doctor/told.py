@@ -55,6 +55,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"rank.* not recorded$", {"missing-ranks"}),
     (r"^without an execution trace", {"no-et"}),
     (r"left aside|named as of another rank|different numbers of ranks", {"left-aside"}),
+    (r"how far the clock of a device is off", {"clock-unknown"}),
+    (r"recordings that were merged into one file", {"merged-ranks"}),
     (r"nothing connects the clocks", {"clocks-untied"}),
     (r"clocks are shifted|meetings end on one rank before another|have \d+ clocks", {"clocks-doubtful"}),
     (r"no communication with a known group was recorded", {"silent-ranks"}),

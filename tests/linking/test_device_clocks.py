@@ -72,6 +72,20 @@ def test_the_offset_moves_with_the_rows(moved: int, lags: list[float], seed: int
     assert np.allclose(np.array(after) - before, moved, atol=0.002)
 
 
+@pytest.mark.parametrize(
+    ("count", "after_us", "waits", "told"), [(3, 500, 1, False), (3, 500, 0, True), (3, 3, 1, True), (5, 500, 1, True)]
+)
+def test_waits_are_named_where_nothing_tells_a_clock(count: int, after_us: int, waits: int, told: bool) -> None:
+    """A wait tells it that began before its op ended, five launches do; where nothing waits it is no loss."""
+    calls, ops = launches(count)
+    at = ops[-1].end + after_us - 5
+    calls += [Call("cudaStreamSynchronize", at, at + 10, 99)] * waits
+    trace = on_host_clock(build_trace(calls=calls, device=ops))
+    texts = [text for text in link(trace, None, match_hosts(trace, None)).warnings if "clock of a device" in text]
+    assert (texts == []) is told
+    assert all("what 1 calls waited for, 10.0 us, may be" in text for text in texts)
+
+
 @pytest.mark.parametrize("step", [-12, -5, 3, 12, 20])
 def test_a_step_is_found_where_it_is(step: float) -> None:
     (calls, ops), (more, late) = launches(20), launches(20, step, first=21, since=400)

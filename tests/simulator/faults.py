@@ -6,7 +6,7 @@ document and leaves the one that it was given.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from tests.simulator.changes import DEVICE_CLOCK, Changed, Document, Row, device_lanes, in_whole_us, with_rows
@@ -129,6 +129,18 @@ def numbers_as_text(document: Document) -> Changed:
         return repr(value) if type(value) in (int, float) else value
 
     return Changed(with_rows(document, (row | text(row) for row in document["traceEvents"])))
+
+
+def merged(documents: Sequence[Document], *, marks: bool = False) -> Document:
+    """Join the recordings of ranks one behind the other, as mergers do: with marks before the numbers of processes
+    (SGLang), or as they are; all else is of the first.
+    """
+    rows = [
+        row | {"pid": f"[TP{rank:02d}-DP00] {row.get('pid')}"} if marks else row
+        for rank, document in enumerate(documents)
+        for row in document["traceEvents"]
+    ]
+    return {"traceEvents": rows} | {key: value for key, value in documents[0].items() if key != "traceEvents"}
 
 
 FAULTS: Final[dict[str, Callable[[Document], Changed]]] = {

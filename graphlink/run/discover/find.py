@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import InputError, UsageError
+from graphlink.errors import InputError, SeveralRanks, UsageError
+from graphlink.model import Trace
+from graphlink.read.merged import read_merged
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
@@ -134,7 +136,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
             todo="leave it out: they are numbered by communicator, or by file, process and device",
         )
     out = []
-    named = [_named_rank(path) for path in exports]
+    named = [int(found[1]) if (found := _NAMED_RANK.search(path.name)) else None for path in exports]
     if None in named:
         named = [*(placed_ranks(exports) or named)]
     for k, (export, contents, numbering) in enumerate(zip(exports, files, number(files, named), strict=True)):
@@ -151,9 +153,21 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     return [replace(one, placed=place) for one, place in zip(out, placed, strict=True)]
 
 
-def _named_rank(path: Path) -> int | None:
-    found = _NAMED_RANK.search(path.name)
-    return int(found[1]) if found else None
+def of_merged(one: Inputs, problem: SeveralRanks, folder: Path) -> tuple[Inputs, ...]:
+    """Return the ranks whose recordings were merged into one, of which reading said so by the ``problem``; their traces
+    are left in ``folder``, which is made.
+
+    Raises:
+        SeveralRanks: the ``problem``, where an execution trace, a side file or a rank was given with it, or nothing
+            tells of which rank some rows are.
+    """
+    if one.kineto is None or one.et is not None or one.nccl or one.rank is not None:
+        raise problem
+    traces = read_merged(one.kineto, problem)
+    folder.mkdir(exist_ok=True)
+    _leave(traces, folder / "merged")
+    ranks = range(len(traces))
+    return tuple(replace(one, place=k, stored=_stored(folder / "merged", k), expected_rank=k) for k in ranks)
 
 
 def _store(task: tuple[Path, Path]) -> Contents:
@@ -162,10 +176,14 @@ def _store(task: tuple[Path, Path]) -> Contents:
     export, prefix = task
     log.info("reading %s", export)
     contents, traces = read_report(export)
+    _leave(traces, prefix)
+    return contents
+
+
+def _leave(traces: Sequence[Trace], prefix: Path) -> None:
     for place, trace in enumerate(traces):
         with publish.writing(_stored(prefix, place)) as out:
             codec.dump(trace, out.write)
-    return contents
 
 
 def _stored(prefix: Path, place: int) -> Path:

@@ -61,7 +61,8 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
     """
     devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
-        one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
+        named = named_rank(devices[0], alone=not hosts)
+        one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named)
         if not any(
             map(glob.has_magic, kineto)
         ):  # a name is for this file alone, which may be a pipe and must not be read twice
@@ -214,7 +215,7 @@ def _at_odds(device: Head, host: Head) -> bool:
 
 
 def _single(head: Head, et: Path | None, rank: int | None) -> Inputs:
-    told = told_rank(head.rank, head.path)
+    told = told_rank(head.rank, head.path, alone=et is None)
     if rank is None:
         refuse_world(head, told)
     return Inputs(kineto=head.path, et=et, rank=rank, expected_rank=told)

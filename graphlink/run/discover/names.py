@@ -22,7 +22,7 @@ _RANK: Final = re.compile(
 )
 # et_0, et_plus_0, kineto0, trace.0
 _KIND: Final = re.compile(
-    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?![0-9a-z])",
+    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?:plus|trace))*(?P<word>[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?![0-9a-z])",
     re.IGNORECASE,
 )
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times
@@ -40,17 +40,18 @@ def is_named_as_recording(path: Path) -> bool:
     return _told(_stem(path)) is not None
 
 
-def named_rank(path: Path) -> int | None:
+def named_rank(path: Path, *, alone: bool = False) -> int | None:
     """Read the number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its
-    folder's.
+    folder's. ``alone``: no other file has it, too; behind a word of its own it may then be anything
+    (``kineto_shift_110``).
     """
     found = _told(_stem(path)) or _rank_in(path.parent.name)
-    return int(found["rank"]) if found else None
+    return int(found["rank"]) if found and not (alone and found.groupdict().get("word")) else None
 
 
-def told_rank(recorded: int | None, path: Path) -> int | None:
-    """Return the rank that a file records, else that of its name."""
-    return recorded if recorded is not None else named_rank(path)
+def told_rank(recorded: int | None, path: Path, *, alone: bool = False) -> int | None:
+    """Return the rank that a file records, else that of its name, as ``named_rank``."""
+    return recorded if recorded is not None else named_rank(path, alone=alone)
 
 
 def named_world(path: Path) -> int | None:

@@ -100,15 +100,18 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
 
 
 def without_twins(devices: Sequence[Head]) -> tuple[list[Head], tuple[str, ...]]:
-    """Leave out binary traces of recordings that are there as JSON, which holds more; return the others, and what to
-    say. They are of one process and begin at one moment.
+    """Leave out binary traces of recordings that are there as JSON, which holds more, and those into which ranks were
+    merged where there are others; return the others, and what to say. Twins are of one process and begin at one moment.
     """
+    merged = [head.path for head in devices if head.merged]
+    merged = merged if len(merged) < len(devices) else []
     in_json = {(head.pid, head.start_ns): head.path for head in devices if not head.binary}
     in_json.pop((None, None), None)
     of_json = [(head.path, in_json.get((head.pid, head.start_ns))) for head in devices if head.binary]
     twins = {path: other for path, other in of_json if other is not None}
     said = tuple(f"{path} is left aside: {other} is the same recording and holds more" for path, other in twins.items())
-    return [head for head in devices if head.path not in twins], said
+    said += tuple(f"{path} is left aside: ranks are merged in it; alone it is read as these" for path in merged)
+    return [head for head in devices if head.path not in twins and head.path not in merged], said
 
 
 def side_files(paths: Sequence[Path]) -> list[SideFile]:
@@ -283,13 +286,15 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
 
 def refuse_copies(heads: Sequence[Head]) -> None:
     """Raise InputError where two recordings of whose ranks nothing tells are of one process and begin at one moment."""
-    first: dict[tuple[int, int], Head] = {}
+    first: dict[tuple[int | None, int | None], Head] = {}
     for head in heads:
-        if head.pid is not None and head.start_ns is not None:
-            other = first.setdefault((head.pid, head.start_ns), head)
-            if other is not head:
-                what = f"is of the process and the moment of {other.path}, and nothing tells their ranks"
-                raise InputError(what, path=head.path, todo="give it once, or name the files kineto_R, or with rank_R")
+        other = first.setdefault((head.pid, head.start_ns), head)
+        if other is not head and None not in (head.pid, head.start_ns):
+            raise InputError(
+                f"is of the process and the moment of {other.path}, and nothing tells their ranks",
+                path=head.path,
+                todo="give it once, or name the files kineto_R, or with rank_R",
+            )
 
 
 def of_other_runs(heads: Sequence[Head]) -> InputError | None:
