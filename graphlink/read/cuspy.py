@@ -3,14 +3,18 @@ calls, launches of host calls in CUDA graphs."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, DeviceKind, GraphDeps
 from graphlink.read.columns import Parts, Strings
+from graphlink.records import NOTE, first_few, shortened
 from graphlink.tables import (
     MOST,
     codes,
@@ -34,6 +38,18 @@ _MEMORY_KINDS: Final = (
     "Device Static",
     "Managed Static",
 )
+_NOT_READ: Final = frozenset({  # of Kineto and Cuspy
+    "Comms Id", "autograd_phase", "channel", "channel_type", "context", "cuda event", "est. achieved occupancy %",
+    "flags", "host fn", "host fn addr", "host process", "host thread", "kind", "memory bandwidth (GB/s)", "occupancy",
+    "priority", "queued", "registers per thread", "shared memory", "value", "warps per SM",
+})  # fmt: skip
+_OWN: Final = frozenset({"queued", "copy kind", "memory kind", "host fn", "cuda event"})  # without Kineto's External id
+_ROW: Final = re.compile(
+    rb'"cat": ?"(?:kernel|gpu_mem(?:cpy|set)|graph_\w{1,40})",.{1,4000}?"args": ?(?=\{)', re.DOTALL
+)
+_FEW: Final = 8  # arguments that are named
+_DECODER: Final = json.JSONDecoder()
+_LOOKS, _REACH = 16, 1 << 14  # rows of a text that are looked at, and how far they are looked for
 _BY_CHANCE: Final = 1e-3
 NODE_FLOWS: Final = 1 << 40  # from this id on, flows are dependencies between nodes of a CUDA graph
 EVENT_NODE: Final = len(DeviceKind)  # the sort of rows of nodes that record an event, which no table keeps
@@ -63,6 +79,26 @@ def bare_copies(device: Parts, strings: Strings) -> list[str]:
         f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited for one of "
         "pageable memory has no wait; PyTorch's JSON of the same recording says it"
     ]
+
+
+def foreign_args(text: bytes, known: Collection[str]) -> set[str]:
+    """Return the arguments of rows of a GPU, of Cuspy's, that are not known: of some rows of a text, wherever they
+    are."""
+    found: set[str] = set()
+    for start in range(0, len(text), len(text) // _LOOKS + 1):
+        row = _ROW.search(text, start, start + _REACH)
+        with suppress(ValueError, RecursionError):
+            args = (
+                _DECODER.raw_decode(text[row.end() : row.end() + _REACH].decode("utf-8", "replace"))[0] if row else {}
+            )
+            found |= args.keys() - known - _NOT_READ if args.keys() & _OWN and "External id" not in args else set()
+    return found
+
+
+def unread(args: Collection[str]) -> list[str]:
+    """Return a note of arguments that are not known."""
+    names = first_few(sorted(map(shortened, args)), _FEW)
+    return [f"{NOTE}rows of a GPU have arguments that are not known, and not read: {names}"] if args else []
 
 
 def put_inside_ops(calls: Parts, host: Parts) -> None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from graphlink.model import F64, I64, Bool, DeviceKind, Gpu, SyncKind, System
 from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, loose, to_int_or_none
+from graphlink.records import shortened
 from graphlink.spans import around_others
 from graphlink.tables import marked, numbered_values
 
@@ -194,6 +195,7 @@ def place(
     ranges = _ranges(rows, calls, tables, correlation[work])
     tables["call"].add(**_of(rows, calls & ~ranges, "start_ns", "end_ns", "tid", "name", "correlation"))
     _add_host(tables["host"], rows, calls & ranges)
+    foreign = Counter(texts[k] for k in category[work].tolist()) if tables["device"].count else {}
     _add_work(tables["device"], rows, work, device, stream, texts)
     _add_waits(tables["sync"], rows, waits, device, stream, SyncKind.STREAM)
     _add_waits(
@@ -207,7 +209,11 @@ def place(
     lost = (related | call_like) & ~calls & ~work & ~waits
     left_out = Counter(texts[k] or "no category, ph X" for k in category[~(lost | calls | work | waits)].tolist())
     left_out.update(texts[k] + UNPLACED for k in category[lost].tolist())
-    return left_out, tuple(_warnings(rows, lost, texts))
+    taken = [
+        f"rows of category {shortened(name)} ({count}), which is not known, count as work of the device"
+        for name, count in foreign.items()
+    ]
+    return left_out, (*_warnings(rows, lost, texts), *taken)
 
 
 def _of(rows: _Columns, which: Bool, *names: str) -> _Columns:

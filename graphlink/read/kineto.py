@@ -44,7 +44,7 @@ from graphlink.read.columns import (
     to_int_or_none,
 )
 from graphlink.read.comms import JOB_KEY, P2P_OPS, distributed, job_of, process_groups
-from graphlink.read.cuspy import NODE_FLOWS, bare_copies, graph_deps
+from graphlink.read.cuspy import NODE_FLOWS, bare_copies, foreign_args, graph_deps, unread
 from graphlink.read.devices import (
     VERSIONS,
     device_processes,
@@ -154,10 +154,12 @@ class KinetoRows:
         self.highest_us, self.has_fraction = 0.0, False
         self.old = False  # rows of category Operator were seen
         self.has_graphs = False
+        self.foreign: set[str] = set()  # arguments that are not known
 
     def add(self, block: Block[Event]) -> None:
         for index, text in block.bad.items():
             self._judge(index, text)
+        self.foreign |= foreign_args(block.text, Args.__struct_encode_fields__)
         tables: dict[str, list[Event]] = {name: [] for name in _NODE_TABLES}
         others: dict[str | None, list[Event]] = defaultdict(list)
         append: dict[str | None, Callable[[Event], None]] = {
@@ -464,7 +466,7 @@ class KinetoRows:
         deps = graph_deps(parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes], sorted(self.workers))
         warnings += [*told, *put_right(parts, self.strings, of_devices, self.left_out)]
-        warnings += bare_copies(device, self.strings)
+        warnings += [*bare_copies(device, self.strings), *unread(self.foreign)]
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(device, calls, self.strings, gpus)
         exact = self.highest_us < _EXACT_US and self.has_fraction

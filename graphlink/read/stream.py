@@ -65,6 +65,7 @@ class Block(msgspec.Struct, Generic[T], frozen=True):
     index: Sequence[int]  # of each row in the array
     raws: list[bytes]
     bad: dict[int, bytes]
+    text: bytes = b""  # all of them, where each is of the wanted type
 
 
 @contextmanager
@@ -361,7 +362,7 @@ class _RowDecoder(Generic[T]):
         try:
             if not self._keep_raw:
                 rows = self._rows.decode(text)
-                return Block(rows, range(first, first + len(rows)), [], {})
+                return Block(rows, range(first, first + len(rows)), [], {}, text)
             self._raw.decode(text)
         except (msgspec.ValidationError, UnicodeDecodeError):
             pass

@@ -201,3 +201,26 @@ def test_a_node_of_a_graph_in_the_graph_is_not_told(read):
     a, b, c = _replay(100.5, 9, ("kernel", 7, 0, 10), ("kernel", 7, 10, 3), ("kernel", 7, 20, 5))
     trace = read(a, b, c, *_launch(a), *_launch(c), *_flow(FIRST, a, b))
     assert _deps(trace) == {(-1, 0), (0, 1)}
+
+
+def test_arguments_that_are_not_known_are_named(read):
+    def told(*rows: dict[str, Any]) -> list[str]:
+        return [text for text in read(*rows).warnings if "not known" in text]
+
+    plain = {"queued": 5, "channel": 1, **_node(2, 1)}
+    host = [row("cpu_op", "aten::mm", 2 * k, 1) for k in range(200)]
+    kernels = [on_gpu("kernel", "k<{}>", 2 * k + 500, 1, stream=7, correlation=k + 1, **plain) for k in range(50)]
+    assert not told(*host, *kernels)
+    new = [one | {"args": {**one["args"], "sm mask": 3}} for one in kernels]
+    assert told(*host, *new) == ["note: rows of a GPU have arguments that are not known, and not read: sm mask"]
+    assert not told(*host, *(one | {"args": {**one["args"], "External id": 3}} for one in new))  # Kineto's
+
+
+def test_a_category_that_is_not_known_and_counts_as_work_is_named(read):
+    kernel = on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1, **_node(2, 1))
+    launch = row("cuda_runtime", "cudaGraphLaunch", 0, 1, correlation=1)
+    trace = read(launch, kernel, on_gpu("graph_child_node", "child", 4, 2, stream=7, correlation=1, **_node(2, 2)))
+    assert [text for text in trace.warnings if "not known" in text] == [
+        "rows of category graph_child_node (1), which is not known, count as work of the device"
+    ]
+    assert len(trace.device.name) == 2
