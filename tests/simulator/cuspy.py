@@ -196,7 +196,7 @@ def pftrace(recording: Row) -> bytes:
             sample = packet(row["ts"]).gpu_counter_event
             sample.counter_descriptor_iid = 1
             sample.counters.add(counter_id=1).double_value = row["args"][""]
-    return trace.SerializeToString()
+    return bytes(trace.SerializeToString())
 
 
 def _stages(kernels: list[Row], rows: list[Row], packet: Any, lines: dict[int, int], names: dict[str, int]) -> None:
