@@ -42,8 +42,8 @@ _BETWEEN = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
 _AROUND = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*"[^"\\]{0,40}"')
 _SLICE = 1 << 22  # bounds the memory of the columns below
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_NO_JSON: Final = re.compile(  # what JSON has not: strings, which may hold it, and numbers that are none
-    rb'"(?:[^"\\]|\\.)*"|-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?)', re.DOTALL
+_NO_JSON: Final = re.compile(  # what JSON has not: strings, which may hold it, numbers that are none, last commas
+    rb'"(?:[^"\\]|\\.)*"|-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?)|,(?=[ \t\r\n]*[\]}])', re.DOTALL
 )
 _IN_STRING: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\|[\x00-\x1f]')
 
@@ -134,6 +134,8 @@ class ArrayReader:
                 if cut is None:
                     self._may_grow(buffer, first, at_end=not more)
                     continue
+                if buffer[:cut].rstrip(_SPACE)[-1:] == b",":  # not the last comma, which ``mended`` takes away
+                    raise self._malformed(msgspec.DecodeError(f"nothing between commas (byte {cut})"), buffer)
                 self._separator = separator_at(buffer, cut)
                 block = self._sure_block(buffer[:cut] + b"]", decoder, first, may_be_empty=False)
             assert cut is not None
@@ -319,13 +321,14 @@ class ArrayReader:
 
 def mended(text: bytes) -> bytes:
     """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``), which C++ and
-    Python write; in strings backslashes that escape nothing (paths of Windows) and control characters as what they are.
+    Python write; in strings backslashes that escape nothing (paths of Windows) and control characters as what they are;
+    no comma behind the last of a list or object.
     """
     return _NO_JSON.sub(
         lambda found: (
             _IN_STRING.sub(lambda part: part[1] or (b"\\\\" if part[0] == b"\\" else b" "), found[0])
             if found[0][0] == _QUOTE
-            else b"null"
+            else (b"" if found[0] == b"," else b"null")
         ),
         text,
     )

@@ -144,8 +144,15 @@ def test_paths_of_windows_and_bare_control_characters_are_read(tmp_path: Path) -
     assert len(trace.device.start_ns) == 6
 
 
+@pytest.mark.parametrize("end", [",\n]", ",]", " , ] , "])
+def test_commas_behind_the_last_of_a_list_or_object_are_read(tmp_path: Path, end: str) -> None:
+    text = json.dumps({"traceName": ",]"} | document()).replace('"correlation": 1001}', '"correlation": 1001,}')
+    trace = read(tmp_path, text[:-2] + end + "}")
+    assert calls_of_ops(trace) == list(range(6))
+
+
 def test_what_is_json_stays_as_it_is() -> None:
-    text = rb'{"a\\b\"c": ["NaN", "inf\u00e9", null, true, 1e5], "NaN": "\\n"}'
+    text = rb'{"a\\b\"c": ["NaN,]", "inf\u00e9", null, true, 1e5], "NaN": "\\n"}'
     assert mended(text) == text
 
 

@@ -117,7 +117,7 @@ def test_packing_is_told_by_content(tmp_path, pack):
     [
         (b'{"traceEvents": [{"a": 1}, {"a": Nix}, {"a": 1}]}', 33),
         (b'{"traceEvents": [{"a": 1},, {"a": 1}]}', 26),
-        (b'{"traceEvents": [{"a": 1}, {"a": 1},]}', 36),
+        (b'{"traceEvents": [{"a": 1}, {"a": 1},,]}', 36),
         (b'{"traceEvents": [, {"a": 1}]}', 17),
         (b'{"traceEvents": [{"a": 1}] "b": 1}', 27),
         (b'{"traceEvents": [{"a": 1}], "b": 1} {}', 36),
