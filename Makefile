@@ -38,9 +38,9 @@ test-all: CHOICE := --hypothesis-profile thorough
 test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@# the types of arrays as numpy has them for Python 3.11 and newer
-	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $(BIN)/mypy --strict; fi
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CHOICE)
+	@# types beside the tests; those of arrays are as numpy has them for Python 3.11 and newer
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 11))' || $(BIN)/mypy --strict & types=$$!; \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CHOICE); tests=$$?; wait $$types && exit $$tests
 
 # in under a minute: the order of modules, the words of docstrings, and reading, linking, dependencies and graphs of small recordings
 quick: $(VENV)/.installed-dev
