@@ -83,7 +83,8 @@ class Verb(NamedTuple):
     """``graphlink NAME TAKES``. ``place``: among all verbs; ``does``: a line of help; ``function``: ``module:name``
     below ``graphlink`` of what runs it and returns the exit status, beside which ``name_options`` adds its options.
 
-    ``urls``: what it is given may lie on other file systems.
+    ``urls``: what it is given may lie on other file systems. ``tells``: the schemas of what its ``--json`` prints, of a
+    verb that changes nothing where no option names a file: agents may ask it.
     """
 
     place: int
@@ -92,6 +93,7 @@ class Verb(NamedTuple):
     does: str
     function: str
     urls: bool = False
+    tells: tuple[str, ...] = ()
 
     def options(self, parser: ArgumentParser) -> None:
         """Add the options of the verb but ``--json``."""
@@ -375,6 +377,7 @@ WINGS: Final = (  # in the order that runs: what one makes of a rank may be read
     "diff",
     "page",
     "doctor",
+    "mcp",
 )
 
 

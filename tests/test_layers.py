@@ -45,6 +45,7 @@ WINGS = (
     "diff",
     "scale",
     "astra",
+    "mcp",
 )
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -124,6 +125,7 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
         ("jinja2", {"page/render.py"}),
         ("resvg_py", {"page/render.py"}),
         ("fsspec", {"engine/files.py"}),
+        ("mcp", {"mcp/verb_mcp.py"}),
         ("torch", {label(path) for path in MODULES if stage_of(path) == "capture"}),
     ],
 )

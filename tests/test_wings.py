@@ -34,7 +34,7 @@ def status(*words):
 demo, out = sys.argv[1:]
 ran = {"link": status(f"{demo}/kineto_0.json", f"{demo}/et_0.json", "--out", out)}
 words = {
-    "join": None, "simulate": None, "scale": None, "link": None,
+    "join": None, "simulate": None, "scale": None, "link": None, "mcp": None,
     "diff": ["diff", out, out, "--anyway"],
     "show": ["show", out, "-v"],
     "doctor": ["doctor", f"{demo}/kineto_0.json"],
@@ -50,7 +50,7 @@ for name in VERBS:
 print(json.dumps(ran))
 """
 QUICK = ("nccl", "logs", "scale", "diff", "astra", "advice", "pipeline")
-LONG = ("page", "doctor")  # only in make test-all
+LONG = ("page", "doctor", "mcp")  # only in make test-all
 STAY = ("operations", "standstill", "gpu")  # other wings are made of their records: docs/architecture.md
 
 

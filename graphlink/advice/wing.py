@@ -24,6 +24,7 @@ class _Advice(Wing):
             "DIR",
             "print what to change, with the time that it saves, as a replay computes it",
             "advice.verb_advice:advice",
+            tells=("advice.report",),
         ),
     )
     answers = {"advice": "advise:advice_of", "change": "advise:change_of"}

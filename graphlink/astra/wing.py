@@ -16,6 +16,7 @@ class _Astra(Wing):
             "DIR|FILE.et",
             "say what ASTRA-sim would make of any Chakra graph",
             "astra.verb_check:check",
+            tells=("check",),
         ),
         Verb(
             150,

@@ -7,7 +7,14 @@ from graphlink.wings import Verb, Wing
 
 class _Diff(Wing):
     verbs = (
-        Verb(90, "diff", "A B", "compare two runs: is the second better, and what was changed", "diff.verb_diff:diff"),
+        Verb(
+            90,
+            "diff",
+            "A B",
+            "compare two runs: is the second better, and what was changed",
+            "diff.verb_diff:diff",
+            tells=("diff",),
+        ),
     )
     answers = {"diff": "compare:compare"}
     schemas = {"diff": "records:DiffReport"}

@@ -13,6 +13,7 @@ class _Doctor(Wing):
             "DIR|FILE ...",
             "say what a recording lacks, what that costs, and how to record it",
             "doctor.verb_doctor:doctor",
+            tells=("doctor",),
         ),
     )
     schemas = {"doctor": "records:Diagnosis"}

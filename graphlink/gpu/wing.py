@@ -19,7 +19,16 @@ _FEW: Final = 8  # outliers that are named
 
 
 class _GpuTime(Wing):
-    verbs = (Verb(60, "idle", "DIR", "print what each GPU was busy with, and why it was idle", "gpu.verb_idle:idle"),)
+    verbs = (
+        Verb(
+            60,
+            "idle",
+            "DIR",
+            "print what each GPU was busy with, and why it was idle",
+            "gpu.verb_idle:idle",
+            tells=("idle.report",),
+        ),
+    )
     tables = {"idle": "records:TABLE"}
     answers = {"gpu": "phases:table"}
     schemas = {"idle": "records:IdleFile", "idle.report": "table:IdleReport"}

@@ -22,6 +22,7 @@ class _Operations(Wing):
             "DIR",
             "print which operations the device time goes to, and whether they use tensor cores",
             "operations.verb_ops:ops",
+            tells=("ops.report",),
         ),
     )
     tables = {"operations": "records:TABLE"}

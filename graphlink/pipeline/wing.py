@@ -35,6 +35,7 @@ class _Pipeline(Wing):
             "DIR",
             "print where the bubbles of a pipeline come from, and what another schedule would give",
             "pipeline.verb_bubbles:bubbles",
+            tells=("bubbles", "bubbles.compared"),
         ),
     )
     tables = {"ranges": "file:RANGES", "bubbles": "file:BUBBLES"}

@@ -1,0 +1,1 @@
+"""Answers for agents: verbs as tools of the Model Context Protocol."""

@@ -1,0 +1,20 @@
+"""Verbs that only read, for agents."""
+
+from __future__ import annotations
+
+from graphlink.wings import Verb, Wing
+
+
+class _Mcp(Wing):
+    verbs = (
+        Verb(
+            190,
+            "mcp",
+            "DIR",
+            "answer agents about all runs below DIR, over standard input and output (Model Context Protocol)",
+            "mcp.verb_mcp:mcp",
+        ),
+    )
+
+
+WING = _Mcp()
