@@ -9,7 +9,7 @@ from typing import Any, Final
 from graphlink.diff.changes import WORDS
 from graphlink.diff.records import Change, DiffReport, OperationChange, RankChange, Side, Split, Verdict
 from graphlink.figures import Column, column, columns, table
-from graphlink.records import Table, amount, counted, ms, percent, share_word, shortened
+from graphlink.records import Table, amount, counted, ms, percent, plain, share_word, shortened
 
 PER: Final = {
     "step": "mean of the steps without the first",
@@ -24,6 +24,7 @@ _ANSWER: Final = {
 }
 NOTHING_LEFT: Final = -100.0  # per cent
 _FEW: Final = 3
+_MARKDOWN: Final = frozenset("\\`*_{}[]<>#!|~@&$")
 
 
 def diff_table(report: DiffReport, top: int) -> list[str | Table]:
@@ -51,6 +52,24 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
             if block
         ]
     return [*out, *([""] if report.notes else []), *(f"note: {text}" for text in report.notes)]
+
+
+def diff_markdown(report: DiffReport, top: int) -> list[str | Table]:
+    """Return the report for a pull request: the verdict, and a table of the ``top`` changes that are causes, and of
+    those where they show. Names of recordings are written so that nothing in them is Markdown.
+    """
+    causes = [one for one in report.changes if one.tier != "effect"]
+    shows = [one for one in report.changes if one.tier == "effect"]
+    told = [*(("cause", one) for one in causes[:top]), *(("shows", one) for one in shows[:top])]
+    rows = [(sort, _size(one), one.what, one.evidence) for sort, one in told]
+    rows += [("", "", name, text) for name, text in (*_margin(report.verdict), *_compares(report))]
+    head = ["| | a step | what | evidence |", "| --- | --: | --- | --- |"]
+    table_rows = (f"| {' | '.join(map(_inert, row))} |" for row in rows)
+    return [f"**{_inert(_verdict(report.verdict))}**", "", *head, *table_rows]
+
+
+def _inert(text: str) -> str:
+    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in plain(text))
 
 
 def _verdict(found: Verdict) -> str:

@@ -15,6 +15,7 @@ def diff_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", help="output folder of the run before")
     parser.add_argument("after", metavar="B", help="output folder of the run after")
     parser.add_argument("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file")
+    parser.add_argument("--markdown", action="store_true", help="print a verdict and one table for a pull request")
     parser.add_argument("--anyway", action="store_true", help="compare runs even if they are too different")
     parser.add_argument(
         "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
@@ -44,7 +45,7 @@ def diff(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         refuse_overwriting(arguments, "out")
     from graphlink.diff.compare import compare
-    from graphlink.diff.table import diff_table
+    from graphlink.diff.table import diff_markdown, diff_table
 
     report = compare(
         Path(arguments.before), Path(arguments.after), anyway=arguments.anyway, limit_pct=arguments.fail_on
@@ -57,5 +58,6 @@ def diff(arguments: argparse.Namespace) -> int:
         data = html(diff_page(report)).encode()
         write_file(Path(arguments.out), data, "--out")
         lines = ["", f"{arguments.out}: the page, {len(data) / 1e6:.2f} MB"]
-    tell(arguments.json, report, lambda: [*diff_table(report, arguments.top), *lines])
+    shown = diff_markdown if arguments.markdown else diff_table
+    tell(arguments.json, report, lambda: [*shown(report, arguments.top), *lines])
     return SLOWER if report.fail_on is not None and report.fail_on.exceeded else 0

@@ -43,7 +43,7 @@ def mcp_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mcp(arguments: argparse.Namespace) -> int:
-    """Answer a client until it closes standard input; 0.
+    """Run tools for a client until it closes standard input; 0.
 
     Raises:
         InputError: there is no such folder.

@@ -41,6 +41,25 @@ def test_the_page_is_written_beside_text_and_json(graphlink_once: Run, linked: P
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["diff.html", "diff.json"]
 
 
+def test_markdown_is_a_verdict_and_a_table_in_which_no_name_acts(
+    graphlink_once: Run, linked: Path, traces: Path, tmp_path: Path
+) -> None:
+    """The second run takes longer in an op whose name would be a link, a mention and two cells."""
+    for path in traces.iterdir():
+        rows = json.loads(path.read_bytes())
+        for row in rows.get("traceEvents", ()):
+            if row.get("cat") == "kernel" and "dur" in row:
+                row["name"] = "[x](//evil) @all | <img>"
+        (tmp_path / path.name).write_text(json.dumps(rows))
+    assert graphlink_once(tmp_path, "--out", tmp_path / "out", "--quiet").status == 0
+    ran = graphlink_once("diff", linked, tmp_path / "out", "--markdown", "--anyway")
+    first, empty, *table = ran.out.splitlines()
+    assert first.startswith("**") and first.endswith("**") and not empty
+    assert table[1] == "| --- | --: | --- | --- |"
+    assert {line.count("|") for line in table} == {5}
+    assert "evil" in ran.out and not any(text in ran.out for text in ("[x]", "@all", "<img"))
+
+
 def test_json_alone_goes_to_standard_output(graphlink_once: Run, linked: Path, tmp_path: Path) -> None:
     ran = graphlink_once("diff", linked, linked, "-o", tmp_path / "diff.html", "--json", "-")
     assert json.loads(ran.out)["format"] == 1

@@ -30,7 +30,7 @@ OPTIONS = {
     "check": "--groups",
     "idle": "--rank --top",
     "advice": "--rank --top",
-    "diff": "--anyway --fail-on -o --out --top",
+    "diff": "--anyway --markdown --fail-on -o --out --top",
     "ops": "--rank --top --whole-names",
     "export": "--format -o --out --rank --table --force",
     "report": "-o --out --png --svg",
@@ -38,6 +38,7 @@ OPTIONS = {
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
     "scale": """-o --out --data-parallel --pipeline --microbatches --tensor --layout --bandwidth --latency --seed --no-spread --jobs
     --engine --force""",
+    "mcp": "",
     "simulate": "--astra-sim --reader --topology --bandwidth --latency --sweep --timeout --jobs --svg -v --verbose",
 }
 

@@ -114,7 +114,7 @@ ONCE: Final = {"job", "join"}  # cannot be repeated
 FORCED: Final = ("in", "link", "other", "astra", "export", "scale")  # write again only so
 VERBS: Final = (
     *("link", "join", "show", "replay", "critical-path", "idle", "advice", "ops", "diff"),
-    *("report", "bubbles", "export", "check", "doctor", "astra", "scale", "simulate"),
+    *("report", "bubbles", "export", "check", "doctor", "astra", "scale", "simulate", "mcp"),
 )
 ERRORS: Final = {
     "nothing": "",
