@@ -6,7 +6,8 @@ Each change is printed when it is done. With ``--rows`` it is kept in FILE, a li
 that FILE has: changes that are there are not made again, and ``--changes 0`` prints the table alone.
 
 Simulated runs with known truth (``tests.simulator.second_runs``): one is recorded and linked, the change is replayed,
-and the changed program is run with other jitter.
+and the changed program is run with other jitter. Simulated machines do not change from run to run, so that run is made
+longer or shorter by as much as two real ones differ (``band.FLOOR``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from math import isnan
+from math import isnan, sqrt
 from pathlib import Path
 
 import msgspec
@@ -78,8 +79,10 @@ def predicted(case: SecondRun, folder: Path) -> Predicted:
     [what_if], [run] = made.what_if, made.runs
     if what_if.band is None or run.measured_ns != case.recorded_ns:
         raise ValueError(f"{run.measured_ns} ns replayed of {case.seed}, {case.recorded_ns} recorded")
-    step_ns = None if isnan(case.truth_step_ns) else case.truth_step_ns
-    return Predicted(case.seed, case.kind, case.ranks, case.steps, what_if.band, case.truth_ns, step_ns)
+    apart = sqrt(2) * (what_if.band.between_runs_pct or 0) / 100
+    factor = 1 + apart * float(np.random.default_rng(case.seed).normal())
+    step_ns = None if isnan(case.truth_step_ns) else factor * case.truth_step_ns
+    return Predicted(case.seed, case.kind, case.ranks, case.steps, what_if.band, round(factor * case.truth_ns), step_ns)
 
 
 def changes(arguments: Sequence[str]) -> Changes:

@@ -16,7 +16,7 @@ from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
-from graphlink.advice.uneven import HEAVY
+from graphlink.advice.uneven import ASIDE, HEAVY
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.model import Bool
@@ -47,6 +47,7 @@ _MANY_NODES: Final = 50_000  # of all ranks, from which on a replay takes severa
 _BYTES_A_NODE: Final = 1000  # of a replay
 _MOST: Final = 0.9  # of the time of nodes that other advice changes
 _PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a rank, beside one that supposes more
+_MUCH_PCT: Final = 5.0  # what can go as a whole stands before work that could be faster
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _NO_LINES: Final = (
@@ -156,7 +157,7 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
     """Return the advice by its gain of a step, else of the run, then what came once, then what has no gain, then what
     gains too little to be printed; but what came once first, where nothing gains a hundredth: then no work of the rest
     is worth a faster implementation. Launches stand behind an op that takes far longer than one, if they gain no more
-    than they would without it."""
+    than they would without it; what can go as a whole, a pause or a range beside the training, stands before both."""
 
     def share(one: Advice) -> float | None:
         return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct
@@ -168,6 +169,8 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
         one, gain = candidate.advice, share(candidate.advice)
         if one.most_pct is None or gain is None:
             return (1 if one.kind == "once" else 2), 0.0, False
+        if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
+            return 0, -gain - heaviest, False  # it can go whole, and no op takes half of its time for the asking
         behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
         return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
 

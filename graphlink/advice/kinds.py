@@ -15,7 +15,7 @@ from msgspec import UNSET
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.advice.uneven import pauses, stragglers, uneven
+from graphlink.advice.uneven import aside, pauses, stragglers, uneven
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
@@ -295,6 +295,7 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     optimizers,
     allocators,
     pauses,
+    aside,
     uneven,
     launch_bound,
     blocking_syncs,

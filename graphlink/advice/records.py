@@ -30,6 +30,7 @@ Kind = Literal[
     "python_pause",
     "uneven_kernels",
     "uneven_steps",
+    "aside",
     "optimizer",
 ]
 

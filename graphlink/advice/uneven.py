@@ -14,14 +14,15 @@ from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import UserPattern, escaped
+from graphlink.patterns import OPERATOR, UserPattern, escaped
 from graphlink.records import counted, ms, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.counterparts import in_quick_steps
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.selection import Selection
+from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.workload import GAP_NAME, Work, Workload, names_found
-from graphlink.tables import sums
+from graphlink.tables import largest, sums
 
 LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
@@ -29,6 +30,7 @@ LESS_PYTHON: Final = (
 )
 HEAVY: Final = "heavy op"  # a cause of advice, with its name
 FAR: Final = 4  # times as long as the longest usual pause, or as a launch
+ASIDE: Final = "aside"  # a cause of advice: a range that no gradient needs, with its name
 _PAUSE: Final = f"^(?:{PYTHON}|{GAP_NAME})$"
 _MOST: Final = 0.9  # of usual pauses; of a difference, in so few names that these are its cause
 _FEW: Final = 3
@@ -40,6 +42,11 @@ _TRYING: Final = (
     "whenever a size is new"
 )
 _EQUAL: Final = 0.1  # of a turn or of a factor: by how much more and less it may differ
+_GRADIENT: Final = re.compile(r"^autograd::engine::evaluate_function")
+_OF_TRAINING: Final = re.compile(
+    r"(?i)optim|zero_grad|backward|dataloader|^autograd::"
+)  # no range of what is done beside it
+_MOST_RANGES: Final = 3
 _OTHER: Final = 1.5  # times as long: kernels that are so different that not both can be equal
 
 
@@ -66,6 +73,54 @@ def pauses(run: Outputs) -> Iterator[Candidate]:
         Changes((TimeChange(name=UserPattern(_PAUSE, "advice"), most_us=most_us),)),
         PYTHON,
     )
+
+
+def aside(run: Outputs) -> Iterator[Candidate]:
+    """Return the ranges of what each rank does behind the last gradient of a step, as if they did not run: a callback,
+    a log, an evaluation, a checkpoint."""
+    work, marks = run.work, run.selection.marks
+    for name, nodes in ranges_aside(run.selection):
+        spent_ns, every = int(work.cost_ns[nodes & np.isin(work.work, _OWN)].sum()), _period(run.selection, nodes)
+        times = int((nodes & names_found(work, re.compile(f"^{escaped(name)}$")) & ~work.is_part).sum())
+        seldom = times < sum(map(len, marks))
+        yield Candidate(
+            Advice(
+                kind="uneven_steps" if seldom else "aside",
+                what=f"{shortened(name)} runs behind the gradients of {'some steps' if seldom else 'each step'}{every}",
+                evidence=f"{ms(spent_ns)} ms in {counted(times, 'range')} of this name, all ranks added up",
+                todo=_SELDOM,
+                supposed="if it did not run",
+            ),
+            Changes((TimeChange(path=UserPattern(f"(?:^|/){escaped(name)}(?:/|$)", "advice"), remove=True),)),
+            f"{ASIDE} {name}",
+        )
+
+
+def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
+    """Return the outermost ranges that are always behind the last gradient of their step, with the nodes inside: the
+    few that take longest. Linear in nodes, and in different paths."""
+    work, (of_node, paths) = selection.work, selection.paths
+    behind, gradient = np.zeros(len(work), np.bool_), names_found(work, _GRADIENT) & (work.column("host") != 0)
+    for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
+        called_ns = selection.called_ns[low:high]
+        step = np.searchsorted(sorted(begin for _, begin, _ in marks), called_ns, "right")
+        last_ns = largest(len(marks) + 1, step[gradient[low:high]], called_ns[gradient[low:high]])
+        behind[low:high] = (called_ns > last_ns[step]) & (last_ns[step] > 0)
+    whole, part = (np.bincount(of_node[which], minlength=len(paths)) for which in (slice(None), behind))
+    within = dict[str, bool]()
+    for names, all_behind, some in zip(paths, (whole == part).tolist(), (whole > 0).tolist(), strict=True):
+        for name in names if some else ():
+            within[name] = within.get(name, True) and all_behind
+    family, texts = work.names()
+    other = {texts[k] for k in np.unique(family[(work.work != Work.HOST) | (work.column("host") == 0)]).tolist()}
+    usual = [name for name in within if OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name) or name in other]
+    within |= dict.fromkeys(usual, False)
+    outermost = ["" if any(map(_OF_TRAINING.search, names)) else next(filter(within.get, names), "") for names in paths]
+    ranges = [*dict.fromkeys(outermost)]
+    of_range = np.array([ranges.index(name) for name in outermost], np.int64)[of_node]
+    spent_ns = sums(len(ranges), of_range, work.cost_ns)
+    longest = [k for k in np.argsort(-spent_ns, kind="stable").tolist() if ranges[k]]
+    return [(ranges[k], np.asarray(of_range == k)) for k in longest[:_MOST_RANGES]]
 
 
 def _period(selection: Selection, nodes: Bool) -> str:
@@ -154,8 +209,9 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
     python = name in (PYTHON, GAP_NAME)
     seldom = _TRYING if "convolution" in name else _SELDOM
     every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
-    loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
-    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
+    known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
+    known |= np.any([nodes for _, nodes in ranges_aside(selection)] or [known], axis=0)
+    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[known].sum() > more_ns.sum() or _waits_unseen(work):
         return
     yield Candidate(
         Advice(

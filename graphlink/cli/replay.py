@@ -90,6 +90,13 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
         help="list the names that --scale takes, longest first; of one SORT: " + ", ".join(SORTS),
     )
     parser.add_argument("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})")
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="output folders of more runs of the same program: the band knows how much runs differ",
+    )
     change = parser.add_argument_group("what if")
     change.add_argument(
         "--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable"
@@ -158,7 +165,8 @@ def replay(arguments: argparse.Namespace) -> int:
         tell(arguments.json, names, lambda: listing(names, str(what)))
         return 0
     operations = node_operations(folder, files) if changes.of_operations else None
-    known = Known(groups, operations, recorded(ranks_of(folder)) if changes.any else {})
+    others = {run: ranks_of(Path(run)) for run in arguments.runs}
+    known = Known(groups, operations, recorded(ranks_of(folder), others) if changes.any else {})
     found = report(files, machine, known, changes, together=arguments.together)
     tell(arguments.json, found, lambda: text(found, str(what), verbose=arguments.verbose))
     return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
@@ -350,6 +358,8 @@ def _gains(report: Report, what: str) -> list[str | Table]:
             )
         if w.steps_ns is not None:
             rows.append(_row("a step", w.steps_ns, w.steps_ns[0], finished=True))
+        if w.bare_ns is not None:
+            rows.append(_row("a bare step", w.bare_ns, w.bare_ns[0], finished=True))
     if len(report.what_if) == 1:
         head += f": {_answer(report.what_if[0])}"
     return [

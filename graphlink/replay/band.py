@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from graphlink.errors import UsageError
 from graphlink.graph_model import Graph
 from graphlink.model import F64, I32, I64, NOWHERE
 from graphlink.records import ms, percent
 from graphlink.replay.changes import Changes, TimeChange
-from graphlink.replay.path import ReplayPath
+from graphlink.replay.path import ReplayPath, critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
@@ -29,10 +32,17 @@ from graphlink.tables import begins, codes, largest, least, spread, sums, turns
 LEVEL: Final = 0.9
 WEIGHT: Final = 4  # steps: what the spread of equal nodes counts beside that of the steps. Measured: docs/fidelity.md
 ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer than that. Measured there too
+# Of a run's time, what another run of the same program differs by (standard deviation). Measured: docs/fidelity.md
+FLOOR: Final = {
+    Work.HOST: 0.03, Work.GAP: 0.03, Work.KERNEL: 0.005, Work.COMM: 0.005, Work.COPY: 0.005, Work.DELAY: 0.005
+}  # fmt: skip
+FLOOR_OF_HOST_COMM: Final = 0.045
+_OF_FLOOR: Final = 10  # degrees of freedom: it is of other machines
+_BLOCKS: Final = 4
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
 _PINNED: Final = (Work.GAP, Work.DELAY)
 _MEASURED: Final = frozenset(
-    {"scale", "launch_us", "remove_wait"}
+    {"scale", "launch_us", "remove_wait", "remove", "most_us", "add_us"}
 )  # docs/fidelity.md, "Bands", as are the figures here
 _SELDOM: Final = {"network": "of 200 second runs with another bandwidth only about half were in the band of 90 %"}
 _TOO_WIDE: Final = "steps differ, or time is unexplained, by as much as the run would take"
@@ -41,24 +51,43 @@ _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What ``summary.json`` records of a rank beside its graph: when its steps began, and which share of its path is in
-    calls that blocked for no reason that an edge names."""
+    """What ``summary.json`` records of a rank beside its graph: when its steps began, which share of its path is in
+    calls that blocked for no reason that an edge names, what its steps take bare, of which nothing is recorded (0 where
+    that is not known), and what they take on average in this run and in others of the same program."""
 
     steps_ns: I64
     blocked_share: float = 0.0
+    bare_ns: int = 0
+    runs_ns: tuple[int, ...] = ()
 
 
-def recorded(ranks: Iterable[Any]) -> dict[int, Recorded]:
+def recorded(ranks: Iterable[Any], others: Mapping[str, Iterable[Any]] = MappingProxyType({})) -> dict[int, Recorded]:
     """Return what the entries of ranks in ``summary.json`` record beside the graphs; steps and standstill are of wings,
-    and may be absent."""
+    and may be absent. ``others``: those of other runs, by their folder.
+
+    Raises:
+        UsageError: another run has no such rank, or no two steps of it.
+    """
+    runs = [(folder, {rank.rank: _mean_ns(rank) for rank in entries}) for folder, entries in others.items()]
     out = {}
     for rank in ranks:
+        lacking = next((folder for folder, run in runs if not run.get(rank.rank)), None)
+        if lacking is not None:
+            todo = "name output folders of the same program on as many ranks, with two steps or more"
+            raise UsageError(f"--runs {lacking}: no mean step of rank {rank.rank} is known there", todo=todo)
         steps_ns = np.array([step.start_ns for step in getattr(rank, "steps", ())], np.int64)
         path, blocked = getattr(getattr(rank, "standstill", None), "path", None), 0.0
         if path is not None and path.ns > 0:
             blocked = path.pinned_ns / path.ns - (rank.replay.gap_share + rank.replay.delay_share)
-        out[rank.rank] = Recorded(steps_ns, min(max(blocked, 0.0), 1.0))
+        bare_ns = getattr(getattr(rank, "iterations", UNSET), "bare_ns", UNSET) or 0
+        runs_ns = (_mean_ns(rank), *(run[rank.rank] for _, run in runs))
+        out[rank.rank] = Recorded(steps_ns, min(max(blocked, 0.0), 1.0), bare_ns, runs_ns)
     return out
+
+
+def _mean_ns(rank: Any) -> int:
+    """Return what the steps of a rank after the first take on average; 0 where that is not known."""
+    return getattr(getattr(rank, "iterations", UNSET), "mean_ns", UNSET) or 0
 
 
 def band(
@@ -86,6 +115,7 @@ def band(
     unexplained_ns = [pinned_ns * (1 - min(1.0, *factors)), pinned_ns * (max(1.0, *factors) - 1)]
     latency_ns = _latency_ns(work, changed, path)
     jitter, why = _jitter(changed, after, path, steps)
+    apart, of_runs = _between_runs(changed, path, steps, records)
     out = Band(
         level_pct=round(100 * LEVEL),
         steps=steps.count,
@@ -97,11 +127,18 @@ def band(
         return replace(out, why=why)
     count, some = max(steps.count, 1), len(steps.took_ns)
     other_ns = [a + b for a, b in zip(unexplained_ns, latency_ns, strict=True)]
-    both_sides, one_side = jitter
+
+    def widths(ns: float, runs: float) -> tuple[float, float]:
+        """Return by how much two runs of so many steps differ: on each side, and to one side alone."""
+        own, between = jitter[0] * runs, (apart * ns) ** 2
+        free = (own + between) ** 2 / max(own**2 / jitter[1] + between**2 / of_runs, 1e-9)
+        deviation = sqrt(2 * (own + between))
+        return quantile((1 + LEVEL) / 2, free) * deviation, quantile(LEVEL, free) * deviation
 
     def span(ns: float, runs: float, share: float) -> Span:
         """Return the ends of so many steps' worth of jitter and this share of what is else uncertain."""
-        below, above = (max(both_sides * sqrt(runs), share * ns + one_side * sqrt(runs)) for ns in other_ns)
+        both_sides, one_side = widths(ns, runs)
+        below, above = (max(both_sides, share * other + one_side) for other in other_ns)
         return Span(ns=round(ns), low_ns=max(round(ns - below), 0), high_ns=round(ns + above))
 
     whole = span(after.total_ns, count, 1)
@@ -114,7 +151,8 @@ def band(
         step=None
         if some < 2 or _transfers_differ(work, changed)
         else span(float(steps.took_ns.mean()), 1 / some, 1 / count),
-        spread_ns=round(both_sides * sqrt(count)),
+        spread_ns=round(widths(after.total_ns, count)[0]),
+        between_runs_pct=round(100 * apart, 3),
     )
 
 
@@ -139,6 +177,34 @@ def step_ns(work: Workload, played: Played, records: Mapping[int, Recorded]) -> 
     fewer than two are marked."""
     took_ns = _Steps(work, played, records).took_ns
     return float(took_ns.mean()) if len(took_ns) else None
+
+
+def bare_steps_ns(
+    still: tuple[Workload, Played],
+    changed: tuple[Workload, ReplayPath],
+    steps_ns: Sequence[float],
+    records: Mapping[int, Recorded],
+) -> list[float] | None:
+    """Return what a step takes of which nothing is recorded, as capture kept it and with the changes; None where that
+    is not known. ``steps_ns``: what recorded steps take, without and with them.
+
+    Recording costs each op of the host as much, and nothing else: of an op that is gone this is gone, and of one
+    that takes a share of its time the same share stays.
+    """
+    kept_ns = [records[rank].bare_ns if rank in records else 0 for rank in still[0].ranks]
+    if not all(kept_ns) or len(still[0]) != len(changed[0]):
+        return None
+    bare_ns, own = max(kept_ns), (still[0], critical_path(*still))
+    ops = [_recorded_ops(still[0], *each) for each in (own, changed)]
+    costs_ns = (steps_ns[0] - bare_ns) * ops[1] / max(ops[0], 1)
+    return [float(bare_ns), max(steps_ns[1] - costs_ns, 0.0)]
+
+
+def _recorded_ops(before: Workload, work: Workload, path: ReplayPath) -> float:
+    """Count the ops of the host on a path; each as the share that its time is of that in ``before``."""
+    was_ns, own_ns = (each.cost_ns[path.node] - each.fixed_ns[path.node] for each in (before, work))
+    ops = (work.work[path.node] == Work.HOST) & (was_ns > 0) & ~work.is_part[path.node]
+    return float((own_ns[ops] / was_ns[ops]).sum())
 
 
 class _Steps:
@@ -172,8 +238,7 @@ def _step_of(file: Graph, starts_ns: I64) -> I64:
 
 
 def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> tuple[tuple[float, float] | None, str]:
-    """Return by how much a step of two runs differs, in ns: on each side in (1 - ``LEVEL``) / 2 of all cases by more
-    than the first, in 1 - ``LEVEL`` by more than the second; or None, and why that is not known.
+    """Return the variance of a step in ns², and by how many degrees of freedom; or None, and why that is not known.
 
     The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as
     ``WEIGHT`` steps, the sum of the variances of the nodes on the path, each among its equals: those of its name that
@@ -194,9 +259,34 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     if not weight + free:
         return None, f"{_NUMBERS[steps.count]}, and most of what takes its time is there once: record more steps"
     of_steps = float(steps.took_ns.var(ddof=1)) if free else 0.0
-    joined = (weight * of_nodes + free * of_steps) / (weight + free)
-    deviation = sqrt(2 * joined)
-    return (quantile((1 + LEVEL) / 2, weight + free) * deviation, quantile(LEVEL, weight + free) * deviation), ""
+    return ((weight * of_nodes + free * of_steps) / (weight + free), weight + free), ""
+
+
+def _between_runs(
+    work: Workload, path: ReplayPath, steps: _Steps, records: Mapping[int, Recorded]
+) -> tuple[float, float]:
+    """Return by which share of its time a run differs from the mean of many (a standard deviation), and by how many
+    degrees of freedom that is known.
+
+    Of other runs of the program their mean steps tell, beside which ``FLOOR`` counts as one more run. Without them it
+    is that, or what blocks of the own steps differ by beyond their jitter, if that is more.
+    """
+    floor = np.array([FLOOR[Work(sort)] for sort in range(len(Work))])[work.work[path.node]]
+    floor[(work.work[path.node] == Work.COMM) & (work.column("device")[path.node] < 0)] = FLOOR_OF_HOST_COMM
+    least = float((floor * path.own_ns).sum()) / max(path.length_ns, 1)
+    others = [
+        np.array(record.runs_ns) for record in records.values() if len(record.runs_ns) > 1 and all(record.runs_ns)
+    ]
+    if others:
+        more = len(others[0]) - 1
+        variance = float(np.mean([(ns.std(ddof=1) / ns.mean()) ** 2 for ns in others]))
+        return sqrt((least**2 + more * variance) / (1 + more)), 1 + more
+    took_ns, most = steps.took_ns, len(steps.took_ns) // _BLOCKS * _BLOCKS
+    if most < _BLOCKS * _BLOCKS:
+        return least, _OF_FLOOR
+    blocks_ns = took_ns[:most].reshape(_BLOCKS, -1)
+    beyond = blocks_ns.mean(1).var(ddof=1) - blocks_ns.var(1, ddof=1).mean() / blocks_ns.shape[1]
+    return max(least, sqrt(max(beyond, 0.0)) / took_ns.mean()), _OF_FLOOR
 
 
 def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:
@@ -256,7 +346,10 @@ def band_words(band: Band, before_ns: int, path_ns: int) -> list[str]:
     lines = [f"{doubt}{again} with this change takes {_span(band.run)}: {_gain(band.run, before_ns, path_ns)}"]
     if band.step is not None:
         lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
-    lines.append(f"+- {ms(band.spread_ns or 0)} ms: {'steps' if band.steps > 2 else 'nodes of one name'} differ")
+    differ = (
+        f"{'steps' if band.steps > 2 else 'nodes of one name'} differ, and runs by {band.between_runs_pct or 0:.1f} %"
+    )
+    lines.append(f"+- {ms(band.spread_ns or 0)} ms: {differ}")
     lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
     lines += _sides(band.latency_ns, "latency of communication may stay as it is")
     return lines

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.patterns import OPERATOR
 from graphlink.records import first_few
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
-from graphlink.replay.workload import GAP_NAME, workload
+from graphlink.replay.workload import Work, workload
 from graphlink.tables import codes, numbered_rows, spread, turns
 
 _LEAST_STEPS = 4  # of which some are the usual ones
@@ -83,8 +83,9 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) ->
     where these do not have them, ``NOWHERE`` for all other nodes.
 
     Steps are compared on each rank: the k-th node of a name, caller and thread in one with the k-th in the others, of
-    what is between ops the k-th longest. What a full launch queue held counts in none. The quicker steps are a quarter
-    of them. A node takes longer by ``_LONGER``, and of the host by a hundredth of a step. O(n log n).
+    what is between ops, in ranges or outside, the k-th longest. What a full launch queue held counts in none. The
+    quicker steps are a quarter of them. A node takes longer by ``_LONGER``, and of the host by a hundredth of a step.
+    O(n log n).
     """
     work, out = selection.work, np.full(len(selection.work), NOWHERE, np.int64)
     launcher, caller, family = selection.launched_by, selection.callers, work.names()[0]
@@ -92,7 +93,8 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) ->
     threads = np.where(launcher == NOWHERE, 0, work.column("tid")[launcher])
     key = codes(work.work, family, np.where(caller == NOWHERE, NOWHERE, family[caller]), threads)
     own_ns = work.cost_ns - work.fixed_ns - np.minimum(np.maximum(work.cost_ns, 0), work.column("wake_ns"))
-    between = np.isin(family, [k for k, name in enumerate(work.names()[1]) if name in (PYTHON, GAP_NAME)])
+    between = np.isin(family, [k for k, name in enumerate(work.names()[1]) if not OPERATOR.fullmatch(name)])
+    between &= np.isin(work.work, (Work.HOST, Work.GAP))
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
         chosen = [mark for mark in sorted(marks) if any(part.first <= mark[0] <= part.last for part in steps)]
         spans = [(begin, end) for _, begin, end in chosen]

@@ -126,6 +126,7 @@ class Band(Short, msgspec.Struct, frozen=True, kw_only=True):
     run: Span | None = None
     step: Span | None = None
     spread_ns: int | None = None
+    between_runs_pct: float | None = None
     unexplained_ns: list[int]
     latency_ns: list[int]
     why: str = ""
@@ -149,7 +150,8 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     ranks. ``band``: None where a rank does not finish. ``gain_pct``: of ``path_ns``, the length of the critical path
     without the changes: what no graph explains, such as that the recording of a rank began late, is not in it.
     ``steps_ns``: what a step takes on average without and with the changes, of all but the first; None where fewer
-    than two are marked.
+    than two are marked. ``bare_ns``: the same of steps of which nothing is recorded, without as ``graphlink.capture``
+    kept them; None where it kept none.
     """
 
     ranks: list[RankEntry]
@@ -157,6 +159,7 @@ class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int
     path_ns: int
     steps_ns: list[float] | None
+    bare_ns: list[float] | None = None
     gain_pct: float | None  # None where a rank does not finish, before or after
     band: Band | None
     path: PathEntry

@@ -20,7 +20,7 @@ from graphlink.graph_model import Graph
 from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
-from graphlink.replay.band import Recorded, band, step_ns
+from graphlink.replay.band import Recorded, band, bare_steps_ns, step_ns
 from graphlink.replay.changes import PATH, Changes
 from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.folder import load
@@ -202,12 +202,16 @@ def _what_if(
     finished = still.played.ran.all() and after.ran.all()
     a_step_ns = step_ns(still.work, still.played, records)
     changed_ns = step_ns(work, after, records) if finished else None
+    steps_ns = None if a_step_ns is None or changed_ns is None else [a_step_ns, changed_ns]
     return WhatIf(
         ranks=list(_ranks(work, after)),
         before_ns=before_ns,
         after_ns=after.total_ns,
         path_ns=path_ns,
-        steps_ns=None if a_step_ns is None or changed_ns is None else [a_step_ns, changed_ns],
+        steps_ns=steps_ns,
+        bare_ns=None
+        if steps_ns is None
+        else bare_steps_ns((still.work, still.played), (work, path), steps_ns, records),
         gain_pct=gain_pct(before_ns - after.total_ns, path_ns) if finished else None,
         band=band(changes, still.work, work, before_ns, after, path, records) if finished else None,
         path=_path(work, path),

@@ -285,6 +285,7 @@ class Run:
         what_if: str | Path | Mapping[str, Any] | None = None,
         machine: str | None = None,
         rank: int | None = None,
+        runs: Sequence[str | Path] = (),
     ) -> Report:
         """Replay the graphs, and with changes once more, as ``graphlink replay`` does (docs/replay.md).
 
@@ -305,6 +306,7 @@ class Run:
             machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``; without one, ``coupled`` for several ranks, and
                 ``ideal`` for one and where several would wait for each other for ever.
             rank: Only this rank.
+            runs: Output folders of more runs of the same program: the band knows how much runs differ.
 
         Raises:
             InputError: a graph cannot be read.
@@ -321,7 +323,8 @@ class Run:
         given = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
         changes = given.joined(graphs_of(_several(cuda_graph)))
         operations = node_operations(self.folder, files) if changes.of_operations else None
-        known = Known(load_groups(self.folder), operations, recorded(self.summary.ranks))
+        others = {str(run): summary.ranks_of(Path(run)) for run in runs}
+        known = Known(load_groups(self.folder), operations, recorded(self.summary.ranks, others))
         return report(files, machine, known, changes, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:

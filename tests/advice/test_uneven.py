@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.advice.uneven import why_uneven
+from graphlink.advice.uneven import ranges_aside, why_uneven
+from graphlink.graph_model import EdgeKind
+from graphlink.replay.selection import Selection
+from tests.replay.hand import N, load
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,23 @@ def test_equal_turns_and_equal_factors_have_a_cause(own_us: list[int], what: str
 def test_kernels_of_one_length_tell_neither() -> None:
     told = why_uneven(np.array([2510, 2520, 2530]) * 1000, np.array([23, 24, 25]) * 1000)
     assert told[0] == "the same kernels take longer in some steps"
+
+
+def test_what_runs_behind_the_last_gradient_is_beside_the_training() -> None:
+    """A log in each step and an evaluation in every second one; not the forward pass, the optimizer, or a range around
+    all of it."""
+    step = ["train", "forward", "aten::mm", "autograd::engine::evaluate_function: X"]
+    step += ["Optimizer.step#SGD.step", "aten::add_", "log", "aten::item", "evaluate", "aten::mm"]
+    inside = [0, 1, 2, 1, 1, 5, 1, 7, 1, 9]  # which of a step, 0 its mark
+    nodes, callers = list[N](), list[int]()
+    for k in range(6):
+        first, names = len(nodes), [f"ProfilerStep#{k}", *step[: None if k % 2 else 8]]
+        for place, name in enumerate(names):
+            deps = ((len(nodes) - 1, EdgeKind.HOST),) if nodes else ()
+            us = 90 if not place else 5 if name == "evaluate" else 1
+            nodes.append(N(len(nodes), us=us, name=name, deps=deps, start_us=100 * k + place, lane=7))
+        callers += [-1, *(first + above for above in inside[: len(names) - 1])]
+    work = load(nodes)
+    work.files[0].caller[:] = callers
+    told = ranges_aside(Selection(work))
+    assert [(name, int(nodes.sum())) for name, nodes in told] == [("evaluate", 6), ("log", 12)]

@@ -23,7 +23,7 @@ OPTIONS = {
     --rank-job --resume --partial {JOINING} {RUNNING}""",
     "join": f"--strict --force {JOINING} {RUNNING}",
     "show": "--node -v --verbose",
-    "replay": """--advice --machine --rank -v --verbose --list --top --together --scale --remove-sync --bandwidth --launch-cost --what-if
+    "replay": """--advice --machine --rank -v --verbose --list --top --together --runs --scale --remove-sync --bandwidth --launch-cost --what-if
     --cuda-graph --buckets --bucket-bandwidth --dataloader-workers --cores --prefetch-factor""",
     "critical-path": "--across --rank --top",
     "bubbles": "--top --compare --schedule --microbatches --chunks --input-share --memory --weight-memory --et",

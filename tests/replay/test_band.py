@@ -15,14 +15,25 @@ from msgspec.structs import replace
 
 from benchmarks.bands import inside, predicted, table
 from graphlink.cli import main
-from graphlink.errors import InputError
+from graphlink.errors import InputError, UsageError
 from graphlink.graph_model import EdgeKind
-from graphlink.replay.band import WEIGHT, Recorded, band, band_head, band_words, recorded, unmeasured
+from graphlink.replay.band import (
+    FLOOR,
+    WEIGHT,
+    Recorded,
+    band,
+    band_head,
+    band_words,
+    bare_steps_ns,
+    recorded,
+    unmeasured,
+)
 from graphlink.replay.changes import Changes, LoaderChange, changes_of
 from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.records import Band, Span
 from graphlink.replay.whatif import apply
+from graphlink.replay.workload import Work
 from graphlink.report.summary import ranks_of
 from graphlink.student import quantile
 from tests.replay.hand import GPU, N, load
@@ -53,17 +64,73 @@ def found(nodes: Sequence[N], scale: str, steps_us: Sequence[int] = (), blocked:
     return band(changes, work, changed, play_ideal(work).total_ns, after, critical_path(changed, after), told)
 
 
-def half_width(variance_us: float, freedom: float, steps: int) -> float:
-    """In ns: the difference of two runs of so many steps."""
-    return float(quantile(0.95, freedom) * np.sqrt(2 * steps * variance_us) * 1000)
+def half_width(variance_us: float, freedom: float, steps: float, ns: int) -> float:
+    """In ns: the difference of two runs of so many steps, which differ by 3 % of ``ns`` beside."""
+    own, between = steps * variance_us * 1e6, (FLOOR[Work.HOST] * ns) ** 2
+    free = (own + between) ** 2 / (own**2 / freedom + between**2 / 10)
+    return float(quantile(0.95, free) * np.sqrt(2 * (own + between)))
 
 
-def test_steps_that_are_alike_leave_nothing_uncertain() -> None:
+def test_where_steps_are_alike_runs_differ_nevertheless() -> None:
     told = found(chain([(10, 20)] * 4), "host=0.5", [0, 30, 60, 90])
-    assert told.run == Span(ns=60_000, low_ns=60_000, high_ns=60_000) and told.step == Span(
-        ns=15_000, low_ns=15_000, high_ns=15_000
-    )
-    assert told.steps == 4 and not told.why
+    assert told.run is not None and told.step is not None and told.steps == 4 and not told.why
+    assert (told.run.ns, told.step.ns, told.between_runs_pct) == (60_000, 15_000, 3.0)
+    assert told.run.high_ns - told.run.ns == told.run.ns - told.run.low_ns == round(half_width(0, 1, 1, 60_000))
+
+
+def test_other_runs_of_the_program_say_by_how_much_runs_differ() -> None:
+    """The floor counts as one run beside them."""
+    work = load(chain([(10, 20)] * 4))
+    changes = changes_of(["host=0.5"])
+    changed = apply(work, changes, {}).work
+    after = play_ideal(changed)
+    told = [
+        band(
+            changes,
+            work,
+            changed,
+            120_000,
+            after,
+            critical_path(changed, after),
+            {0: Recorded(np.arange(0, 120_000, 30_000), runs_ns=runs)},
+        )
+        for runs in ((30_000,), (30_000, 30_000, 30_000), (30_000, 33_000, 27_000))
+    ]
+    assert [each.between_runs_pct for each in told] == [
+        3.0,
+        1.732,
+        pytest.approx(100 * np.sqrt((0.03**2 + 2 * 0.1**2) / 3), abs=0.001),
+    ]
+
+
+def test_blocks_of_steps_that_drift_say_it_too() -> None:
+    steps = [30 + 6 * (k // 5) for k in range(21)]
+    told = found(chain([(us,) for us in steps]), "host=1", np.cumsum([0, *steps[:-1]]).tolist())
+    assert told.between_runs_pct is not None and told.between_runs_pct > 15
+
+
+@pytest.mark.parametrize("mean_ns", [None, 0])
+def test_a_run_without_steps_is_no_other_run(mean_ns: int | None) -> None:
+    rank = SimpleNamespace(rank=0, replay=None, iterations=SimpleNamespace(mean_ns=5, bare_ns=3))
+    other = SimpleNamespace(rank=0, iterations=SimpleNamespace(mean_ns=mean_ns))
+    assert (recorded([rank], {"b": [rank]})[0].runs_ns, recorded([rank])[0].bare_ns) == ((5, 5), 3)
+    with pytest.raises(UsageError, match="--runs b: no mean step of rank 0 is known there"):
+        recorded([rank], {"b": [other]})
+
+
+def test_a_bare_step_loses_what_ops_that_are_gone_cost_to_record() -> None:
+    """Of 100 us 60 are of the recorder, 20 for each op; an op that is gone takes that and its own time along."""
+    work = load(chain([(20, 30, 50)] * 4))
+    still, records = play_ideal(work), {0: Recorded(np.arange(0, 400_000, 100_000), bare_ns=40_000)}
+    for change in ("^op2$", "^op0$"):
+        changed = apply(work, changes_of([f"host:{change}=0"]), {}).work
+        after = play_ideal(changed)
+        path, took = critical_path(changed, after), [100_000, after.total_ns / 4]
+        assert bare_steps_ns((work, still), (changed, path), took, records) == [
+            40_000.0,
+            pytest.approx(max(took[1] - 40_000, 0)),
+        ]
+    assert bare_steps_ns((work, still), (work, critical_path(work, still)), [1, 1], {}) is None
 
 
 def test_the_spread_is_that_of_steps_after_the_first_and_of_equal_nodes() -> None:
@@ -73,23 +140,23 @@ def test_the_spread_is_that_of_steps_after_the_first_and_of_equal_nodes() -> Non
     of_nodes = sum(np.var([2 * s[k] for s in steps], ddof=1) for k in (0, 1))
     joined = (WEIGHT * of_nodes + 2 * of_steps) / (WEIGHT + 2)
     assert told.run is not None
-    assert told.spread_ns == told.run.high_ns - told.run.ns == round(half_width(joined, WEIGHT + 2, 4))
+    assert told.spread_ns == told.run.high_ns - told.run.ns == round(half_width(joined, WEIGHT + 2, 4, told.run.ns))
     assert told.step is not None and told.step.ns == 64_000
-    assert told.step.high_ns - told.step.ns == pytest.approx(half_width(joined, WEIGHT + 2, 1) / np.sqrt(3), abs=1)
+    assert told.step.high_ns - told.step.ns == pytest.approx(half_width(joined, WEIGHT + 2, 1 / 3, 64_000), abs=1)
 
 
 def test_two_steps_differ_as_their_nodes_do() -> None:
     told = found(chain([(10, 20), (14, 18)]), "host=1", [0, 30])
-    assert told.spread_ns == round(half_width(8 + 2, WEIGHT, 2)) and told.step is None
+    assert told.spread_ns == round(half_width(8 + 2, WEIGHT, 2, 62_000)) and told.step is None
 
 
 def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
     """40 is more than 1.5 times 13, so it is work of another size."""
     told = found(chain([(10, 40, 13, 44, 12)], name="op"), "host=1", [0])
     assert told.spread_ns == round(
-        half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1)
+        half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1, 119_000)
     )
-    assert "nodes of one name differ" in " ".join(band_words(told, 42_000, 42_000))
+    assert "nodes of one name differ, and runs by 3.0 %" in " ".join(band_words(told, 42_000, 42_000))
 
 
 def test_what_is_there_once_differs_as_the_rest() -> None:
@@ -146,7 +213,11 @@ def test_gaps_may_change_with_the_rest(scale: str, sides: list[int]) -> None:
     told = found(nodes, scale, range(0, 270, 45))
     run = told.run
     assert told.unexplained_ns == sides
-    assert run is not None and [run.ns - run.low_ns, run.high_ns - run.ns] == sides
+    assert run is not None
+    both = half_width(0, 1, 1, run.ns)
+    one_side = both * quantile(0.9, 10) / quantile(0.95, 10)
+    wanted = [max(both, side + one_side) for side in sides]
+    assert [run.ns - run.low_ns, run.high_ns - run.ns] == pytest.approx(wanted, abs=1)
 
 
 def test_time_in_calls_that_nothing_explains_may_change_too() -> None:
