@@ -24,6 +24,7 @@ STEP_MARK: Final = re.compile(  # that, and the marks of frameworks
 # names that say it, of a thread, in the order in which they are looked for
 _RANGE: Final = re.compile(r"(?i)(?:train(?:ing)?[ _])?(?:step|iter|iteration)(?:[ _#:]*\d+)?(?:\[.*\])?")
 _COUNTED: Final = re.compile(r".*[\[#]\d+\]?")  # numbers that count steps
+_DIFFERS: Final = re.compile(r".*\d\]?")  # numbers that do where they are not all the same
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
 _ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
 _MOST_DIGITS: Final = 18  # of a number that 64 bits hold
@@ -117,12 +118,12 @@ def outermost(host: HostRows, rows: I64) -> I64:
 
 def _at(linked: Linked, found_by: str, rows: I64, start_ns: I64, end_ns: I64) -> Steps:
     strings, name = linked.trace.strings, linked.trace.host.name[rows]
+    key = strings[name[0]]
     if found_by in ("mark", "range"):  # several scopes in a row may have one number
-        first = np.flatnonzero(begins(name) | ~fits(_COUNTED, strings)[name])
+        first = np.flatnonzero(begins(name) | ~fits(_COUNTED if len({*name}) == 1 else _DIFFERS, strings)[name])
         name, start_ns, end_ns = name[first], start_ns[first], end_ns[np.append(first[1:], len(end_ns)) - 1]
-    of_rows = [strings[code] for code in name.tolist()]
-    key = re.sub(r"[ _#:]*\d+", "", of_rows[0]) if found_by in ("mark", "range") else of_rows[0]
-    return Steps(key, found_by, tuple(_numbered(of_rows)), start_ns, end_ns)
+        key = re.sub(r"[ _#:]*\d+", "", key)
+    return Steps(key, found_by, tuple(_numbered([strings[code] for code in name.tolist()])), start_ns, end_ns)
 
 
 def _numbered(names: list[str]) -> list[str]:
@@ -172,8 +173,7 @@ def _repeated(linked: Linked) -> Steps:
             names = [trace.strings[code] for code in rows.name[which[found.row]].tolist()]
             key = names[0] if len({*names}) == 1 else _NUMBER.sub("", names[0])
             return Steps(key, "repeated", tuple(_numbered(names[:-1])), found.start_ns[:-1], found.start_ns[1:])
-    none = np.zeros(0, np.int64)
-    return Steps("", "", (), none, none)
+    return Steps("", "", (), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def _without_numbers(name: I32, strings: Sequence[str]) -> I32:

@@ -265,11 +265,20 @@ def renamed(rank: Linked, strings: tuple[str, ...]) -> Linked:
     return replace(rank, trace=replace(rank.trace, strings=strings))
 
 
-def test_scopes_of_one_number_are_one_step() -> None:
-    scopes = [Host(f"step[{k}]", 100 * k + at, 100 * k + at + 30, annotation=True) for k in range(3) for at in (0, 40)]
+@pytest.mark.parametrize("name", ["step[{}]", "iteration {}", "train_step {}", "Iter_{}", "ProfilerStep#{}"])
+def test_scopes_of_one_number_are_one_step(name: str) -> None:
+    scopes = [
+        Host(name.format(k), 100 * k + at, 100 * k + at + 30, annotation=True) for k in range(3) for at in (0, 40)
+    ]
     assert spans(found(scopes)) == [(0, 70), (100, 170), (200, 270)]
-    assert found(scopes).names == ("step[0]", "step[1]", "step[2]")
-    assert spans(found(scopes[:2])) == [(0, 70)], "of one step alone"
+    assert found(scopes).names == tuple(name.format(k) for k in range(3))
+    if "[" in name or "#" in name:
+        assert spans(found(scopes[:2])) == [(0, 70)], "of one step alone"
+
+
+def test_a_number_that_is_always_the_same_counts_no_steps() -> None:
+    scopes = [Host("train_step 512", 100 * k, 100 * k + 80, annotation=True) for k in range(3)]
+    assert len(spans(found(scopes))) == 3
 
 
 def test_ranges_without_a_number_are_a_step_each() -> None:
