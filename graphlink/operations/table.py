@@ -159,7 +159,7 @@ def counter_columns(rows: Sequence[Sampled]) -> list[Column]:
     names = dict.fromkeys(name for one in rows for name in one.means)
     means = [column(name, "mean", [one.means.get(name) for one in rows]) for name in names]
     texts = [short_name(one.name) if one.name else f"GPU {one.device}" for one in rows]
-    return [*columns(Sampled, rows, "ns", "of"), *means, column("", "text", texts)]
+    return [*columns(Sampled, rows, "ns", "of"), *means, column("what", "text", texts)]
 
 
 def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
