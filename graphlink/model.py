@@ -171,9 +171,9 @@ class DeviceRows(Short):
     correlation: I64
     bytes: I64  # of copies and memsets; 0 = not recorded
     sm_share: F64  # the part of the device's SMs that the blocks of a kernel can fill, 1 at most; 0 = not recorded
+    lane: I32  # a layer or group on whose line it is shown; "" = none
     comm: CommTable
     cut_ns: I64 | None = None  # of what was recorded of it, behind its end: linking.tidy; None = nothing
-    lane: I32 | None = None  # a layer or group on whose line it is shown, "" for none; None = no row has one
 
 
 class SyncKind(IntEnum):

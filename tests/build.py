@@ -228,6 +228,7 @@ def build_trace(
         bytes=ints(r.bytes for r in device_list),
         comm=comm_table(r.comm for r in device_list),
         sm_share=np.array([r.sm_share for r in device_list], np.float64),
+        lane=np.zeros(len(device_list), np.int32),
     )
     return Trace(
         path=path,

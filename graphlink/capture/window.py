@@ -63,10 +63,9 @@ class Window:
             activities.append(torch.profiler.ProfilerActivity.CUDA)  # of ROCm, too
         make, named = torch.profiler._KinetoProfile, [activity.name for activity in activities]
         if self._cuspy and hasattr(torch.profiler, "CuspyConfig") and len(activities) > 1:
-            configs = [torch.profiler.CuspyConfig(**CUSPY)]
-            make = torch.profiler.profile
-            activities[1] = {activities[1]: torch.profiler.ProfilerActivityConfig(profiler_configs=configs)}
-            named.append("Cuspy")
+            make, named = torch.profiler.profile, [*named, "Cuspy"]
+            config = torch.profiler.ProfilerActivityConfig(profiler_configs=[torch.profiler.CuspyConfig(**CUSPY)])
+            activities[1] = {activities[1]: config}
         elif self._cuspy:
             self.trouble.append("Cuspy is not in this PyTorch, or there is no GPU: Kineto records")
         fields = config_fields(torch)

@@ -184,7 +184,7 @@ def _call(linked: Linked, rows: I64) -> str:
 def lanes_of(linked: Linked) -> list[Lane]:
     """Return the lanes, most device time first. O(n log n) in device rows, and lanes x names."""
     device, text, found = linked.trace.device, linked.trace.strings, list[Lane]()
-    for code in () if device.lane is None else distinct(device.lane[_on_lanes(linked)]).tolist():
+    for code in distinct(device.lane[device.lane > 0]).tolist():
         row = np.flatnonzero(device.lane == code)
         spent = sums(len(text), device.name[row], device.end_ns[row] - device.start_ns[row])
         most = short_name(text[int(spent.argmax())])
@@ -192,22 +192,17 @@ def lanes_of(linked: Linked) -> list[Lane]:
     return sorted(found, key=lambda one: (-one.device_ns, one.name))
 
 
-def _on_lanes(linked: Linked) -> I64:
-    lane = linked.trace.device.lane
-    return np.zeros(0, np.int64) if lane is None else np.flatnonzero(lane)
-
-
 def lane_column(graph: Graph, linked: Linked) -> Mapping[str, Column]:
     """Return the lane of each device op as a column of the graph; nothing where there are none."""
     row = graph.row[op := np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)]
     lane = linked.trace.device.lane
-    return {} if lane is None else {"lane": Column.of(op, lane[row], lane[row] != 0, linked.trace.strings)}
+    return {"lane": Column.of(op, lane[row], lane[row] > 0, linked.trace.strings)} if lane.any() else {}
 
 
 def device_rows(graph: Graph, linked: Linked) -> Rows:
     """Return a row of the timeline for each lane, as many as it needs where its work overlaps, and the counters."""
-    device, row = linked.trace.device, _on_lanes(linked)
-    lane = row if device.lane is None else device.lane[row].astype(np.int64)
+    device, row = linked.trace.device, np.flatnonzero(linked.trace.device.lane)
+    lane = device.lane[row].astype(np.int64)
     start_ns, end_ns = (column[row] - graph.epoch_ns for column in (device.start_ns, device.end_ns))
     shown, track = numbered_rows(lane, lanes(start_ns, end_ns, lane))
     names, name = numbered_values(device.name[row])

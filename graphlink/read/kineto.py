@@ -84,8 +84,8 @@ from graphlink.read.kineto_rows import (
     flow_rows,
     host_rows,
     lanes_of,
+    name_lanes,
     name_on_gpu,
-    named_lanes,
     on_gpu,
     peer_of,
     refuse_span,
@@ -472,12 +472,12 @@ class KinetoRows:
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pid = pids[0] if pids else None
         add_base(parts.values(), base, self.path)
-        by_time, lane = by_start(device), named_lanes(device, self.thread_names, self.strings)
+        name_lanes(device, self.thread_names, self.strings)
         trace = Trace(
             path=self.path,
             host=host_rows(parts[HOST], tuple(self.strings), old=self.old),
             calls=parts[CALL].table(CallRows, by_start(parts[CALL], longest_first=True)),
-            device=parts[DEVICE].table(DeviceRows, by_time, cut_ns=None, lane=None if lane is None else lane[by_time]),
+            device=device.table(DeviceRows, by_start(device), cut_ns=None),
             syncs=parts[SYNC].table(SyncRows, by_start(parts[SYNC])),
             events=parts[EVENT].table(EventRows, np.arange(parts[EVENT].count)),
             flows=flow_rows(parts[FLOW], self.left_out),

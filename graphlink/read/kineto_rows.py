@@ -244,16 +244,12 @@ def lanes_of(rows: list[Event], stream: I64, strings: Strings) -> I32:
     return out
 
 
-def named_lanes(device: Parts, names: dict[tuple[Any, Any], str], strings: Strings) -> I32 | None:
-    """Return the lanes of rows, those without a name of their own called as the metadata call their line; None where
-    there are none."""
-    lane, devices = device.column("lane", np.int32), {*np.unique(device.seen("pid")).tolist()}
-    if not lane.any():
-        return None
+def name_lanes(device: Parts, names: dict[tuple[Any, Any], str], strings: Strings) -> None:
+    """Name lanes that have no name of their own as the metadata call their line, in place."""
+    lane, devices = device.seen("lane"), {*np.unique(device.seen("pid")).tolist()}
     for (pid, tid), name in names.items():
         if name and pid in devices and f"lane {tid}" in strings:
             lane[lane == strings[f"lane {tid}"]] = strings[name]
-    return lane
 
 
 def name_on_gpu(row: Event) -> str:

@@ -88,7 +88,7 @@ def test_a_lane_is_called_by_its_annotation_or_as_its_line_is(read):
         thread,
     )
     assert names(trace, trace.device.lane) == ["layer 0", "tp", "dp", ""]
-    assert read(on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1, **_node(2, 1))).device.lane is None
+    assert not read(on_gpu("kernel", "k", 1.5, 2, stream=7, correlation=1, **_node(2, 1))).device.lane.any()
 
 
 def test_counters_of_gpus(read):

@@ -117,6 +117,7 @@ def _work(
         kind=np.full(len(start), kind, np.uint8),
         bytes=columns.get("bytes", nothing),
         sm_share=sm_share(columns.get("blocks", nothing), columns["deviceId"], gpus),
+        lane=np.zeros(len(start), np.int32),
         comm=NO_COMMS,
     )
     return take(work, placed)
