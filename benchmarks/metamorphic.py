@@ -132,7 +132,7 @@ def measured(inputs: Inputs, numbers: Numbers = Numbers(), step: str = "all") ->
         prepared = prepare(inputs, Options(step=step))
     except SeveralRanks as problem:  # merged with itself
         with tempfile.TemporaryDirectory() as folder:
-            prepared = prepare(of_merged(inputs, problem, Path(folder))[0][1], Options(step=step))
+            prepared = prepare(of_merged(inputs, problem, Path(folder))[0], Options(step=step))
     graph = prepared.built.graph
     cost = cost_ns(graph)
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, prepared.linked, prepared.comm))

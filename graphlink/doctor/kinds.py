@@ -164,9 +164,9 @@ _ALL: Final = (
     Kind("nsys-no-sync", "inferred", "no synchronisation rows in the export", _COST,
          "nsys profile --trace=cuda --cuda-event-trace=true, exported without leaving tables out"),
     Kind("cuda-sync-gaps", "inferred", "{without} of {calls} synchronisation calls have no row that tells what they "
-                                       "waited for",
-         "{inferred} waits are inferred from when things ended; {unexplained} calls blocked {unexplained_ms} ms for "
-         "something unknown",
+                                       "waited for; {unexplained} synchronisation calls blocked for something that no "
+                                       "row tells",
+         "{inferred} waits are inferred from when things ended; {unexplained_ms} ms of calls stay unexplained",
          "a newer PyTorch: until February 2024 rows of cudaEventSynchronize were left out (kineto pull request 862), "
          "and rows of streams "
          "without work still are (kineto issue 904)"),

@@ -14,7 +14,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from graphlink.doctor.kinds import KINDS, Kind, Level
+from graphlink.doctor.kinds import KINDS, Level
 from graphlink.tables import grouped
 from graphlink.version import __version__
 
@@ -108,8 +108,8 @@ def _one(same: list[Finding]) -> Told:
     return Told(
         name=kind.name,
         level=kind.level,
-        lacks=_filled(kind.lacks, figures),
-        costs=_costs(kind, figures),
+        lacks=_kept(kind.lacks, figures) or _filled(kind.lacks, figures),
+        costs=_kept(kind.costs, figures) or "nothing in this recording",
         record=same[0].record or kind.record,
         by_capture=kind.by_capture,
         share=round(max(f.share for f in same), 6),
@@ -121,11 +121,11 @@ def _one(same: list[Finding]) -> Told:
     )
 
 
-def _costs(kind: Kind, figures: Mapping[str, int]) -> str:
+def _kept(text: str, figures: Mapping[str, int]) -> str:
     """Fill in the text, without clauses of which the first figure is 0."""
-    clauses = kind.costs.split(_CLAUSE)
+    clauses = text.split(_CLAUSE)
     kept = [c for c in clauses if not (first := _FIGURE.search(c)) or figures[first[1].replace("_ms", "_ns")]]
-    return _filled(_CLAUSE.join(kept), figures) or "nothing in this recording"
+    return _filled(_CLAUSE.join(kept), figures)
 
 
 def _filled(text: str, figures: Mapping[str, int]) -> str:
