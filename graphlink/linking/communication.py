@@ -24,6 +24,7 @@ from graphlink.linking.commtypes import (
     waiting_calls,
 )
 from graphlink.linking.nest import innermost, last_started
+from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import (
     I32,
     I64,
@@ -40,13 +41,13 @@ from graphlink.model import (
     ProcessGroup,
     Trace,
 )
+from graphlink.patterns import fits
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
 from graphlink.records import NOTE
 from graphlink.tables import marked, spread, sums
 
-HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
 
@@ -371,12 +372,12 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
 
 
 def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
-    """Find the host rows of communication: gloo's ranges begin inside the ``c10d`` op that asked for them, and end when
-    somebody waits.
+    """Find the host rows of communication: ranges of gloo, or of another backend, begin inside the ``c10d`` op that
+    asked for them, and end when somebody waits.
     """
     trace, host = linked.trace, linked.trace.host
-    gloo = meanings(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
-    rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
+    named = fits(asynchronous_form(trace), trace.strings)[host.name]
+    rows = np.flatnonzero(named & host.annotation & linked.crossing)
     wanted = marked(len(host.tid), np.array([*calls.host], np.int64))
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
     around = innermost(host, linked.parent, around, wanted, host.start_ns[rows])

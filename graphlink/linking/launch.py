@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
-from graphlink.linking.provenance import ASYNCHRONOUS
+from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import LAUNCH, fits
 from graphlink.tables import lookup
@@ -145,7 +145,7 @@ def asynchronous(trace: Trace) -> Bool:
     """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with
     a wait.
     """
-    out = fits(ASYNCHRONOUS, trace.strings)[trace.host.name] & trace.host.annotation
+    out = fits(asynchronous_form(trace), trace.strings)[trace.host.name] & trace.host.annotation
     return out if trace.host.apart is None else out | trace.host.apart
 
 

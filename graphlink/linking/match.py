@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.linking.provenance import ASYNCHRONOUS, HostNames, common_names, differences
+from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.patterns import fits
 from graphlink.tables import grouped, lookup, marked, spread
@@ -165,7 +165,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
 
 def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
     """Return the names of ranges on threads that have nothing but gloo's."""
-    gloo = fits(ASYNCHRONOUS, names.text)[names.kineto]
+    gloo = fits(asynchronous_form(trace), names.text)[names.kineto]
     return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
 
 

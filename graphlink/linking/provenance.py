@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timezone
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,7 +21,17 @@ MAX_HOURS_APART = (
     24 + 14
 )  # the ET's date is local time without a zone, up to 14 h off, noted before the recording began
 # ranges that end when somebody waits for the work, even where they happen to nest
-ASYNCHRONOUS = re.compile("gloo:.*", re.DOTALL)
+_GLOO: Final = re.compile("(?i)gloo:.*", re.DOTALL)
+_ANY_BACKEND: Final = re.compile(
+    r"(?i)[a-z]\w*:_?(?:(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter|reduce|gather|scatter|broadcast|\w*barrier)\w*"
+    r"|(?:i?send|i?recv)(?:_any_?source)?)(?: ?\d*->\d*)?"
+)
+
+
+def asynchronous_form(trace: Trace) -> re.Pattern[str]:
+    """Return the form of names of communication that the host makes: of gloo, and where no device did anything, of any
+    backend (``ucc:all_reduce``, ``mpi:send 0->1``), whose device rows would else be the communication."""
+    return _GLOO if len(trace.device.start_ns) else _ANY_BACKEND
 
 
 def differences(trace: Trace, et: HostTrace) -> tuple[str, ...]:

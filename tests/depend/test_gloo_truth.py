@@ -84,6 +84,16 @@ def test_waits_are_found_and_work_is_none(tmp_path: Path, seeds: range, style: s
     assert 100 * left / true <= 2, "waiting is a wait, or nothing explains it: it is no work"
 
 
+@pytest.mark.parametrize("backend", ["ucc", "mpi", "nccl"])
+def test_any_backend_is_waited_for_as_gloo_where_no_device_does_anything(tmp_path: Path, backend: str) -> None:
+    """Whatever a backend is called: the rows are those of gloo under another name."""
+    write(simulate(training(1, "ddp")), tmp_path, ids=False)
+    path = tmp_path / "kineto_0.json"
+    waits = times(path)
+    path.write_text(path.read_text().replace("gloo:", f"{backend}:"))
+    assert times(path) == waits and waits[0]
+
+
 @pytest.mark.parametrize("seeds", [FEW[:2], MANY])
 @pytest.mark.parametrize("style", STYLES)
 def test_programs_with_half_the_work_take_what_is_predicted(tmp_path: Path, seeds: range, style: str) -> None:
