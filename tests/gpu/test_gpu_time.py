@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.causes import MEANING, NAMES, OF_DEVICES
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.table import gpu_lines
 from graphlink.gpu.time import GpuTime, gpu_time, idle_rows
 from graphlink.graph_model import Column, NodeKind
 from graphlink.linking.communication import communication
@@ -277,6 +279,41 @@ def test_the_timeline_names_the_evidence_of_every_device() -> None:
 
 def test_every_cause_of_a_device_has_its_meaning() -> None:
     assert list(MEANING) == [*CAUSE_NAMES] == [NAMES[cause] for cause in OF_DEVICES]
+
+
+def replayed(*launches: tuple[float, ...]) -> GpuTime:
+    """Launches of graphs, each with when its nodes of 10 us begin; before all of them a kernel."""
+    calls = [Call("cudaLaunchKernel", 1, 2, 99)]
+    device = [Device("k", 5, 6, 99)]
+    for number, starts in enumerate(launches, start=1):
+        calls.append(Call("cudaGraphLaunch", 5 * number, 5 * number + 1, number))
+        device += [Device("n", at, at + 10, number, graph=3, graph_node=k + 1) for k, at in enumerate(starts)]
+    return time_of(linked(build_trace(host=[Host("aten::mm", 0, 990)], calls=calls, device=device)))
+
+
+def test_idle_figures_say_how_many_replays_are_recorded() -> None:
+    (gpu,) = replayed((50, 60, 70), (), ()).gpu
+    assert gpu.replays == (1, 3)
+    (line, _), said = gpu_lines(gpu)[0], gpu_lines(gpu)[0][1]
+    assert (line, said.partition("; ")[2]) == ("GPU 0", "recorded 1 of 3 replays")
+    (gpu,) = replayed((50, 60, 70), (100, 110)).gpu
+    assert gpu.replays is UNSET and "recorded" not in gpu_lines(gpu)[0][1]
+
+
+@pytest.mark.parametrize(
+    ("launches", "warned"),
+    [
+        (((900, 910, 920),), True),
+        (((900, 910, 920), (940, 950)), False),  # two replays
+        (((100, 500, 920),), False),  # for most of the time
+        (((900,),), False),  # one of two ops
+    ],
+)
+def test_one_replay_in_a_burst_is_named(launches: tuple[tuple[float, ...], ...], warned: bool) -> None:
+    told = [text for text in replayed(*launches).warnings if "one replay of a graph" in text]
+    assert bool(told) == warned
+    if warned:
+        assert "3 device ops within 0.030 of 0.925 ms" in told[0]
 
 
 def test_idle_time_between_ops_of_graph_launches_is_said_to_be_unsure() -> None:
