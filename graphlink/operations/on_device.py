@@ -14,7 +14,7 @@ from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.model import F64, I64, NOWHERE, Bool, DeviceKind, DeviceRows, Linked
 from graphlink.operations.records import Between, GraphNode, GraphReplays, Lane, Sampled, SampledOf
 from graphlink.patterns import GRAPH_LAUNCH, fits
-from graphlink.perfetto.packets import Counter, Rows, Track
+from graphlink.perfetto.packets import Rows, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.read.commnames import short_name
 from graphlink.spans import Spans, overlap_ns, overlaps, union
@@ -105,9 +105,10 @@ def _replays(
         some = replays[until_ns[replays] != NOWHERE]
         if not len(some):
             return None
+        some = some[device.device[first[some]] == device.device[first[some[0]]]]  # of several devices that of the first
         some = some[np.argsort(since_ns[some], kind="stable")]
         gaps = Spans(since_ns[some], until_ns[some])
-        own = others[np.isin(every.device[others], device.device[first[some]])]
+        own = others[every.device[others] == device.device[first[some[0]]]]
         row, _, ns = overlaps(gaps, every.start_ns[own], every.end_ns[own])
         spent = sums(len(linked.trace.strings), every.name[own[row]], ns)
         busy_ns = overlap_ns(union(every.start_ns[own], every.end_ns[own]), gaps.start_ns, gaps.end_ns).sum()
@@ -210,7 +211,7 @@ def device_rows(graph: Graph, linked: Linked) -> Rows:
     tracks = tuple(Track(0, f"lane {text[k]}") for k in shown[:, 0].tolist())
     slices = flat(track.astype(np.int32), start_ns, end_ns, name.astype(np.int32))
     counters = tuple(
-        Counter(f"GPU {device} {name}", ns - graph.epoch_ns, value) for device, name, ns, value in _samples(linked)
+        (f"GPU {device} {name}", ns - graph.epoch_ns, value) for device, name, ns, value in _samples(linked)
     )
     return Rows(tracks, slices, tuple(text[k] for k in names.tolist()), (), counters)
 

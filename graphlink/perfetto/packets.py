@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -49,6 +49,11 @@ class Process(msgspec.Struct, frozen=True):
 SUMMARY: Final = -1
 
 
+# A row with the values of a counter behind the tracks of the first process: its name, times (ascending), values from
+# each time on.
+Counter: TypeAlias = tuple[str, I64, F64]
+
+
 @dataclass(frozen=True, slots=True)
 class Track:
     """A row of the timeline in ``process`` (position in a list). With ``tid`` it is a thread of that process.
@@ -61,14 +66,6 @@ class Track:
     name: str
     tid: int | None = None
     order: int = 0
-
-
-class Counter(msgspec.Struct, frozen=True):
-    """A row with the values of a counter, each from its time on (ascending), behind the tracks of the first process."""
-
-    name: str
-    time_ns: I64
-    value: F64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +138,21 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
 
 def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
     """Encode a counter as track ``k``: what it is, and a packet for each value."""
-    process = uuid(trace.rank, SEQUENCES)
-    descriptor = pb.TrackDescriptor(uuid=uuid(trace.rank, k), parent_uuid=process, name=counter.name)
-    descriptor.MergeFrom(pb.TrackDescriptor(sibling_order_rank=1 + k, counter=pb.CounterDescriptor()))
-    mine = sequence(trace.rank, k)
-    head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
-    count, time_ns = len(counter.value), counter.time_ns + max(trace.epoch_ns, 0)
-    type_ = np.full(count, pb.TrackEvent.TYPE_COUNTER)
-    fields = [int_fields([(b"\x48", type_, None), (b"\x58", np.full(count, uuid(trace.rank, k)), None)], count)]
-    event = [*fields, _fixed(b"\xe1\x02", counter.value)]
-    own = int_fields(
-        [(b"\x40", time_ns, None), (b"\x50", np.full(count, mine), None), (b"\x5a", _sizes(event), None)], count
+    (name, time_ns, value), count = counter, len(counter[-1])
+    own, mine = uuid(trace.rank, k), sequence(trace.rank, k)
+    descriptor = pb.TrackDescriptor(
+        uuid=own,
+        parent_uuid=uuid(trace.rank, SEQUENCES),
+        name=name,
+        sibling_order_rank=1 + k,
+        counter=pb.CounterDescriptor(),
     )
-    packet = [own, *event]
+    head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
+    kind, since_ns = pb.TrackEvent.TYPE_COUNTER, time_ns + max(trace.epoch_ns, 0)
+    event = [int_fields([(b"\x48", np.full(count, kind), None), (b"\x58", np.full(count, own), None)], count)]
+    event.append(_fixed(b"\xe1\x02", value))
+    ids = [(b"\x40", since_ns, None), (b"\x50", np.full(count, mine), None), (b"\x5a", _sizes(event), None)]
+    packet = [int_fields(ids, count), *event]
     return framed(head) + _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], count), *packet]).tobytes()
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import msgspec
 import numpy as np
 
 from graphlink import output_names, publish
@@ -166,9 +165,9 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
         counters=tuple(
-            msgspec.structs.replace(one, time_ns=_on_run_clock_ns(one.time_ns, graph.epoch_ns, shown.clock))
+            (name, _on_run_clock_ns(time_ns, graph.epoch_ns, shown.clock), value)
             for rows in shown.features
-            for one in rows.counters
+            for name, time_ns, value in rows.counters
         ),
     )
 

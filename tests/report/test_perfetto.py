@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.model import NOWHERE
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Counter, PerfettoTrace, Process, Track
+from graphlink.perfetto.packets import Arg, PerfettoTrace, Process, Track
 from graphlink.perfetto.slices import Slices, events, lanes, nested
 
 
@@ -217,16 +217,14 @@ def test_ranks_share_no_ids() -> None:
 
 
 def test_counters_are_rows_of_values() -> None:
-    counters = tuple(
-        Counter(name, np.array([5, 9]), np.array([0.5, -2.0])) for name in ("GPU 0 SM Active (%)", "Power")
-    )
+    counters = tuple((name, np.array([5, 9]), np.array([0.5, -2.0])) for name in ("GPU 0 SM Active (%)", "Power"))
     none = slices([])
     trace = PerfettoTrace(3, 100, (Process("rank 3"),), (Track(0, "main"),), (), none, (), counters=counters)
     packets = pb.Trace.FromString(b"".join(perfetto.encode(trace))).packet
     tracks = {p.track_descriptor.uuid: p.track_descriptor for p in packets if p.track_descriptor.HasField("counter")}
     assert [(one.name, one.parent_uuid) for one in tracks.values()] == [
-        (one.name, perfetto.uuid(3, perfetto.SEQUENCES)) for one in counters
+        (name, perfetto.uuid(3, perfetto.SEQUENCES)) for name, *_ in counters
     ]
     values = [p for p in packets if p.track_event.type == pb.TrackEvent.TYPE_COUNTER]
     assert [(p.timestamp, p.track_event.double_counter_value) for p in values] == [(105, 0.5), (109, -2.0)] * 2
-    assert [tracks[p.track_event.track_uuid].name for p in values[::2]] == [one.name for one in counters]
+    assert [tracks[p.track_event.track_uuid].name for p in values[::2]] == [name for name, *_ in counters]
