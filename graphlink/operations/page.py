@@ -11,7 +11,7 @@ from graphlink.figures import column, columns
 from graphlink.graph_model import Graph
 from graphlink.model import NOWHERE
 from graphlink.operations.records import Kernel, Operation, Operations
-from graphlink.operations.table import core_lines, counter_columns, gain_note
+from graphlink.operations.table import FEW_GRAPHS, core_lines, counter_columns, gain_note, graph_lines
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Folded, Part, Section, Sentence
 from graphlink.page.words import table
@@ -37,7 +37,7 @@ def operations(found: Found) -> Section:
 
 
 def _rank(found: Found, file: Operations, most: int) -> list[Part]:
-    cores = [Sentence([f"{line.strip()[0].upper()}{line.strip()[1:]}."]) for line in core_lines(file.tensor_cores)]
+    cores = [Sentence([f"{sentence(line.strip())}."]) for line in core_lines(file.tensor_cores)]
     graph, shown = _graph(found, file.rank), file.operations[:most]
     share = column("of the rank", "part", [(op.device_ns, file.device_ns) for op in shown], means="device_share")
     on_device = ("device_ns", share, "backward") if file.device_ops else ()
@@ -55,10 +55,15 @@ def _rank(found: Found, file: Operations, most: int) -> list[Part]:
     return [
         *cores,
         ops,
-        *([Sentence([f"{note[0].upper()}{note[1:]}."], note=True)] if note else []),
+        *([Sentence([f"{sentence(note)}."], note=True)] if note else []),
         *_unknown(file),
+        *(Sentence([f"{'. '.join(map(sentence, graph_lines(graph)))}."]) for graph in file.graphs[:FEW_GRAPHS]),
         *_counters(file),
     ]
+
+
+def sentence(line: str) -> str:
+    return f"{line[0].upper()}{line[1:]}"
 
 
 def _graph(found: Found, rank: int) -> Graph | None:

@@ -25,7 +25,7 @@ from graphlink.operations.records import (
 from graphlink.read.commnames import short_name
 from graphlink.records import Short, Table, counted, ms, percent, short_path, shortened
 
-_FEW: Final = 3
+FEW_GRAPHS: Final = 3  # that are told
 _FEW_RANKS: Final = 2
 _OVER: Final = (
     "a gain may exceed host and device time: short times (below 20 us each) in which the ops around it end, and pauses "
@@ -89,7 +89,7 @@ def top_of(file: Operations, top: int) -> RankOperations:
         other_waits_ns=sum(one.ns for one in file.waits[top:]),
         graphs=[
             msgspec.structs.replace(one, nodes=sorted(one.nodes, key=lambda node: -node.ns)[:top])
-            for one in file.graphs[:_FEW]
+            for one in file.graphs[:FEW_GRAPHS]
         ],
         lanes=file.lanes and file.lanes[:top],
         counters=file.counters and [one for one in file.counters if one not in kernels[top:]],
@@ -172,26 +172,34 @@ def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
     return ["where the host waited for a device", table(shown, whole=whole), *([more] if rank.other_waits else [])]
 
 
-def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
-    """Return what ran behind the launches of a graph, most time first."""
+def graph_lines(graph: GraphReplays) -> list[str]:
+    """Return what ran behind the launches of a graph, how long a replay takes, and what lies between two, a line
+    each."""
     which = "a graph, its nodes known by name and order" if graph.graph is None else f"graph {graph.graph}"
     by = graph.call or "launch not recorded"
     times = f"{graph.replays:,} launch{'es' * (graph.replays != 1)}"
-    head = f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}"
     longest = f", the longest {ms(graph.longest_ns)}" if graph.replays > 1 else ""
     path = f"; {ms(graph.on_path_ns)} ms of the critical path" if graph.on_path_ns else ""
-    lines = [f"  a replay takes {ms(graph.mean_ns)} ms (spread {ms(graph.spread_ns)}{longest}){path}"]
+    lines = [
+        f"behind {times} of {which} ({by}): {ms(graph.device_ns)} ms in {counted(graph.device_ops, 'device op')}",
+        f"a replay takes {ms(graph.mean_ns)} ms (spread {ms(graph.spread_ns)}{longest}){path}",
+    ]
     if (gap := graph.between) is not None:
         most = f", mostly {shortened(gap.most)}" if gap.most else ""
-        lines.append(
-            f"  {ms(gap.ns // gap.count)} ms lie between one and the next (mean); the device works in "
-            f"{percent(gap.busy_ns, gap.ns)} of it{most}"
-        )
+        works = f"the device works in {percent(gap.busy_ns, gap.ns)} of it{most}"
+        lines.append(f"{ms(gap.ns // gap.count)} ms lie between one and the next (mean); {works}")
+    return lines
+
+
+def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
+    """Return what ran behind the launches of a graph, most time first."""
+    head, *lines = graph_lines(graph)
     share = column("share", "part", [(node.ns, graph.device_ns) for node in graph.nodes])
     critical = ["critical"] if any(node.critical for node in graph.nodes) else []
     names = ("replays", *critical, "mean_ns", "spread_ns", "longest_ns", "node")
     kernels = column("kernel", "kernel", graph.nodes)
-    return [head, *lines, table(columns(GraphNode, graph.nodes, "ns", share, *names, kernels), whole=whole)]
+    nodes = table(columns(GraphNode, graph.nodes, "ns", share, *names, kernels), whole=whole)
+    return [head, *(f"  {line}" for line in lines), nodes]
 
 
 def gain_note(shown: Sequence[Operation]) -> str:
