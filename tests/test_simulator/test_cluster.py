@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
 FULL = ClusterTraining(
     data=4, tensor=2, pipeline=2, expert=2, microbatches=4, layers=3, sequence_parallel=True, twin=True, seed=5
 )
+
+
+@cache
+def whole_run(training: ClusterTraining = FULL) -> ClusterRun:
+    """A run without faults, which nothing changes."""
+    return cluster_run(training)
 
 
 def rows(run: ClusterRun, rank: int) -> Counter[tuple[Any, ...]]:
@@ -136,7 +143,7 @@ def test_a_pipeline_has_messages_in_flight_both_ways() -> None:
 
 
 def test_uneven_exchanges_send_what_the_others_get() -> None:
-    run = cluster_run(FULL)
+    run = whole_run()
     for m in np.flatnonzero(run.meetings.type == cluster_records.ALL_TO_ALL).tolist():
         members = run.meetings.rank[run.meetings.first[m] : run.meetings.first[m + 1]].tolist()
         at = [run.times[rank].meeting.tolist().index(m) for rank in members]
@@ -177,7 +184,7 @@ def test_groups_are_laid_out_as_megatron_does() -> None:
 
 
 def test_a_straggler_is_waited_for() -> None:
-    run, slow = cluster_run(FULL), cluster_run(replace(FULL, straggler=(3, 1.5)))
+    run, slow = whole_run(), cluster_run(replace(FULL, straggler=(3, 1.5)))
     data_group = {rank: slow.ranks[rank] for rank in slow.groups[2].members}
     waited_ns = [int((c.end_ns - c.start_ns)[of_group(slow, rank, "data")].sum()) for rank, c in data_group.items()]
     assert slow.groups[2].members == (1, 3, 5, 7)
@@ -186,7 +193,7 @@ def test_a_straggler_is_waited_for() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second, other = cluster_run(FULL), cluster_run(FULL), cluster_run(replace(FULL, seed=6))
+    first, second, other = whole_run(), cluster_run(FULL), cluster_run(replace(FULL, seed=6))
     assert rows(first, 3) == rows(second, 3) != rows(other, 3)
 
 
@@ -196,7 +203,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_late_start_takes_the_first_ops(seed: int) -> None:
     training = replace(FULL, seed=seed)
-    whole, late = cluster_run(training), cluster_run(training, [LateStart(3, meetings=20)])
+    whole, late = whole_run(training), cluster_run(training, [LateStart(3, meetings=20)])
     lost = rows(whole, 3) - rows(late, 3)
     assert (lost.total(), (rows(late, 3) - rows(whole, 3)).total()) == (20, 0)
     assert all(rows(whole, rank) == rows(late, rank) for rank in whole.ranks if rank != 3)
@@ -215,7 +222,7 @@ def members_of(run: ClusterRun, meetings: set[int]) -> list[list[int]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_early_end_takes_the_last_ops(seed: int) -> None:
     training = replace(FULL, seed=seed)
-    whole, early = cluster_run(training), cluster_run(training, [EarlyEnd(0, meetings=15)])
+    whole, early = whole_run(training), cluster_run(training, [EarlyEnd(0, meetings=15)])
     lost = rows(whole, 0) - rows(early, 0)
     assert lost.total() == 15
     assert min(row[8] for row in lost) > early.ranks[0].ended_ns >= early.ranks[0].end_ns.max()
@@ -235,7 +242,7 @@ def test_a_share_of_the_run_is_of_its_time() -> None:
 
 @pytest.mark.parametrize("sort", ["tensor", "data", "twin", "expert", "pipeline", "world"])
 def test_one_op_is_dropped(sort: str) -> None:
-    whole, run = cluster_run(FULL), cluster_run(FULL, [Dropped(9, sort, 1)])
+    whole, run = whole_run(), cluster_run(FULL, [Dropped(9, sort, 1)])
     issued = [i for i, op in enumerate(whole.ops[9]) if op.group >= 0 and whole.groups[op.group].sort == sort]
     meeting = int(whole.times[9].meeting[issued[1]])
     assert rows(whole, 9) - rows(run, 9) == Counter({row: 1 for row in rows(whole, 9) if row[6] == meeting})
@@ -248,7 +255,7 @@ def test_one_op_is_dropped(sort: str) -> None:
 
 
 def test_two_collectives_exchanged() -> None:
-    whole, run = cluster_run(FULL), cluster_run(FULL, [OtherOrder(6, "tensor", 4)])
+    whole, run = whole_run(), cluster_run(FULL, [OtherOrder(6, "tensor", 4)])
     first, second = of_group(run, 6, "tensor")[4:6]
     a, b = whole.ranks[6], run.ranks[6]
     assert b.type[[first, second]].tolist() == a.type[[second, first]].tolist() != b.type[[second, first]].tolist()
@@ -305,7 +312,7 @@ def test_profilers_that_start_apart_skew_the_first_collective_only() -> None:
 
 
 def test_overhead_holds_up_the_others() -> None:
-    whole, run = cluster_run(FULL), cluster_run(FULL, [ProfilerOverhead(2, 1, 3_000_000, "Resource")])
+    whole, run = whole_run(), cluster_run(FULL, [ProfilerOverhead(2, 1, 3_000_000, "Resource")])
     (start_ns,), (end_ns,) = run.ranks[2].overhead_start_ns.tolist(), run.ranks[2].overhead_end_ns.tolist()
     assert end_ns - start_ns == 3_000_000
     assert all(len(c.overhead_start_ns) == 0 for rank, c in run.ranks.items() if rank != 2)
@@ -385,14 +392,14 @@ def test_sizes_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_columns_are_those_of_rank_comms() -> None:
-    columns = cluster_run(FULL).ranks[0]
+    columns = whole_run().ranks[0]
     known, unknown = RankComms(**columns.comms()), RankComms(**columns.comms(seq=False))
     assert known.seq.tolist() == columns.seq.tolist()
     assert set(unknown.seq.tolist()) == {-1}
 
 
 def test_names_by_address_differ_over_ranks() -> None:
-    plain, run = cluster_run(FULL), cluster_run(replace(FULL, address_names=True))
+    plain, run = whole_run(), cluster_run(replace(FULL, address_names=True))
     names = [name for c in run.ranks.values() for _, name in c.groups]
     assert len(set(names)) == len(names)
     for rank, c in run.ranks.items():
