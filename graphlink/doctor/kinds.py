@@ -119,7 +119,8 @@ _ALL: Final = (
     Kind("rows-twice", "inferred", "{rows} rows are there twice", "they count once",
          "the file as the profiler wrote it: parts of it were joined twice"),
     Kind("merged-ranks", "inferred", "the recordings of {rows} ranks are merged into one file",
-         "marks of processes, else the order in the file, say which rows are of one rank; its host and number are not told",
+         "marks of processes, else the order in the file, say which rows are of one rank; its host and number "
+         "are not told",
          "the file of each rank as the profiler wrote it"),
     Kind("calls-twice", "inferred", "{rows} API calls are recorded twice, one inside the other",
          "the outer one counts", "nsys profile --trace=cuda without a second layer (--cuda-trace-all-apis=false)"),
