@@ -81,11 +81,13 @@ class _GpuTime(Wing):
         return sorted(ranks, key=lambda rank: (-idle_percent(rank), rank.rank))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
-        from graphlink.gpu.table import exposed_percent, idle_causes, idle_percent
+        from graphlink.gpu.table import exposed_percent, idle_causes, idle_percent, replay_words
 
         return {
             "idle %": f"{idle_percent(rank):.1f}" if rank.gpu else "",
-            "idle because": next((cause for cause, _ in idle_causes(rank).most_common(1)), ""),
+            "idle because": "".join(
+                f"{cause}{replay_words(rank.gpu[0])}" for cause, _ in idle_causes(rank).most_common(1)
+            ),
             "comm %": f"{exposed_percent(rank):.1f}" if rank.gpu else "",
         }
 
