@@ -9,7 +9,7 @@ FUZZ ?= --count 10000
 CASES ?=
 FOLDER ?= fixtures/real/gpu
 
-.PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs gpu-proof clean
+.PHONY: demo capture quick test test-all coverage fuzz golden bench fixtures generated pictures docs gpu-proof lock clean
 
 # a training loop that was recorded on an H100, or else a simulated one: the first screen, and the page for the browser
 demo: $(VENV)/.installed
@@ -97,6 +97,12 @@ release: $(BIN)/python
 	@empty=$$(mktemp -d) && trap 'rm -rf "$$empty"' EXIT && set -ex && $(PYTHON) -m venv "$$empty/venv" \
 		&& "$$empty/venv/bin/pip" --disable-pip-version-check install --quiet dist/*.whl \
 		&& "$$empty/venv/bin/graphlink" fixtures/real/ddp --out "$$empty/out" --quiet && "$$empty/venv/bin/graphlink" advice "$$empty/out"
+
+# constraints.txt: versions that work together, as the public workflow installs them where it measures coverage
+lock: $(BIN)/python
+	$(PIP) uv
+	@echo '# make lock wrote it: versions that work together, for all Pythons and systems' > constraints.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --extra dev --no-annotate --no-header pyproject.toml >> constraints.txt
 
 clean:
 	rm -rf $(VENV) graphlink-demo graphlink-capture site

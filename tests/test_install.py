@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LIGHT = Path(__file__).parents[1] / "docs" / "light.txt"
+CONSTRAINTS = LIGHT.parents[1] / "constraints.txt"  # `make lock`
 UNUSED = {"jupyterlab", "plotly", "pydot", "graphviz", "pytest"}  # HolisticTraceAnalysis and mlc-chakra ask for them
 
 
@@ -36,3 +37,13 @@ def test_the_light_install_is_complete_and_no_more() -> None:
     assert here - needed <= {"holistictraceanalysis", "six", "tzdata"}, (
         "python-dateutil and pandas need some of them in some versions"
     )
+
+
+def test_the_locked_versions_are_those_that_the_project_asks_for() -> None:
+    locked = [Requirement(line) for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
+    here = {canonicalize_name(one.name): one for one in locked if one.marker is None or one.marker.evaluate()}
+    for text in distribution("graphlink").requires or ():
+        wanted = Requirement(text)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": "dev"}):
+            (version,) = here[canonicalize_name(wanted.name)].specifier
+            assert wanted.specifier.contains(version.version), wanted

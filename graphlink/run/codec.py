@@ -34,6 +34,7 @@ _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
 _PLAIN, _ODD = b"msgpack", b"json"
 _INDEX: Final = np.dtype(np.int32)
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=os.fspath)
 # the columns of a record have one length, but for those of its other tables; what is no array is a column if it is
 # named here
 _TABLE: Final[dict[type, dict[str, int]]] = {
@@ -204,7 +205,7 @@ def _take_column(file: _Reader, dtype: np.dtype[Any]) -> Any:
 
 def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
     try:
-        out.section(_PLAIN, msgspec.msgpack.encode(value, enc_hook=os.fspath))
+        out.section(_PLAIN, _ENCODER.encode(value))
     except (OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
         out.section(_ODD, json.dumps(msgspec.to_builtins(value, enc_hook=os.fspath)).encode())
 
@@ -212,8 +213,13 @@ def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
 def _take_plain(file: _Reader, kind: Any) -> Any:
     sort, data = file.section(_PLAIN, _ODD)
     if sort == _PLAIN:
-        return msgspec.msgpack.decode(data, type=kind, dec_hook=_path)
+        return _decoder(kind).decode(data)
     return msgspec.convert(json.loads(data.tobytes()), kind, dec_hook=_path)
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_path)
 
 
 def _path(kind: Any, value: Any) -> Path:
@@ -231,6 +237,7 @@ def _is_record(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
+@functools.cache
 def _dtype(kind: Any) -> np.dtype[Any] | None:
     """Return the dtype of a column; None for what is none."""
     if get_origin(kind) is np.ndarray:
@@ -241,6 +248,7 @@ def _dtype(kind: Any) -> np.dtype[Any] | None:
     return dtype
 
 
+@functools.cache
 def _of_optional(kind: Any) -> Any:
     """Return X of ``X | None``; None for what is none."""
     if get_origin(kind) not in (Union, types.UnionType):
@@ -248,16 +256,19 @@ def _of_optional(kind: Any) -> Any:
     return next(of for of in get_args(kind) if of is not type(None))
 
 
+@functools.cache
 def _many(kind: Any) -> Any:
     return types.GenericAlias(tuple, (kind, ...))
 
 
+@functools.cache
 def _item(kind: Any) -> Any:
     """Return X of ``tuple[X, ...]``; None for what is none."""
     of = get_args(kind)
     return of[0] if get_origin(kind) is tuple and len(of) == 2 and of[1] is ... else None
 
 
+@functools.cache
 def _repeats(item: Any) -> bool:
     """Tell whether values of a kind are kept once however often they occur, and are one object again when they are
     read.

@@ -18,7 +18,6 @@ import numpy as np
 
 from graphlink import output_names
 from graphlink.errors import InputError, UsageError
-from graphlink.graph.read_et import read_et
 from graphlink.graph.write_et import read_rests, write_changed
 from graphlink.graph_model import NO_GROUP, UNKNOWN_DEP, Column, EdgeKind, Graph, Metadata, NodeType
 from graphlink.model import I64, NOWHERE
@@ -86,6 +85,7 @@ class CopyTask:
     """Some copies of one recorded rank, and where to write them. ``took_ns``: of communication, ``NOWHERE`` elsewhere;
     ``size_bytes``: of all nodes; ``waits``: nodes whose ``end_ns`` on each copy is known."""
 
+    graph: Graph
     path: Path
     out: Path
     copies: tuple[Copied, ...]
@@ -220,7 +220,7 @@ def _unfit_communication(
 
 def write_copies(task: CopyTask) -> int:
     """Write the copies of one task, one after the other; return their nodes."""
-    graph, rests = read_et(task.path), read_rests(task.path)
+    graph, rests = task.graph, read_rests(task.path)
     for k, who in enumerate(task.copies):
         drawn_ns = task.spread.ns(graph.duration_ns, who.rank)
         took_ns = np.where(task.took_ns == NOWHERE, drawn_ns, task.took_ns)

@@ -317,6 +317,7 @@ def _tasks(
         who = _copied(run, made, rank)
         for low in range(0, len(who), _AT_ONCE):
             yield CopyTask(
+                graph=run.graphs[rank],
                 path=path,
                 out=out,
                 copies=tuple(who[low : low + _AT_ONCE]),

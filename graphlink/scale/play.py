@@ -9,6 +9,8 @@ communication, by which each copy can be replayed by itself (``scale.copy``).
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from graphlink.depend.edges import successors
@@ -21,6 +23,8 @@ from graphlink.scale.copies import Copies
 from graphlink.scale.spread import Spread
 from graphlink.scale.transfers import Communication
 from graphlink.tables import grouped
+
+_AT_ONCE: Final = 1 << 24  # nodes of all copies up to which what they take is drawn for a rank at once
 
 
 def play(
@@ -46,6 +50,8 @@ class _Pass:
         self.comm_ns, self.own = comm.took_ns.tolist(), (work.cost_ns - work.fixed_ns).tolist()
         self.fixed, self.member = work.fixed_ns.tolist(), work.member.tolist()
         self.place, self.begin = work.position.tolist(), match.clock.begin_ns.tolist()
+        nodes = sum(len(ranks) * len(file.name) for ranks, file in zip(self.ranks, work.files, strict=True))
+        self.drawn = self._drawn() if nodes <= _AT_ONCE else []
         self.collective = np.where(match.code == COLLECTIVE, match.partner, NOWHERE).tolist()
         self.instance = self._instances(copies)
         self.missing = match.expected.tolist()
@@ -72,13 +78,26 @@ class _Pass:
         known = {key: np.searchsorted(every[key[0]], numbers) for key, numbers in copies.numbers.items()}
         return known | {(NO_GROUP, rank): np.zeros(len(ranks), np.int64) for rank, ranks in copies.ranks.items()}
 
+    def _drawn(self) -> list[I64]:
+        """Return of each rank what its nodes take on each copy, one row per node."""
+        own_ns = self.work.cost_ns - self.work.fixed_ns
+        drawn = []
+        for spread, ranks, (low, high) in zip(self.spreads, self.ranks, self.work.bounds, strict=True):
+            of_file = np.empty(high - low, np.int64)
+            of_file[self.work.position[low:high]] = own_ns[low:high]
+            drawn.append(np.stack([spread.ns(of_file, rank) for rank in ranks.tolist()], axis=1))
+        return drawn
+
     def _cost(self, node: int) -> I64:
         """Return what a node takes on each copy, with its start delay."""
         member, fixed_ns, comm_ns = self.member[node], self.fixed[node], self.comm_ns[node]
         if comm_ns != NOWHERE:
             alone_ns = 0 if self.collective[node] != NOWHERE else comm_ns
             return np.full(len(self.ranks[member]), alone_ns + fixed_ns, np.int64)
-        own_ns = self.spreads[member].of_node(self.place[node], self.own[node], self.ranks[member])
+        if self.drawn:
+            own_ns = self.drawn[member][self.place[node]]
+        else:
+            own_ns = self.spreads[member].of_node(self.place[node], self.own[node], self.ranks[member])
         return np.asarray(own_ns + np.int64(fixed_ns))
 
     def run(self) -> tuple[dict[int, I64], int]:

@@ -25,7 +25,7 @@ from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import workload
 from graphlink.run.library import link
 from graphlink.run.options import Options
-from graphlink.scale import make
+from graphlink.scale import make, play
 from graphlink.scale.make import Wishes, scale
 from tests.scale.clusters import DATA4, MIXED, PIPELINE4, Linked, graphs_of, step_ns
 from tests.simulator.cluster_records import ClusterTraining
@@ -70,6 +70,14 @@ def test_what_does_not_fit_on_the_disk_is_refused_and_what_takes_long_is_announc
     monkeypatch.setattr(make, "_WHILE_S", 0)
     scale(linked(DATA4), Wishes(data=5), tmp_path / "out", ONE, force=False)
     assert re.search(r"5 graphs take about 0\.0 GB and 0 min of a core", caplog.text)
+
+
+def test_what_is_drawn_for_a_rank_at_once_is_what_is_drawn_node_by_node(
+    linked: Linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = scale(linked(DATA4), Wishes(data=6), tmp_path / "together", ONE, force=False)
+    monkeypatch.setattr(play, "_AT_ONCE", 0)
+    assert scale(linked(DATA4), Wishes(data=6), tmp_path / "each", ONE, force=False) == together
 
 
 @pytest.mark.parametrize("wishes", [Wishes(data=4), Wishes(data=3, seed=None)], ids=["drawn", "exact"])
