@@ -72,8 +72,13 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         )
     elif not calls:
         yield Finding("no-calls", figures={"ops": ops})
-    else:
-        yield from _orphans(linked, ops)
+    for kind, reasons in (
+        ("launches-before-window", (BEFORE_WINDOW,)),
+        ("launches-missing", (NO_CALL, NO_CORRELATION)),
+        ("starts-before-launch", (STARTS_EARLY,)),
+    ):
+        parts = {reason: linked.orphans[reason] for reason in reasons if ops and calls and reason in linked.orphans}
+        yield from if_any(kind, {"orphans": sum(parts.values()), "ops": ops}, ops, parts if len(reasons) > 1 else {})
     if not nsys and trace.graph_deps is None:
         call = numbered_rows(linked.device_call, trace.device.device, trace.device.stream)[0][:, 0]
         several = np.unique(call[1:][(call[1:] == call[:-1]) & (call[1:] != NOWHERE)])
@@ -92,16 +97,6 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     unplaced = {reason: count for reason, count in trace.left_out.items() if reason.endswith(UNPLACED)}
     count = sum(unplaced.values())
     yield from if_any("unknown-device-rows", {"rows": count}, count + ops, unplaced)
-
-
-def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:
-    for kind, reasons in (
-        ("launches-before-window", (BEFORE_WINDOW,)),
-        ("launches-missing", (NO_CALL, NO_CORRELATION)),
-        ("starts-before-launch", (STARTS_EARLY,)),
-    ):
-        parts = {reason: linked.orphans[reason] for reason in reasons if reason in linked.orphans}
-        yield from if_any(kind, {"orphans": sum(parts.values()), "ops": ops}, ops, parts if len(reasons) > 1 else {})
 
 
 def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
@@ -275,7 +270,9 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     }
     share = share_of(took_ns, until_ns - from_ns)
     if not len(syncs.kind):
-        yield Finding(_no_rows(linked, nsys=nsys), share, figures, parts=_names(linked, blocking))
+        hip = any(linked.trace.strings[k].startswith("hip") for k in np.unique(linked.trace.calls.name).tolist())
+        kind = "nsys-no-sync" if nsys else "no-hip-sync" if hip else "no-cuda-sync"
+        yield Finding(kind, share, figures, parts=_names(linked, blocking))
         return
     yield from if_any(
         "cuda-sync-without-calls", {"lone": found.cuda.rows_without_call, "rows": len(syncs.kind)}, len(syncs.kind)
@@ -318,11 +315,6 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
     share = share_of(int(ns.sum()), int(graph.end_ns.max(initial=0)))
     if share > 1 - EXPLAINED_SHARE:
         yield Finding("late-starts", share, {"delays": len(ns), "late_ns": int(ns.sum())})
-
-
-def _no_rows(linked: Linked, *, nsys: bool) -> str:
-    hip = any(linked.trace.strings[k].startswith("hip") for k in np.unique(linked.trace.calls.name).tolist())
-    return "nsys-no-sync" if nsys else "no-hip-sync" if hip else "no-cuda-sync"
 
 
 def _names(linked: Linked, which: Bool) -> dict[str, int]:

@@ -117,6 +117,10 @@ def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRow
     little = ends[behind(ends[after])] > rows.end_ns[late]
     late, around, after = late[little], around[little], after[little]
     end_ns[late] = np.minimum(end_ns[late], starts[after])
+    of_thread = late[np.argsort(rows.tid[late], kind="stable")]
+    for inner, outer in zip(of_thread[:0:-1].tolist(), of_thread[-2::-1].tolist(), strict=True):  # some in each other
+        if rows.tid[inner] == rows.tid[outer] and rows.start_ns[inner] < end_ns[outer]:
+            end_ns[outer] = max(end_ns[outer], end_ns[inner])
     until_ns = end_ns[late]
     while len(around):
         np.maximum.at(end_ns, around, until_ns)

@@ -162,3 +162,20 @@ def test_an_op_that_ends_inside_the_next_one_ends_where_that_begins() -> None:
 def test_an_op_that_reaches_past_several_is_asynchronous() -> None:
     rows = [Host("a", 0, 10), Host("long", 5, 60), Host("b", 12, 20), Host("c", 22, 30), Host("d", 70, 80)]
     assert ends_of(rows)["long"] == -1
+
+
+def test_ops_that_end_after_the_op_they_began_in_keep_what_is_in_them_at_each_level() -> None:
+    """A module of 60 us, an op in it that ends 12 us later, and one in that which ends 4 us later still."""
+    at = (0, 100, 200)
+    rows = [
+        Host(name, start + begin, start + end)
+        for start in at
+        for name, begin, end in (("module", 0, 60), ("linear", 1, 72), ("mm", 10, 76), ("after", 80, 90))
+    ]
+    trace = build_trace(rows)
+    linked = link(trace, None, match_hosts(trace, None))
+    host, strings = linked.trace.host, linked.trace.strings
+    parents = [None if p == NOWHERE else strings[host.name[p]] for p in linked.parent]
+    assert [strings[code] for code in host.name] == ["module", "linear", "mm", "after"] * 3
+    assert parents == [None, "module", "linear", None] * 3
+    assert not linked.crossing.any()

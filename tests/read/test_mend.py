@@ -78,6 +78,15 @@ def test_the_external_id_tells_the_calls(tmp_path: Path) -> None:
     assert "External id 8" in trace.warnings[0]
 
 
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 0, None, "0xffffffff"])
+def test_a_number_that_recorders_write_for_none_is_none(tmp_path: Path, none: Any) -> None:
+    content = document()
+    for row in content["traceEvents"]:
+        if row["cat"] == "kernel":
+            row["args"] = row["args"] | {"correlation": none}
+    assert calls_of_ops(read(tmp_path, content)) == list(range(6))
+
+
 def test_one_external_id_for_several_calls_tells_them_in_turn(tmp_path: Path) -> None:
     content = without(without_flows(document(4)).document, "correlation")
     for row in content["traceEvents"]:
