@@ -247,8 +247,8 @@ CASES = (
     Case("nothing, 2026", set(), {"dialect": "2026"}),
     Case("empty", {"empty-recording"}, {"kineto": _empty}),
     Case("no host rows", {"no-host-rows", "no-seq"}, {"kineto": without(*HOST)}),
-    Case("no device rows", {"no-device-rows", "standstill"}, {"kineto": without(*DEVICE, "cuda_sync")}),
-    Case("a run on the CPU", {"host-only"}, {"kineto": without(*DEVICE, *CALLS, "cuda_sync")}),
+    Case("no device rows", {"no-device-rows", "host-comm", "standstill"}, {"kineto": without(*DEVICE, "cuda_sync")}),
+    Case("a run on the CPU", {"host-only", "host-comm"}, {"kineto": without(*DEVICE, *CALLS, "cuda_sync")}),
     Case("no calls", {"no-calls", "cuda-sync-without-calls", "no-seq"}, {"kineto": without(*CALLS)}),
     Case(
         "began in the middle",
