@@ -228,11 +228,8 @@ class KinetoRows:
         for ph, count in Counter(row.ph for row in rows).items():
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
         if self.left_out["no category, ph None"] > MAX_BAD:
-            raise InputError(
-                f"more than {MAX_BAD:,} of its elements are no events",
-                path=self.path,
-                todo="check the file, or record it again",
-            )
+            todo = "check the file, or record it again"
+            raise InputError(f"more than {MAX_BAD:,} of its elements are no events", path=self.path, todo=todo)
 
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
         """Collect spans that may be of a device, and names of processes; return the other rows."""
@@ -455,9 +452,8 @@ class KinetoRows:
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:
-            raise InputError(
-                f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it"
-            )
+            what = f"baseTimeNanoseconds {base} is no time"
+            raise InputError(what, path=self.path, todo="record again, or remove it")
         info, rank, world_size, warnings = distributed(around)
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)

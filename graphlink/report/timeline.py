@@ -22,7 +22,7 @@ from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
+from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Counter, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
@@ -164,11 +164,16 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         slices=slices,
         args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
-        counters=tuple(
-            (name, _on_run_clock_ns(time_ns, graph.epoch_ns, shown.clock), value)
-            for rows in shown.features
-            for name, time_ns, value in rows.counters
-        ),
+        counters=_counters(shown),
+    )
+
+
+def _counters(shown: Shown) -> tuple[Counter, ...]:
+    """Collect the counters of features, on the run's clock."""
+    return tuple(
+        (name, _on_run_clock_ns(time_ns, shown.graph.epoch_ns, shown.clock), value)
+        for rows in shown.features
+        for name, time_ns, value in rows.counters
     )
 
 
