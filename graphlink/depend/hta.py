@@ -203,8 +203,10 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
         yield
 
 
-_LOGIC = (ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.USub)
-_COMPARISON = (*_LOGIC, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARISON = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.USub),
+    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+)
 
 
 class _Elementwise(ast.NodeTransformer):

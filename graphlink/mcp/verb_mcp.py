@@ -161,13 +161,11 @@ def _schema(action: argparse.Action) -> dict[str, Any]:
 
 
 def _runs(root: Path) -> Iterator[str]:
-    """Yield the folders below the root that hold a summary, at most ``_MOST_FILES`` folders deep in all."""
-    for seen, (folder, inner, names) in enumerate(os.walk(root)):
+    """Yield the folders below the root that hold a summary, of the first ``_MOST_FILES``."""
+    for folder, inner, names in itertools.islice(os.walk(root), _MOST_FILES):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         if SUMMARY in names:
             yield os.path.relpath(folder, root)
-        if seen >= _MOST_FILES:
-            return
 
 
 def _below(root: Path, given: str) -> Path:

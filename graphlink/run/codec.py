@@ -34,7 +34,6 @@ _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
 _PLAIN, _ODD = b"msgpack", b"json"
 _INDEX: Final = np.dtype(np.int32)
-_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=os.fspath)
 # the columns of a record have one length, but for those of its other tables; what is no array is a column if it is
 # named here
 _TABLE: Final[dict[type, dict[str, int]]] = {
@@ -205,7 +204,7 @@ def _take_column(file: _Reader, dtype: np.dtype[Any]) -> Any:
 
 def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
     try:
-        out.section(_PLAIN, _ENCODER.encode(value))
+        out.section(_PLAIN, msgspec.msgpack.encode(value, enc_hook=os.fspath))
     except (OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
         out.section(_ODD, json.dumps(msgspec.to_builtins(value, enc_hook=os.fspath)).encode())
 
@@ -213,13 +212,8 @@ def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
 def _take_plain(file: _Reader, kind: Any) -> Any:
     sort, data = file.section(_PLAIN, _ODD)
     if sort == _PLAIN:
-        return _decoder(kind).decode(data)
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=_path)
     return msgspec.convert(json.loads(data.tobytes()), kind, dec_hook=_path)
-
-
-@functools.cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_path)
 
 
 def _path(kind: Any, value: Any) -> Path:

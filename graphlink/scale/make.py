@@ -297,8 +297,7 @@ def _announce(run: _Recorded, made: Copies, out: Path) -> None:
         raise OutputError(
             f"{size}, and {free / 1e9:,.1f} GB are free", path=out, todo="ask for fewer ranks, or make room"
         )
-    seconds = _WRITTEN * run.read_s * made.world / len(run.graphs)
-    if seconds > _WHILE_S:
+    if (seconds := _WRITTEN * run.read_s * made.world / len(run.graphs)) > _WHILE_S:
         log.warning("%s and %.0f min of a core", size, seconds / 60)
 
 
