@@ -7,6 +7,7 @@ declared by what it returns. A name says the rest: ``_ns`` is a time, ``_bytes``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
@@ -18,6 +19,7 @@ from msgspec import UNSET
 from graphlink.records import (
     Table,
     amount,
+    each_shortened,
     first_few,
     in_function,
     ms,
@@ -158,8 +160,21 @@ def table(columns: Sequence[Column], *, indent: int = 2, whole: bool = False) ->
     heads = [shown.head for shown in columns]
     sides = ["<" if shown.unit in WORDS else ">" for shown in columns]
     spare = sorted((shown.spare, shown.head) for shown in columns if shown.spare)
-    rows = [*zip(*([text(shown.unit, value, whole=whole) for value in shown.values] for shown in columns), strict=True)]
+    rows = [*zip(*(_texts(shown, whole=whole) for shown in columns), strict=True)]
     return Table(rows, heads if any(heads) else (), "".join(sides), indent, [head for _, head in spare])
+
+
+def _texts(shown: Column, *, whole: bool) -> list[str]:
+    """Return the texts of a column; of kernels that differ, with names in which they do."""
+    texts = [text(shown.unit, value, whole=whole) for value in shown.values]
+    if whole or shown.unit not in ("kernel", "longest_kernel"):
+        return texts
+    names = {kernel.whole_name: kernel.name for kernel in shown.values if kernel is not None}
+    several = Counter(names.values())
+    alike = [k for k, kernel in enumerate(shown.values) if kernel is not None and several[kernel.name] > 1]
+    for k, words in zip(alike, each_shortened([shown.values[k].whole_name for k in alike], 48), strict=True):
+        texts[k] = words
+    return texts
 
 
 def text(unit: str, value: Any, *, page: bool = False, whole: bool = False) -> str:

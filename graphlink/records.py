@@ -5,6 +5,7 @@ verbs print.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -170,6 +171,20 @@ def shortened(text: str, most: int = 60, end: int = 17) -> str:
     both ends.
     """
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
+
+
+def each_shortened(texts: Sequence[str], most: int = 60) -> list[str]:
+    """Return names as ``shortened`` does; those that would look alike say also where they begin to differ."""
+    alike: dict[str, set[str]] = defaultdict(set)
+    for text in texts:
+        alike[shortened(text, most)].add(text)
+    part, out = most // 3 - 2, []
+    for text in texts:
+        same = alike[shortened(text, most)]
+        begin = next((k for k, letters in enumerate(zip(*same, strict=False)) if len({*letters}) > 1), 0)
+        apart = f"{text[:part]}...{text[begin : begin + part]}...{text[-part:]}"
+        out.append(apart if len(same) > 1 else shortened(text, most))
+    return out
 
 
 def short_path(path: Sequence[str]) -> str:

@@ -224,11 +224,14 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
     idle_ns, unknown_ns = (idle_ns_of(run, cause) for cause in ("start_delay", "unknown"))
     known = idle_ns > unknown_ns
     usual_us = float(np.median(run.work.fixed_ns[run.work.work == Work.KERNEL])) / 1000
+    late_ns = np.where(run.work.work == Work.DELAY, run.work.cost_ns, run.work.fixed_ns) - round(usual_us * 1000)
+    late_ns = late_ns[late_ns > 0]
     yield Candidate(
         Advice(
             kind="late_starts",
             what="device ops begin late, and nothing recorded explains it",
-            evidence=f"GPUs were idle for {ms(idle_ns)} ms after launches"
+            evidence=f"{counted(len(late_ns), 'device op')} began {ms(int(late_ns.sum()))} ms later than usual; "
+            f"GPUs were idle for {ms(idle_ns)} ms after launches"
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
             todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
             "recording lacks",

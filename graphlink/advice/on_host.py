@@ -249,7 +249,8 @@ def once(run: Outputs) -> Iterator[Candidate]:
     yield Candidate(
         Advice(
             kind="once",
-            what=f"{shortened(most.once[0].name)} took long once" + f" on rank {most.rank}" * (len(run.ranks) > 1),
+            what=f"{shortened(most.once[0].name)} took long {'once' if in_steps else 'in one piece'}"
+            + f" on rank {most.rank}" * (len(run.ranks) > 1),
             evidence=once_words(most) + others,
             todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
             "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "

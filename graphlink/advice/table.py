@@ -18,8 +18,9 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
         (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
     for k, one in first:
-        saves = f"saves {gain_words(one)}" if one.gain_ns is not None else ""
-        out += ["", f"{k}. {saves}{one.what}", Table(advice_rows(one, report.path_ns), indent=3)]
+        head = f"also: {one.what}" if one.gain_ns is None and k > 1 else f"{k}. {one.what}"
+        head = head if one.gain_ns is None else f"{k}. saves {gain_words(one)}{one.what}"
+        out += ["", head, Table(advice_rows(one, report.path_ns), indent=3)]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
     rest = [f"{left} more with a larger --top"] if left else []
     rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
@@ -42,6 +43,7 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
             (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
             ("do", best.todo),
             ("gain", best.supposed),
+            ("sure", _band(best, report.path_ns)),
             ("check it by", best.command),
         ]
     if len(shown) > 1:

@@ -16,7 +16,18 @@ from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
 from graphlink.cli.arguments import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, before_what, counted, joined, ms, path_words, percent, share_word, shortened
+from graphlink.records import (
+    Table,
+    before_what,
+    counted,
+    each_shortened,
+    joined,
+    ms,
+    path_words,
+    percent,
+    share_word,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from graphlink.replay.changes import BucketChange, Changes, LoaderChange
@@ -195,6 +206,8 @@ def listing(found: Listed, what: str) -> list[str | Table]:
         "and ranks"
     )
     path = "" if found.path_ns is None else f" of {_ms(found.path_ns)}, on machine {found.machine}"
+    if not (found.names or found.ranges):
+        return [f"{what}: no work{sort} was recorded that can be scaled"]
     rows, inside = (
         [
             (
@@ -202,10 +215,10 @@ def listing(found: Listed, what: str) -> list[str | Table]:
                 "" if name.path_ns is None else _ms(name.path_ns),
                 f"{name.nodes:,}",
                 name.sort,
-                shortened(name.name) + before_what(name.before),
+                short + before_what(name.before),
                 "--scale " + shlex.quote(f"{name.scale}=0.5"),
             )
-            for name in names
+            for name, short in zip(names, each_shortened([name.name for name in names]), strict=True)
         ]
         for names in (found.names, found.ranges)
     )

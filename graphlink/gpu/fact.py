@@ -22,6 +22,7 @@ SPENT: Final = {  # field of a device -> how its time is spent, and what that me
     "idle_ns": ("idle", "idle"),
 }
 _WORTH: Final = 0.05  # of the time of the GPUs: less is not told beside the main fact
+_FEW: Final = 4  # times as much work as in the steps that count: these do not stand for the run
 _APART: Final = 0.1  # of its time: by so much more than all together a rank has to spend on it to be named
 
 
@@ -33,6 +34,13 @@ class Figure(NamedTuple):
     means: str = ""
 
 
+class _Part(NamedTuple):
+    """A rank, and the times of its GPUs that count."""
+
+    rank: int
+    gpu: list[Any]
+
+
 Words = list[str | Figure]
 
 
@@ -42,25 +50,39 @@ def _share_of(part: int, whole: int, means: str) -> Figure:
 
 def main_fact(summary: Any) -> Words:
     """Return the fact in one to three sentences, of ranks together; nothing without ranks."""
-    ranks = [rank for rank in summary.ranks if rank.gpu]
-    if not ranks:
+    every = [rank for rank in summary.ranks if rank.gpu]
+    if not every:
         return _of_host(summary) if summary.ranks else []
+    ranks, when = _in_steps(every)
     spent = _spent(ranks)
     most = max(SPENT, key=spent.__getitem__)
-    devices = sum(len(rank.gpu) for rank in ranks)
-    words: Words = [
-        "The GPU spends " if devices == 1 else f"The {devices:,} GPUs spend ",
-        *_share(spent, most),
-        " ",
-        SPENT[most][0],
-    ]
+    devices = sum(len(rank.gpu) for rank in every)
+    who = "the GPU spends " if devices == 1 else f"the {devices:,} GPUs spend "
+    words: Words = [when + who if when else who.capitalize().replace("gpu", "GPU"), *_share(spent, most)]
+    words += [", added up, " if devices > 1 else " ", SPENT[most][0]]
     if most == "idle_ns":
         words += _why_idle(ranks)
     elif most == "exposed_comm_ns":
         words += _why_waiting(ranks, summary.run)
     if most != "idle_ns" and spent["idle_ns"] >= _WORTH * spent.total():
         words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
-    return [*words, ".", *_span(ranks), *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else [])]
+    return [
+        *words,
+        ".",
+        *([] if when else _span(ranks)),
+        *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else []),
+    ]
+
+
+def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
+    """Return the ranks with the time of their GPUs in the steps that count, all but the first, and when that is, in
+    words; as they are and "" where a rank has no such steps, or three quarters of the work lie outside of these."""
+    counting = [_Part(rank.rank, [gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks]
+    inside, busy = (spent.total() - spent["idle_ns"] for spent in map(_spent, (counting, ranks)))
+    if not all(part.gpu for part in counting) or _FEW * inside < busy:
+        return ranks, ""
+    count = max(len(rank.steps) for rank in ranks) - 1
+    return counting, f"In the {f'{count:,} steps' if count > 1 else 'step'} after the first, "
 
 
 def _span(ranks: Sequence[Any]) -> Words:

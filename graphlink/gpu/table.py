@@ -25,6 +25,9 @@ from graphlink.wings import Telling
 
 _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
+_OUTSIDE = (
+    "  more idle time than above: steps go from mark to mark, the time above from the GPU's first work to its last"
+)
 _MOST = 10  # groups or streams of a device
 _MEMBERS = 8  # of a group that are named
 MOST_LANES: Final = 64  # GPUs on the strip of a page
@@ -173,7 +176,13 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         out.append(table(columns(CauseTime, causes, "ns", share, "cause", "meaning", most)))
         out += [*(late_lines(late) if late else []), "", *_streams(gpu)]
     if rank.steps:
-        out += ["steps", _steps(rank.steps), ""]
+        idle_ns = sum(gpu.idle_ns for step in rank.steps for gpu in step.gpu)
+        out += [
+            "steps",
+            _steps(rank.steps),
+            *([_OUTSIDE] if idle_ns > sum(gpu.idle_ns for gpu in rank.gpu) else []),
+            "",
+        ]
     if rank.longest:
         evidence = column("evidence", "word", [shortened(entry.evidence, _EVIDENCE) for entry in rank.longest])
         names = ("duration_ns", "start_ns", "cause", evidence, "stream", "op")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from graphlink.figures import figure
-from graphlink.graph.gains import FamilyGain, gain_words
+from graphlink.graph.gains import FamilyGain
 from graphlink.ranks.records import GroupKey
 from graphlink.records import Short, Table, against_recorded, counted, first_few, ms, share_word, shares_words, size
 from graphlink.tables import grouped
@@ -235,8 +235,6 @@ def run_table(run: Run) -> list[str | Table]:
     rows += [line for _, hooks in each() for line in hooks.run_lines(run)]
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
-        most = run.replay.top_gain
-        rows += [("largest part", gain_words(most, run.replay.path_ns))] if most else []
     rows += [("compared", _compared(c)) for c in run.compared]
     return ["all ranks", Table(rows)]
 

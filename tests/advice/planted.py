@@ -75,7 +75,7 @@ class Plan:
     def cure(self) -> Plan:
         """Return the program after the advice was followed: without the trouble, or with half of its time where that is
         what is supposed."""
-        if self.trouble == "buckets":
+        if self.trouble in ("buckets", "clip"):
             return replace(self, cured=0)
         return replace(self, cured=0.5) if self.trouble in HALVED and self.on is None else self.twin()
 
@@ -180,7 +180,13 @@ class _Rank:
                 self.kernel(*op, layer)
             if plan.ranks > 1:
                 self.reduce(layer)
+        if self.has("clip"):
+            self.clip()
         self.update()
+        if self.has("metrics"):
+            self.metrics()
+        if self.step % 3 == 2 and self.has("evaluation"):
+            self.evaluation()
         if self.step % 3 == 1 and self.has("checkpoint"):
             self.checkpoint()
         if self.step % 3 == 1 and self.has("tuning"):
@@ -205,6 +211,10 @@ class _Rank:
             self.add(End(US))
         else:
             self.add(Begin(WORKERS, annotation=True, ns=self.jittered(15)), End(US))
+        if self.has("embedding"):  # on the CPU, and what it gives is copied
+            self.op("aten::embedding", Host(self.jittered(2_000 * size)))
+            copy = self.launch("Memcpy HtoD (Pageable -> Device)", 40, kind="gpu_memcpy")
+            self.op("aten::copy_", replace(copy, blocking=True, return_ns=3 * US))
         if self.has("pageable"):
             copy = self.launch("Memcpy HtoD (Pageable -> Device)", 600 * size, kind="gpu_memcpy")
             self.op("aten::copy_", replace(copy, blocking=True, return_ns=3 * US))
@@ -227,6 +237,11 @@ class _Rank:
             us *= 1 + self.rng.uniform(1, 2) * plan.size
         delay_us = 3.0
         gap_us = 80 * plan.size if self.has("late") and op == "aten::native_layer_norm" else 1
+        if plan.trouble == "expert" and op == "aten::mm" and self.step % plan.ranks == self.rank:
+            us *= 1 + 2 * plan.size  # of the experts another one is hot in each step
+        if self.has("labels") and op == "aten::mm" and layer % 2 == 0:
+            copy = self.launch("Memcpy HtoD (Pageable -> Device)", 2, kind="gpu_memcpy")
+            self.op("aten::copy_", replace(copy, blocking=True, return_ns=3 * US))
         if self.has("float32") and op == "aten::mm":
             kernel, us = "ampere_sgemm_128x64_tn", us * 3 * plan.size * plan.cured
         if self.has("layout") and op == "aten::mm":
@@ -255,6 +270,28 @@ class _Rank:
         self.add(Call(Api.STREAM_SYNC, "cudaStreamSynchronize", 3 * US, 0, COMPUTE, return_ns=5 * US))
         self.add(End(300), End(300))
         self.add(Host(self.jittered(15)))
+
+    def clip(self) -> None:
+        """Scale gradients by their norm, which the host reads."""
+        self.op("aten::_foreach_norm", self.launch(ADD, 20))
+        if self.plan.cured:
+            self.item()
+        self.op("aten::_foreach_mul_", self.launch(ADD, 20))
+
+    def metrics(self) -> None:
+        for _ in range(3):
+            copy = self.launch("Memcpy DtoH (Device -> Pageable)", 4, kind="gpu_memcpy")
+            self.op("aten::to", Begin("aten::copy_", ns=US), replace(copy, blocking=True, return_ns=3 * US), End(300))
+            self.add(Host(self.jittered(60 * self.plan.size)))
+
+    def evaluation(self) -> None:
+        self.add(Begin("evaluate", annotation=True, ns=self.jittered(50)))
+        for _ in range(round(4 * self.plan.size)):
+            for layer in range(self.layers):
+                for op in FORWARD:
+                    self.kernel(*op, layer)
+            self.item()
+        self.add(End(US))
 
     def checkpoint(self) -> None:
         self.add(Begin("checkpoint", annotation=True, ns=self.jittered(200)))

@@ -23,7 +23,7 @@ def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
         replays=UNSET,
     )
     ran_ns = sum(spent.get(name, 0) * 10**6 for name in ("compute", "comm", "copy", "before")) + device.idle_ns
-    return SimpleNamespace(rank=number, gpu=[device] * gpus, replay=SimpleNamespace(measured_ns=ran_ns))
+    return SimpleNamespace(rank=number, gpu=[device] * gpus, steps=[], replay=SimpleNamespace(measured_ns=ran_ns))
 
 
 def said(*ranks: Any, run: Any = None) -> str:
@@ -68,9 +68,28 @@ def test_a_run_most_of_which_has_no_work_says_so() -> None:
 
 def test_all_gpus_count_together() -> None:
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
-        "The 3 GPUs spend 83.3 % of 300 ms computing, and 16.7 % idle: "
+        "The 3 GPUs spend 83.3 % of 300 ms, added up, computing, and 16.7 % idle: "
     )
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith("Rank 1 is idle most: 50.0 %.")
+
+
+def test_steps_count_without_the_first_where_they_have_much_of_the_work() -> None:
+    warm_up, step, empty = (
+        rank(compute=20, idle_host_work=900),
+        rank(compute=70, idle_python=30),
+        rank(compute=5, idle_python=30),
+    )
+    whole = rank(compute=160, idle_host_work=900, idle_python=60)
+    whole.steps = [warm_up, step, step]
+    after = "after the first, the GPU spends 70.0 % of"
+    cause = "computing, and 30.0 % idle: the host was between ops (python, 100.0 % of the idle time)."
+    assert said(whole) == f"In the 2 steps {after} 200 ms {cause}"
+    whole.steps = [warm_up, step]
+    assert said(whole) == f"In the step {after} 100 ms {cause}"
+    whole.steps = [step]
+    assert said(whole).startswith("The GPU spends 85.7 % of 1.12 s idle")
+    whole.steps = [step, empty]
+    assert said(whole).startswith("The GPU spends 85.7 % of 1.12 s idle")
 
 
 def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:

@@ -106,11 +106,11 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
         spent = {"idle_ns": ns, "exposed_comm_ns": 50, "exposed_copy_ns": 0, "compute_ns": 950 - ns}
         gpu = msgspec.structs.replace(one, from_ns=0, to_ns=1000, idle_by_cause_ns={"python": ns}, **spent)
         replay = msgspec.structs.replace(rank.replay, measured_ns=1000)
-        return msgspec.structs.replace(rank, rank=number, gpu=[gpu], replay=replay, warnings=[])
+        return msgspec.structs.replace(rank, rank=number, gpu=[gpu], steps=[], replay=replay, warnings=[])
 
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
     fact, _, table, words, outliers = summary.table(whole)
-    assert isinstance(fact, str) and fact.startswith("The 5 GPUs spend 67.8 % of 5.00 us computing, ")
+    assert isinstance(fact, str) and fact.startswith("The 5 GPUs spend 67.8 % of 5.00 us, added up, computing, ")
     assert fact.endswith(
         " idle: the host was between ops (python, 100.0 % of the idle time). Rank 4 is idle most: 90.0 %."
     )
