@@ -31,6 +31,7 @@ from graphlink.tables import largest, least
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
 _QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
+_ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
@@ -282,14 +283,16 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         loading = mine & (loader != NOWHERE)
         if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
             continue  # of the loader, which has advice of its own
+        on_cpu = share == "host" and name.startswith("aten::") and not launches(run.work)[mine].any()
+        on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
         heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
         yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that delays the run most",
                 evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
-                "name",
-                todo=LESS_PYTHON if name == PYTHON else _QUICKER,
+                "name" + ", on the CPU: it launches nothing" * on_cpu,
+                todo=LESS_PYTHON if name == PYTHON else f"{_ON_GPU if on_cpu else ''}{_QUICKER}",
                 supposed="if it took half of its time",
             ),
             scaled((sorts[share], pattern, 0.5)),

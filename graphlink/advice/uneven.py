@@ -4,6 +4,7 @@ rank that the others wait for."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,6 +29,8 @@ LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
     "shows where it is, and with stacks=True in graphlink.capture in which lines"
 )
+OUTSIDE: Final = "outside"  # a cause of advice: what is no part of the run, and disturbs all that was measured
+SLOWER: Final = "the same kernels take longer in some steps"
 HEAVY: Final = "heavy op"  # a cause of advice, with its name
 FAR: Final = 4  # times as long as the longest usual pause, or as a launch
 ASIDE: Final = "aside"  # a cause of advice: a range that no gradient needs, with its name
@@ -40,6 +43,10 @@ _SELDOM: Final = "less often, beside the training (a thread, a process, asynchro
 _TRYING: Final = (
     "torch.backends.cudnn.benchmark = False, or fewer different sizes of input: with it cuDNN tries its algorithms "
     "whenever a size is new"
+)
+_BALANCE: Final = (
+    "equal work for all ranks in each step: experts that get as many tokens (a loss that balances them, a capacity), "
+    "samples of equal length (packed, or sorted by length over the ranks)"
 )
 _EQUAL: Final = 0.1  # of a turn or of a factor: by how much more and less it may differ
 _GRADIENT: Final = re.compile(r"^autograd::engine::evaluate_function")
@@ -151,14 +158,31 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
         quick_ns = in_quick_steps(selection, run.work.work == Work.KERNEL, [steps])
         slower = quick_ns > 0
         own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
-        yield from _uneven_kernels(own_ns, quick_ns, steps)
+        moving = _moves(run.work, selection, slower, own_ns - quick_ns)
+        yield from _uneven_kernels(own_ns, quick_ns, steps, moving=moving)
         more_ns = int((own_ns - quick_ns).sum())
         yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
 
-def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps) -> Iterator[Candidate]:
+def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> bool:
+    """Tell whether what kernels ``slower`` take more lies in each step on some ranks alone, and not always on the same:
+    work moves between them."""
+    step = np.zeros(len(work), np.int64)
+    for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
+        step[low:high] = np.searchsorted(sorted(begin for _, begin, _ in marks), selection.called_ns[low:high], "right")
+    ranks, steps = len(work.ranks), int(step.max(initial=0)) + 1
+    of_step = sums(ranks * steps, step[slower] * ranks + work.member[slower], more_ns).reshape(steps, ranks)
+    of_step = of_step[of_step.any(axis=1)]
+    some = of_step.min(axis=1) <= _EQUAL * of_step.max(axis=1)
+    return bool(len(some) >= _FEW and some.all() and len({*of_step.argmax(axis=1).tolist()}) > 1)
+
+
+def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool) -> Iterator[Candidate]:
     if len(own_ns):
         what, why, todo = why_uneven(own_ns, quick_ns)
+        outside = what != SLOWER and not moving
+        if moving:
+            what, todo = "in each step other ranks have more to compute", _BALANCE
         yield Candidate(
             Advice(
                 kind="uneven_kernels",
@@ -166,9 +190,11 @@ def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps) -> Iterator[Candid
                 evidence=f"{counted(len(own_ns), 'kernel')} take {ms(int((own_ns - quick_ns).sum()))} ms more than in "
                 f"the quicker steps: {why}",
                 todo=todo,
-                supposed="if all took what they take in the quicker steps; what is slow in all steps does not show",
+                supposed="if all took what they take in the quicker steps; "
+                + ("equal work saves less" if moving else "what is slow in all steps does not show"),
             ),
             Changes((TimeChange(step=f"{steps.first}-{steps.last}", sort="kernel", even_out=True),)),
+            OUTSIDE if outside else "",
         )
 
 
@@ -196,7 +222,7 @@ def why_uneven(own_ns: I64, quick_ns: I64) -> tuple[str, str, str]:
         "look for another process on the GPU and for clocks that go down for power or heat (nvidia-smi -q -d "
         "PERFORMANCE, graphlink --nvidia-smi); other sizes in some steps take longer, too"
     )
-    return "the same kernels take longer in some steps", f"{np.median(factor):.1f} times as long", todo
+    return SLOWER, f"{np.median(factor):.1f} times as long", todo
 
 
 def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels_ns: int) -> Iterator[Candidate]:
@@ -209,21 +235,39 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
     python = name in (PYTHON, GAP_NAME)
     seldom = _TRYING if "convolution" in name else _SELDOM
     every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
+<<<<<<< HEAD
     known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
     known |= np.any([nodes for _, nodes in ranges_aside(selection)] or [known], axis=0)
     if more_ns.sum() <= in_kernels_ns or 2 * more_ns[known].sum() > more_ns.sum() or _waits_unseen(work):
+=======
+    around = _range_around(selection, more_ns)
+    loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
+    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
+>>>>>>> 9e933794 (Name the range that takes longer in some steps, work that moves between ranks, work that stays on the CPU, and what disturbs a run from outside first)
         return
     yield Candidate(
         Advice(
             kind="uneven_steps",
-            what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
-            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones{every}",
+            what=f"{around or (PYTHON if python else shortened(name))} takes longer in some steps",
+            evidence=f"{ms(int(more_ns.sum() if around else of_name.max()))} ms more on the host in some of steps "
+            f"{which} than in the quicker ones{every}",
             todo=LESS_PYTHON if python else seldom,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
         Changes((TimeChange(step=which, even_out=True),)),
         PYTHON if python else f"{HEAVY} {name}",
     )
+
+
+def _range_around(selection: Selection, more_ns: I64) -> str:
+    """Return the outermost range or op in which most of a difference lies, where it has several families; else ""."""
+    of_node, paths = selection.paths
+    first = [path[0] if len(path) > 1 else "" for path in paths]
+    spent = Counter[str]()
+    for path, ns in enumerate(np.bincount(of_node, more_ns, len(paths)).tolist()):
+        spent[first[path]] += ns
+    name, ns = spent.most_common(1)[0]
+    return shortened(name) if ns >= _MOST * spent.total() else ""
 
 
 def stragglers(run: Outputs) -> Iterator[Candidate]:
