@@ -45,9 +45,7 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
     computed_ns, whole_ns = sum(gpu["compute_ns"] for gpu in gpus), sum(gpu["to_ns"] - gpu["from_ns"] for gpu in gpus)
     lead = "".join(one if isinstance(one, str) else one.text for sentence in of.page.lead for one in sentence.words)
     assert f"A step takes {time(rank['iterations']['mean_ns'])}" in lead
-    assert (
-        f"the GPU spends {100 * computed_ns / whole_ns:.1f} % of {time(whole_ns)} computing" in lead
-    )
+    assert f"the GPU spends {100 * computed_ns / whole_ns:.1f} % of {time(whole_ns)} computing" in lead
     best = graphlink.open(of.folder).advice().advice[0]
     assert f"{best.what}. It saves {time(best.gain_ns or 0)} ({best.gain_pct:.1f} %, of a step " in lead
 
