@@ -7,7 +7,6 @@ declared by what it returns. A name says the rest: ``_ns`` is a time, ``_bytes``
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
@@ -19,7 +18,7 @@ from msgspec import UNSET
 from graphlink.records import (
     Table,
     amount,
-    each_shortened,
+    apart,
     first_few,
     in_function,
     ms,
@@ -167,14 +166,8 @@ def table(columns: Sequence[Column], *, indent: int = 2, whole: bool = False) ->
 def _texts(shown: Column, *, whole: bool) -> list[str]:
     """Return the texts of a column; of kernels that differ, with names in which they do."""
     texts = [text(shown.unit, value, whole=whole) for value in shown.values]
-    if whole or shown.unit not in ("kernel", "longest_kernel"):
-        return texts
-    names = {kernel.whole_name: kernel.name for kernel in shown.values if kernel is not None}
-    several = Counter(names.values())
-    alike = [k for k, kernel in enumerate(shown.values) if kernel is not None and several[kernel.name] > 1]
-    for k, words in zip(alike, each_shortened([shown.values[k].whole_name for k in alike], 48), strict=True):
-        texts[k] = words
-    return texts
+    names = [getattr(value, "whole_name", "") for value in shown.values]
+    return apart(names, dict(zip(names, texts, strict=True)).__getitem__) if any(names) and not whole else texts
 
 
 def text(unit: str, value: Any, *, page: bool = False, whole: bool = False) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
@@ -173,18 +173,17 @@ def shortened(text: str, most: int = 60, end: int = 17) -> str:
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
 
 
-def each_shortened(texts: Sequence[str], most: int = 60) -> list[str]:
-    """Return names as ``shortened`` does; those that would look alike say also where they begin to differ."""
+def apart(texts: Sequence[str], short: Callable[[str], str] = shortened) -> list[str]:
+    """Return texts as ``short`` makes them; of different ones that would look alike, also where they begin to differ."""
     alike: dict[str, set[str]] = defaultdict(set)
     for text in texts:
-        alike[shortened(text, most)].add(text)
-    part, out = most // 3 - 2, []
-    for text in texts:
-        same = alike[shortened(text, most)]
-        begin = next((k for k, letters in enumerate(zip(*same, strict=False)) if len({*letters}) > 1), 0)
-        apart = f"{text[:part]}...{text[begin : begin + part]}...{text[-part:]}"
-        out.append(apart if len(same) > 1 else shortened(text, most))
-    return out
+        alike[short(text)].add(text)
+    out = {text: words for words, same in alike.items() for text in same}
+    for same in alike.values():
+        begin = next((k for k, each in enumerate(zip(*same, strict=False)) if len({*each}) > 1), 0)
+        if len(same) > 1:
+            out.update((text, f"{text[:17]}...{text[begin:][:17]}...{text[-17:]}") for text in same)
+    return [out[text] for text in texts]
 
 
 def short_path(path: Sequence[str]) -> str:

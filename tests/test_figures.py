@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.figures import Column, column, columns, declared, figure, table, text
 from graphlink.page import words
 from graphlink.page.parts import Cell, Meaning, Section
-from graphlink.records import Table, each_shortened, shortened
+from graphlink.records import Table, apart, shortened
 from graphlink.run.tables import of_rows
 from graphlink.wings import RowTable
 
@@ -161,7 +161,7 @@ def test_names_that_differ_inside_do_so_when_they_are_shortened() -> None:
         "_kernel_cuda(TensorIteratorBase&)::lambda>",
     )
     gelu, tanh, other = f"{start}gelu{end}", f"{start}tanh{end}", "gemm"
-    assert each_shortened([gelu, other, gelu]) == [shortened(gelu), other, shortened(gelu)]
-    names = each_shortened([gelu, tanh, other])
-    assert len({*names}) == 3 and "gelu_kernel" in names[0] and "tanh_kernel" in names[1]
+    assert apart([gelu, other, gelu]) == [shortened(gelu), other, shortened(gelu)]
+    names = apart([gelu, tanh, other])
+    assert len({*names}) == 3 and "gelu_kernel" in names[0] and "tanh_kernel" in names[1] and names[2] == other
     assert all(len(name) <= 60 for name in names)

@@ -158,10 +158,17 @@ def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
 
 
 def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
+<<<<<<< HEAD
     """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what came once, then what has no gain, then what
     gains too little to be printed; but what came once first, where nothing gains a hundredth: then no work of the rest
     is worth a faster implementation. Launches stand behind an op that takes far longer than one, if they gain no more
     than they would without it; what can go as a whole, a pause or a range beside the training, stands before both."""
+=======
+    """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then
+    what came once, then what has no gain, then what gains too little to be printed; but what came once first, where
+    nothing gains a hundredth: then no work of the rest is worth a faster implementation. Launches stand behind an
+    op that takes far longer than one, if they gain no more than they would without it."""
+>>>>>>> ae2c1a31 (Say no largest part beside what saves most, and distinguish alike names by where they differ)
 
     def share(one: Advice) -> float | None:
         return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct

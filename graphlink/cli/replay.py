@@ -18,9 +18,9 @@ from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import (
     Table,
+    apart,
     before_what,
     counted,
-    each_shortened,
     joined,
     ms,
     path_words,
@@ -218,7 +218,7 @@ def listing(found: Listed, what: str) -> list[str | Table]:
                 short + before_what(name.before),
                 "--scale " + shlex.quote(f"{name.scale}=0.5"),
             )
-            for name, short in zip(names, each_shortened([name.name for name in names]), strict=True)
+            for name, short in zip(names, apart([name.name for name in names]), strict=True)
         ]
         for names in (found.names, found.ranges)
     )

@@ -22,8 +22,7 @@ from graphlink.graph.slack import Slack, crossing, least_over
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.records import Short, counted, ms, percent, share_word, shortened
-from graphlink.records import before_what as before_words
+from graphlink.records import Short
 from graphlink.tables import concat, numbered_values, spread, sums
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
@@ -255,10 +254,3 @@ class _Groups(msgspec.Struct, frozen=True):
                 "work_ns": int(own_ns.sum()),
             }
             yield label, {**figures, "share": SHARES[int(own_ns.argmax())]}, mine
-
-
-def gain_words(gain: FamilyGain, path_ns: int) -> str:
-    """Return in words what the nodes of a family gain, in per cent of the critical path, ``path_ns``."""
-    which = f"{share_word(gain.share)}, {counted(gain.count, 'piece')} of work"
-    saves = f"{ms(gain.gain_ns)} ms ({percent(gain.gain_ns, path_ns)})"
-    return f"{saves} if it took no time: {shortened(gain.name)}{before_words(gain.before)} ({which})"

@@ -16,7 +16,7 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import ShareNs
-from graphlink.graph.gains import FamilyGain, gain_words
+from graphlink.graph.gains import FamilyGain
 from graphlink.model import DeviceClock, DeviceMemory, Sync, System
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
@@ -247,12 +247,10 @@ def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> list[
     """
     first = [part for _, hooks in each() for part in hooks.first(summary, folder)]
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
-    met = summary.run is not None and summary.run.replay is not None  # then gains are of the path over ranks alone
-    gain = not met and len(first) < 2
     blocks: list[Sequence[str | Table]] = [
         first,
         *(
-            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose, gain=gain) for rank in ranks]
+            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose) for rank in ranks]
             if len(ranks) <= MOST_BLOCKS
             else [_rank_lines(ranks, verbose=verbose)]
         ),
@@ -287,10 +285,9 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool, verbose: bool, gain: bool) -> list[str | Table]:
+def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        ("largest part", gain_words(rank.top_gain, rank.critical_path.length_ns) if gain and rank.top_gain else ""),
         (_slow(rank), once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),

@@ -48,18 +48,10 @@ def rows(whole: Summary, *, verbose: bool = False) -> dict[str, str]:
 
 def test_answers_come_first_and_counts_only_when_asked_for(demo: Summary) -> None:
     first, everything = rows(demo), rows(demo, verbose=True)
-    assert [*first] == ["GPU 0", "  idle because", "steps", "critical path", "largest part", "trust"]
+    assert [*first] == ["GPU 0", "  idle because", "steps", "critical path", "trust"]
     assert {*everything} >= COUNTS
     assert not COUNTS & {*first}
     assert {name: everything[name] for name in first} == first
-
-
-def test_the_gain_is_the_largest_of_the_critical_path_file(demo: Summary) -> None:
-    (rank,) = demo.ranks
-    assert rank.top_gain is not UNSET
-    assert f"{rank.top_gain.gain_ns / 1e6:,.3f} ms" in rows(demo)["largest part"]
-    without = msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, top_gain=UNSET)])
-    assert "largest part" not in rows(without)
 
 
 def test_what_found_no_partner_is_named_without_asking(demo: Summary) -> None:
