@@ -174,7 +174,7 @@ def shortened(text: str, most: int = 60, end: int = 17) -> str:
 
 
 def apart(texts: Sequence[str], short: Callable[[str], str] = shortened) -> list[str]:
-    """Return texts as ``short`` makes them; of different ones that would look alike, also where they begin to differ."""
+    """Return texts as ``short`` makes them; different ones that would look alike also with where they differ."""
     alike: dict[str, set[str]] = defaultdict(set)
     for text in texts:
         alike[short(text)].add(text)

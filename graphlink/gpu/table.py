@@ -137,7 +137,8 @@ def idle_table(report: IdleReport) -> list[str | Table]:
         ]
         ranks = ranks[:1]
     out += [part for rank in ranks for part in _rank(rank)]
-    return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
+    others = "no device ops were recorded; graphlink critical-path and graphlink ops tell what the host did"
+    return [*out, *([f"rank{'s' * (len(bare) > 1)} {first_few(bare, _MEMBERS)}: {others}"] if bare else [])]
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:

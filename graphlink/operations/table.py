@@ -103,13 +103,14 @@ def operations_table(report: OperationsReport, *, whole: bool = False) -> list[s
     ranks, out = report.ranks, list[str | Table]()
     if len(ranks) > _FEW_RANKS:
         out += [_ranks(ranks), ""]
-        ranks = [max(ranks, key=lambda rank: (rank.device_ns, -rank.rank))]
+        ranks = [max(ranks, key=lambda rank: (rank.device_ns, rank.host_ns, -rank.rank))]
     return [*out, *(part for rank in ranks for part in _rank(rank, whole))]
 
 
 def _ranks(ranks: Sequence[RankOperations]) -> Table:
     most = column("most by", "path", [rank.operations[0].path if rank.operations else None for rank in ranks])
     names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
+    names = names if any(rank.device_ops for rank in ranks) else ("rank", "host_ns")
     return table(columns(RankOperations, ranks, *names, most), indent=0)
 
 
@@ -118,20 +119,23 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     late = (
         f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
     )
-    took = (
-        f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; host "
-        f"{ms(rank.host_ns)} ms{late}"
-    )
+    device = f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; "
+    took = f"{device if rank.device_ops else 'no device op; '}host {ms(rank.host_ns)} ms{late}"
     out: list[str | Table] = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
     ops = rank.operations
     share = column("share", "part", [(op.device_ns, rank.device_ns) for op in ops])
-    names = ["backward", "calls", "host_ns", "gain_ns", "tensor_cores.state", "dtypes", "path", "longest_kernel"]
+    names: list[str | Column] = ["device_ns", share, "backward", "calls", "host_ns", "gain_ns"]
+    names += ["tensor_cores.state", "dtypes", "path", "longest_kernel"]
+    if not rank.device_ops:
+        share = column("share", "part", [(op.host_ns, rank.host_ns) for op in ops])
+        names = ["host_ns", share, "calls", "gain_ns", "path"]
     names += ["stack"] if any(op.stack for op in ops) else []
-    out.append(table(columns(Operation, ops, "device_ns", share, *names), whole=whole))
+    out.append(table(columns(Operation, ops, *names), whole=whole))
     note = gain_note(ops)
     out += [f"  {note}"] if note else []
     if rank.others:
-        out.append(f"  {counted(rank.others, 'more operation')} with {ms(rank.others_device_ns)} ms of device time")
+        time = f" with {ms(rank.others_device_ns)} ms of device time" if rank.device_ops else ""
+        out.append(f"  {counted(rank.others, 'more operation')}{time}")
     if rank.unknown:
         unknown = columns(Kernel, rank.unknown, "ns", "count", column("", "kernel", rank.unknown))
         out += ["kernels whose names do not tell whether they use tensor cores", table(unknown, whole=whole)]

@@ -18,7 +18,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.output_names import SUMMARY
 from graphlink.read import kinds
 from graphlink.read.heads import Head, looks_like, read_head, read_heads
-from graphlink.read.source import unreadable
+from graphlink.read.source import open_source, unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files, without_twins
 from graphlink.run.options import Inputs
@@ -172,6 +172,9 @@ def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[SideFile
         if kind is not None and kind not in of_kind and kind != kinds.NCCL.name:
             raise InputError(f"is {kinds.ALL[kind].what}", path=path, todo=kinds.ALL[kind].todo)
         if kind not in of_kind:
+            with open_source(path) as source:
+                while source.read(1 << 20):  # one that is cut off says so
+                    pass
             logs = f"give the folder of Paddle's logs with --paddle-logs {path.parent}"
             raise InputError(
                 "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
