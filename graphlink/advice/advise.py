@@ -16,11 +16,7 @@ from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
-<<<<<<< HEAD
-from graphlink.advice.uneven import ASIDE, HEAVY
-=======
-from graphlink.advice.uneven import HEAVY, OUTSIDE
->>>>>>> 9e933794 (Name the range that takes longer in some steps, work that moves between ranks, work that stays on the CPU, and what disturbs a run from outside first)
+from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.model import Bool
@@ -158,17 +154,11 @@ def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
 
 
 def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
-<<<<<<< HEAD
-    """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what came once, then what has no gain, then what
-    gains too little to be printed; but what came once first, where nothing gains a hundredth: then no work of the rest
-    is worth a faster implementation. Launches stand behind an op that takes far longer than one, if they gain no more
-    than they would without it; what can go as a whole, a pause or a range beside the training, stands before both."""
-=======
-    """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then
-    what came once, then what has no gain, then what gains too little to be printed; but what came once first, where
-    nothing gains a hundredth: then no work of the rest is worth a faster implementation. Launches stand behind an
-    op that takes far longer than one, if they gain no more than they would without it."""
->>>>>>> ae2c1a31 (Say no largest part beside what saves most, and distinguish alike names by where they differ)
+    """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what
+    came once, then what has no gain, then what gains too little to be printed; but what came once first, where nothing
+    gains a hundredth: then no work of the rest is worth a faster implementation. Launches stand behind an op that takes
+    far longer than one, if they gain no more than they would without it; what can go as a whole, a pause or a range
+    beside the training, stands before both."""
 
     def share(one: Advice) -> float | None:
         return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct
@@ -180,13 +170,10 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
         one, gain = candidate.advice, share(candidate.advice)
         if one.most_pct is None or gain is None:
             return (1 if one.kind == "once" else 2), 0.0, False
-<<<<<<< HEAD
-        if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
-            return 0, -gain - heaviest, False  # it can go whole, and no op takes half of its time for the asking
-=======
         if candidate.cause == OUTSIDE and gain >= 1:
             return -1, -gain, False
->>>>>>> 9e933794 (Name the range that takes longer in some steps, work that moves between ranks, work that stays on the CPU, and what disturbs a run from outside first)
+        if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
+            return 0, -gain - heaviest, False  # it can go whole, and no op takes half of its time for the asking
         behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
         return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
 

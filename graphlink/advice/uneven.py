@@ -4,7 +4,6 @@ rank that the others wait for."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -235,39 +234,21 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
     python = name in (PYTHON, GAP_NAME)
     seldom = _TRYING if "convolution" in name else _SELDOM
     every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
-<<<<<<< HEAD
     known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
     known |= np.any([nodes for _, nodes in ranges_aside(selection)] or [known], axis=0)
     if more_ns.sum() <= in_kernels_ns or 2 * more_ns[known].sum() > more_ns.sum() or _waits_unseen(work):
-=======
-    around = _range_around(selection, more_ns)
-    loading = loaders_of(work)[0] != NOWHERE  # has advice of its own
-    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[loading].sum() > more_ns.sum() or _waits_unseen(work):
->>>>>>> 9e933794 (Name the range that takes longer in some steps, work that moves between ranks, work that stays on the CPU, and what disturbs a run from outside first)
         return
     yield Candidate(
         Advice(
             kind="uneven_steps",
-            what=f"{around or (PYTHON if python else shortened(name))} takes longer in some steps",
-            evidence=f"{ms(int(more_ns.sum() if around else of_name.max()))} ms more on the host in some of steps "
-            f"{which} than in the quicker ones{every}",
+            what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
+            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones{every}",
             todo=LESS_PYTHON if python else seldom,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
         Changes((TimeChange(step=which, even_out=True),)),
         PYTHON if python else f"{HEAVY} {name}",
     )
-
-
-def _range_around(selection: Selection, more_ns: I64) -> str:
-    """Return the outermost range or op in which most of a difference lies, where it has several families; else ""."""
-    of_node, paths = selection.paths
-    first = [path[0] if len(path) > 1 else "" for path in paths]
-    spent = Counter[str]()
-    for path, ns in enumerate(np.bincount(of_node, more_ns, len(paths)).tolist()):
-        spent[first[path]] += ns
-    name, ns = spent.most_common(1)[0]
-    return shortened(name) if ns >= _MOST * spent.total() else ""
 
 
 def stragglers(run: Outputs) -> Iterator[Candidate]:

@@ -114,7 +114,6 @@ def test_what_is_planted_is_advised_first_with_its_gain(plan: Plan, folder: Path
         assert first.gain_pct is not None and abs(first.gain_pct - plan.truth_pct()) <= POINTS
         words = {
             "embedding": "on the CPU: it launches nothing",
-            "evaluation": "evaluate takes longer in some steps",
             "expert": "in each step other ranks have more to compute",
         }
         assert words.get(plan.trouble, "") in f"{first.what}; {first.evidence}"

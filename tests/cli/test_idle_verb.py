@@ -72,9 +72,7 @@ def test_a_run_without_device_ops_says_so(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "kineto_0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
     assert main(["--kineto", str(tmp_path / "kineto_0.json"), "-o", str(tmp_path / "out"), "--quiet"]) == 0
     assert main(["idle", str(tmp_path / "out")]) == 0
-    assert (
-        "rank 0: no device ops were recorded; graphlink critical-path and " in capsys.readouterr().out
-    )
+    assert "rank 0: no device ops were recorded; graphlink critical-path and " in capsys.readouterr().out
 
 
 def test_an_interval_names_the_op_and_the_stream_on_which_it_began(folder: Path) -> None:
