@@ -108,8 +108,7 @@ def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
     work, (of_node, paths) = selection.work, selection.paths
     behind, gradient = np.zeros(len(work), np.bool_), names_found(work, _GRADIENT) & (work.column("host") != 0)
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
-        called_ns = selection.called_ns[low:high]
-        step = np.searchsorted(sorted(begin for _, begin, _ in marks), called_ns, "right")
+        called_ns, step = selection.called_ns[low:high], selection.step[low:high]
         last_ns = largest(len(marks) + 1, step[gradient[low:high]], called_ns[gradient[low:high]])
         behind[low:high] = (called_ns > last_ns[step]) & (last_ns[step] > 0)
     whole, part = (np.bincount(of_node[which], minlength=len(paths)) for which in (slice(None), behind))
@@ -133,10 +132,8 @@ def _period(selection: Selection, nodes: Bool) -> str:
     """Return ``, every 3 steps`` where nodes are in three and more steps of a rank, each as many behind the last; ""
     where they are in other ones, or in all."""
     apart = set[int]()
-    for (low, high), marks in zip(selection.work.bounds, selection.marks, strict=True):
-        begin_ns = sorted(begin for _, begin, _ in marks)
-        called_ns = selection.called_ns[low:high][nodes[low:high]]
-        steps = np.unique(np.searchsorted(begin_ns, called_ns, "right"))
+    for low, high in selection.work.bounds:
+        steps = np.unique(selection.step[low:high][nodes[low:high]])
         if len(steps):
             apart |= {*np.diff(steps).tolist()} if len(steps) >= _FEW else {0}
     return f", every {min(apart)} steps" if len(apart) == 1 and min(apart) > 1 else ""
@@ -166,10 +163,8 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
 def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> bool:
     """Tell whether what kernels ``slower`` take more lies in each step on some ranks alone, and not always on the same:
     work moves between them."""
-    step = np.zeros(len(work), np.int64)
-    for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
-        step[low:high] = np.searchsorted(sorted(begin for _, begin, _ in marks), selection.called_ns[low:high], "right")
-    ranks, steps = len(work.ranks), int(step.max(initial=0)) + 1
+    step, ranks = selection.step, len(work.ranks)
+    steps = int(step.max(initial=0)) + 1
     of_step = sums(ranks * steps, step[slower] * ranks + work.member[slower], more_ns).reshape(steps, ranks)
     of_step = of_step[of_step.any(axis=1)]
     some = of_step.min(axis=1) <= _EQUAL * of_step.max(axis=1)
@@ -179,7 +174,6 @@ def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> 
 def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool) -> Iterator[Candidate]:
     if len(own_ns):
         what, why, todo = why_uneven(own_ns, quick_ns)
-        outside = what != SLOWER and not moving
         if moving:
             what, todo = "in each step other ranks have more to compute", _BALANCE
         yield Candidate(
@@ -193,7 +187,7 @@ def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool) -
                 + ("equal work saves less" if moving else "what is slow in all steps does not show"),
             ),
             Changes((TimeChange(step=f"{steps.first}-{steps.last}", sort="kernel", even_out=True),)),
-            OUTSIDE if outside else "",
+            "" if moving or what == SLOWER else OUTSIDE,
         )
 
 

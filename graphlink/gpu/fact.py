@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -32,13 +33,6 @@ class Figure(NamedTuple):
     text: str
     value: float | None = None
     means: str = ""
-
-
-class _Part(NamedTuple):
-    """A rank, and the times of its GPUs that count."""
-
-    rank: int
-    gpu: list[Any]
 
 
 Words = list[str | Figure]
@@ -77,7 +71,9 @@ def main_fact(summary: Any) -> Words:
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
     """Return the ranks with the time of their GPUs in the steps that count, all but the first, and when that is, in
     words; as they are and "" where a rank has no such steps, or three quarters of the work lie outside of these."""
-    counting = [_Part(rank.rank, [gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks]
+    counting = [
+        SimpleNamespace(rank=rank.rank, gpu=[gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks
+    ]
     inside, busy = (spent.total() - spent["idle_ns"] for spent in map(_spent, (counting, ranks)))
     if not all(part.gpu for part in counting) or _FEW * inside < busy:
         return ranks, ""

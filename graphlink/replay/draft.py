@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,21 +58,17 @@ class Draft:
         explained = np.minimum(self.explained, self.cost)
         wake = np.minimum(self.wake, self.cost - explained)
         lags = lag_ns(work.first, work.kind, self.launch, self.stream, wake)
-        out = replace(
+        edges = Edges(work.target, work.source.astype(np.int64), work.kind, lags)
+        edges = take(edges, ~edges_of(work, self.waits, self.no_wait)).joined(self._moved_waits(lags))
+        if self.gone.any():
+            edges = _past(work, edges, self.gone & (work.column("host") == 0))
+        return edges.into(
             work,
             cost_ns=self.cost - wake - explained,
             micros_ns=work.micros_with(self.cost),
             fixed_ns=np.maximum(self.fixed - explained, 0),
             gone=self.gone,
-            lag_ns=lags,
         )
-        if not (self.gone.any() or self.no_wait.any()):
-            return out  # with the edges as they are
-        edges = Edges(work.target, work.source.astype(np.int64), work.kind, lags)
-        edges = take(edges, ~edges_of(work, self.waits, self.no_wait)).joined(self._moved_waits(lags))
-        if self.gone.any():
-            edges = _past(work, edges, self.gone & (work.column("host") == 0))
-        return edges.into(out)
 
     def _moved_waits(self, lags: I64) -> Edges:
         """Return the edges of waits that were moved. One that found all done where it was recorded, and may have to
@@ -193,11 +189,11 @@ class Edges:
         both = take(both, np.lexsort((-both.lag_ns, both.source, both.target)))
         return take(both, begins(both.source, both.target))
 
-    def into(self, work: Workload) -> Workload:
-        """Return ``work`` with these edges, which stand by target."""
+    def into(self, work: Workload, **changes: Any) -> Workload:
+        """Return ``work`` with these edges, which stand by target, and other ``changes`` of its fields."""
         first = np.append(0, np.cumsum(np.bincount(self.target, minlength=len(work))))
         source = self.source.astype(np.int32)
-        return replace(work, first=first, source=source, kind=self.kind, lag_ns=self.lag_ns)
+        return replace(work, first=first, source=source, kind=self.kind, lag_ns=self.lag_ns, **changes)
 
 
 class NewEdges(list[Row]):

@@ -160,14 +160,10 @@ class Selection:
         and without marks: in the recording) by name, in the order of calls, and anew after each ``every``. What is
         inside of a chosen op goes with it. O(n log n)."""
         work = self.work
-        step = np.zeros(len(work), np.int64)
-        for (low, high), marks in zip(work.bounds, self.marks, strict=True):
-            begin_ns = sorted(begin for _, begin, _ in marks)
-            step[low:high] = np.searchsorted(begin_ns, self.called_ns[low:high], "right")
         inside = chosen & np.append(chosen, False)[self.around]
         outer = np.flatnonzero(chosen & ~inside)
         outer = outer[np.lexsort((work.column("correlation")[outer], self.called_ns[outer]))]
-        turn = turns(work.member[outer], step[outer], work.work[outer], work.names()[0][outer])
+        turn = turns(work.member[outer], self.step[outer], work.work[outer], work.names()[0][outer])
         most = int(turn.max(initial=-1)) + 1
         if most and all(part.first > most for part in wanted):
             first = wanted[0].first
@@ -183,6 +179,15 @@ class Selection:
         """Return when each node was called, of device ops by the host, else when it began."""
         start_ns = self.work.column("start_ns")
         return np.where(self.launched_by == NOWHERE, start_ns, start_ns[self.launched_by])
+
+    @cached_property
+    def step(self) -> I64:
+        """Return for every node how many marks of steps had begun on its rank when it was called."""
+        out = np.zeros(len(self.work), np.int64)
+        for (low, high), marks in zip(self.work.bounds, self.marks, strict=True):
+            begin_ns = sorted(begin for _, begin, _ in marks)
+            out[low:high] = np.searchsorted(begin_ns, self.called_ns[low:high], "right")
+        return out
 
     @cached_property
     def delayed(self) -> Delayed:

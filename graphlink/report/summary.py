@@ -288,7 +288,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
         ("critical path", _path(rank)),
-        (_slow(rank), once_words(rank)),
+        ("slow once", once_words(rank)),
         ("trust", _trust(rank)),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),
@@ -356,11 +356,6 @@ def _memory(one: DeviceMemory) -> str:
     return f"at most {one.allocated_bytes / 1e9:,.3f} GB allocated, {one.reserved_bytes / 1e9:,.3f} GB reserved{of}"
 
 
-def _slow(rank: Rank) -> str:
-    """Return what time is called that one piece of host work took: whether it came once is known by several steps."""
-    return "slow once" if len(getattr(rank, "steps", ())) > 1 else "long piece"
-
-
 def once_words(rank: Rank) -> str:
     """Return what took its time once, the longest first."""
     length_ns = rank.critical_path.length_ns
@@ -413,7 +408,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     slow = [rank for rank in ranks if rank.once]
     most = max(slow, key=lambda rank: sum(gain.once_ns for gain in rank.once), default=None)
     others = f"; so did ops of {counted(len(slow) - 1, 'other rank')}" if len(slow) > 1 else ""
-    parts += [f"{_slow(most)}, rank {most.rank}: {once_words(most)}{others}"] if most else []
+    parts += [f"slow once, rank {most.rank}: {once_words(most)}{others}"] if most else []
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [
