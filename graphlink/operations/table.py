@@ -109,8 +109,9 @@ def operations_table(report: OperationsReport, *, whole: bool = False) -> list[s
 
 def _ranks(ranks: Sequence[RankOperations]) -> Table:
     most = column("most by", "path", [rank.operations[0].path if rank.operations else None for rank in ranks])
-    names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
-    names = names if any(rank.device_ops for rank in ranks) else ("rank", "host_ns")
+    names: tuple[str, ...] = ("rank", "host_ns")
+    if any(rank.device_ops for rank in ranks):
+        names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
     return table(columns(RankOperations, ranks, *names, most), indent=0)
 
 
