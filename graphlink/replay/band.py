@@ -286,7 +286,7 @@ def _between_runs(
         return least, _OF_FLOOR
     blocks_ns = took_ns[:most].reshape(_BLOCKS, -1)
     beyond = blocks_ns.mean(1).var(ddof=1) - blocks_ns.var(1, ddof=1).mean() / blocks_ns.shape[1]
-    return max(least, sqrt(max(beyond, 0.0)) / took_ns.mean()), _OF_FLOOR
+    return max(least, sqrt(max(beyond, 0.0)) / float(took_ns.mean())), _OF_FLOOR
 
 
 def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:

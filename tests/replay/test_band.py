@@ -107,6 +107,7 @@ def test_blocks_of_steps_that_drift_say_it_too() -> None:
     steps = [30 + 6 * (k // 5) for k in range(21)]
     told = found(chain([(us,) for us in steps]), "host=1", np.cumsum([0, *steps[:-1]]).tolist())
     assert told.between_runs_pct is not None and told.between_runs_pct > 15
+    assert msgspec.json.decode(msgspec.json.encode(told), type=Band) == told
 
 
 @pytest.mark.parametrize("mean_ns", [None, 0])
