@@ -2,12 +2,12 @@
 
     python benchmarks/metamorphic.py [--traces FOLDER] [--only TEXT ...] [--change NAME ...] [--json FILE]
 
-Device rows moved by up to 2 ms, drifting by 100 ppm or set forward midway, the faults of ``tests/simulator/faults.py``, merged with another
-rank, other numbers, other order, whole microseconds, the dialects of
-2021 and 2023, a step cut out by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source
-and target) that only the recording as it is has, or only the changed one, and the same of calls with what they waited
-for; gains in percent of kernels, host and communication at half their time on the ideal machine. ``--only``: recordings
-whose name has TEXT in it. ``--change``: changes whose name begins with NAME.
+Device rows moved by up to 2 ms, drifting by 100 ppm or set forward midway, the faults of ``tests/simulator/faults.py``,
+merged with another rank, other numbers, other order, whole microseconds, the dialects of 2021 and 2023, a step cut out
+by hand, ``cuda_sync`` rows taken away. ``lost`` and ``new``: kept waits (pairs of source and target) that only the
+recording as it is has, or only the changed one, and the same of calls with what they waited for; gains in percent of
+kernels, host and communication at half their time on the ideal machine; ``warned``: beyond the limits, and a warning
+names the time. ``--only``: recordings whose name has TEXT in it. ``--change``: changes whose name begins with NAME.
 """
 
 from __future__ import annotations

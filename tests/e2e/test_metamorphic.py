@@ -13,7 +13,7 @@ from tests.e2e.conftest import ROOT
 from tests.simulator import Training, changes, kineto_document, run, training_program, write_json
 from tests.simulator.faults import FAULTS
 
-CHANGES = ("clock", "forward", "renumbered", "shuffled", "rounded", "dialect", "cuspy", "step", *FAULTS)
+CHANGES = ("clock", "forward", "merged", "renumbered", "shuffled", "rounded", "dialect", "cuspy", "step", *FAULTS)
 SMALL = ("cuda-sync/alexnet", "inference/mi300_vit", "megatron-tp2-v100/kineto_0")
 
 # Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from graphlink.errors import SeveralRanks
 from graphlink.model import Trace
 from graphlink.read.kineto import read_kineto
 from graphlink.read.merged import read_merged
+from tests.depend.programs import shape
 from tests.read.test_mend import calls_of_ops, document
+from tests.simulator import kineto_document, random_program, run
 from tests.simulator.faults import drift, merged, without_correlation
 
 PIDS = (10, 20)
@@ -115,3 +119,30 @@ def test_windows_of_one_process_are_one_rank(tmp_path: Path) -> None:
         path = tmp_path / "kineto.json"
         path.write_text(json.dumps(content))
         assert len(read_kineto(path).device.start_ns) == 12
+
+
+def columns(trace: Trace) -> dict[str, list[Any]]:
+    """Return what the rows of a trace hold, names as texts."""
+    out = {}
+    for table in ("host", "calls", "device", "syncs", "events"):
+        rows = getattr(trace, table)
+        for field in fields(rows):
+            if isinstance(column := getattr(rows, field.name), np.ndarray):
+                texts = field.name in ("name", "input_shapes", "input_types", "category", "grid", "block", "lane")
+                out[f"{table}.{field.name}"] = [trace.strings[k] for k in column] if texts else column.tolist()
+    return out
+
+
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("programs", [2, pytest.param(50, marks=pytest.mark.long)])
+def test_random_programs_are_read_as_if_alone(tmp_path: Path, programs: int, marks: bool) -> None:
+    for seed in range(0, 2 * programs, 2):
+        both = [kineto_document(run(random_program(k, shape(Random(k))))) for k in (seed, seed + 1)]
+        host = next(row["pid"] for row in both[1]["traceEvents"] if row.get("cat") == "cpu_op")
+        rows = [row | {"pid": host + 1} if row["pid"] == host else row for row in both[1]["traceEvents"]]
+        both[1] = both[1] | {"traceEvents": rows}
+        alone = []
+        for content in both:
+            (tmp_path / "alone.json").write_text(json.dumps(content))
+            alone.append(columns(read_kineto(tmp_path / "alone.json")))
+        assert [columns(trace) for trace in read(tmp_path, merged(both, marks=marks))] == alone, seed
