@@ -40,7 +40,7 @@ class _Apart:
     def add(self, block: Block[Event]) -> None:
         ranks = [self._rank_of(row) for row in block.rows]
         following = self.last
-        for at in reversed(range(len(ranks))):  # names of devices and their streams belong to what comes behind them
+        for at in reversed(range(len(ranks))):  # names belong to what comes behind them
             following = ranks[at] = following if ranks[at] == _NEXT else ranks[at]
         for rank in dict.fromkeys(ranks):
             own = [at for at, other in enumerate(ranks) if other == rank]
@@ -51,7 +51,7 @@ class _Apart:
     def _rank_of(self, row: Event) -> str:
         process, table = "" if row.pid is None else str(row.pid), TABLE_OF.get(row.cat or "")
         mark, on_host = MARK.match(process), process and table in (HOST, CALL)
-        otherwise = _NEXT if row.ph == "M" else self.last
+        otherwise = _NEXT if row.ph == "M" or not (self.last or table == DEVICE) else self.last
         rank = mark[0].rstrip() if mark else process if on_host or process in self.ranks else otherwise
         if on_host and rank != self.last:
             self.last, self.turns = rank, self.turns + 1
