@@ -142,8 +142,9 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
     info = info if isinstance(info, dict) else {}
     base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
     rows = _first_rows(array)
-    hosts = (row for row in rows if TABLE_OF.get(str(row.get("cat"))) in (HOST, CALL))
-    first = next((row for row in hosts if type(row.get("pid")) is int), None)
+    first = next(
+        (r for r in rows if TABLE_OF.get(str(r.get("cat"))) in (HOST, CALL) and type(r.get("pid")) is int), None
+    )
     ts = first.get("ts") if first else None
     return Head(
         path,

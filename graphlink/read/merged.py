@@ -45,8 +45,7 @@ class _Apart:
         for rank in dict.fromkeys(ranks):
             own = [at for at, other in enumerate(ranks) if other == rank]
             self.ranks[rank].add(Block([block.rows[at] for at in own], [block.index[at] for at in own], [], {}))
-        if block.bad:
-            self.ranks[self.last].add(Block([], [], [], block.bad))
+        self.ranks[self.last].add(Block([], [], [], block.bad))
 
     def _rank_of(self, row: Event) -> str:
         process, table = "" if row.pid is None else str(row.pid), TABLE_OF.get(row.cat or "")
