@@ -24,7 +24,7 @@ STEP_MARK: Final = re.compile(  # that, and the marks of frameworks
 # names that say it, of a thread, in the order in which they are looked for
 _RANGE: Final = re.compile(r"(?i)(?:train(?:ing)?[ _])?(?:step|iter|iteration)(?:[ _#:]*\d+)?(?:\[.*\])?")
 _COUNTED: Final = re.compile(r".*[\[#]\d+\]?")  # numbers that count steps
-_DIFFERS: Final = re.compile(r".*\d\]?")  # numbers that do where they are not all the same
+_AT_END: Final = re.compile(r".*?(\d{1,18})\]?")  # others may: ``_counts``
 _OPTIMIZER: Final = re.compile(r"Optimizer\.step#.*")
 _ZERO_GRAD: Final = re.compile(r".*zero_grad.*")
 _MOST_DIGITS: Final = 18  # of a number that 64 bits hold
@@ -120,10 +120,23 @@ def _at(linked: Linked, found_by: str, rows: I64, start_ns: I64, end_ns: I64) ->
     strings, name = linked.trace.strings, linked.trace.host.name[rows]
     key = strings[name[0]]
     if found_by in ("mark", "range"):  # several scopes in a row may have one number
-        first = np.flatnonzero(begins(name) | ~fits(_COUNTED if len({*name}) == 1 else _DIFFERS, strings)[name])
+        counted = fits(_COUNTED, strings)[name] | _counts([strings[code] for code in name.tolist()])
+        first = np.flatnonzero(begins(name) | ~counted)
         name, start_ns, end_ns = name[first], start_ns[first], end_ns[np.append(first[1:], len(end_ns)) - 1]
         key = re.sub(r"[ _#:]*\d+", "", key)
     return Steps(key, found_by, tuple(_numbered([strings[code] for code in name.tolist()])), start_ns, end_ns)
+
+
+def _counts(names: list[str]) -> bool:
+    """Tell whether the number at the end of names in a row counts steps, not what is in one (a batch's size): it goes up
+    by as much each time, and each comes as often, but for the first and the last, which the recording may cut.
+    """
+    found = [_AT_END.fullmatch(name) for name in names]
+    numbers = np.array([int(match[1]) for match in found if match is not None], np.int64)
+    first = np.flatnonzero(begins(numbers))
+    up, often = np.diff(numbers[first]), np.diff(np.append(first, len(numbers)))
+    whole = often[1:-1] if len(often) > 2 else often
+    return len(numbers) == len(names) and len({*up}) == len({*whole}) == 1 and bool(up[0] > 0)
 
 
 def _numbered(names: list[str]) -> list[str]:

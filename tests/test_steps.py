@@ -281,6 +281,12 @@ def test_a_number_that_is_always_the_same_counts_no_steps() -> None:
     assert len(spans(found(scopes))) == 3
 
 
+@pytest.mark.parametrize("sizes", [(32, 32, 32, 31, 31), (8, 8, 16, 16, 64, 64), (1, 1, 1, 2)])
+def test_a_number_that_tells_of_a_batch_counts_no_steps(sizes: tuple[int, ...]) -> None:
+    scopes = [Host(f"iteration {size}", 100 * k, 100 * k + 80, annotation=True) for k, size in enumerate(sizes)]
+    assert len(spans(found(scopes))) == len(sizes)
+
+
 def test_ranges_without_a_number_are_a_step_each() -> None:
     ranges = [Host("train_step", 100 * k, 100 * k + 80, annotation=True) for k in range(3)]
     assert spans(found(ranges)) == [(0, 80), (100, 180), (200, 280)]

@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
 from graphlink.patterns import GRAPH_LAUNCH, LAUNCH, fits
-from graphlink.read.columns import MISSING, Parts, Strings
+from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, give_launches, near, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
@@ -137,22 +137,23 @@ def repeated(calls: Parts) -> Bool:
 
 def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> int:
     """Give calls with a ``repeated`` correlation one of their own, in place, and the device row that they launched,
-    where its flow tells which of them did, or the External id that no other of them has. Return how many such calls
-    there are less; ``tidy`` has the others.
+    where the External id that no other of them has tells which of them did, else its flow. Return how many such calls
+    there are less; ``tidy`` has the others, also those that launch many rows.
     """
-    again = repeated(calls)
-    if not again.any():
-        return 0
+    again = repeated(calls) & ~fits(GRAPH_LAUNCH, tuple(strings))[calls.seen("name")]
     ids, of_row, count = calls.seen("correlation"), device.seen("correlation"), calls.count
+    highest = max(int(column.max(initial=0)) for column in (ids, of_row))
+    if not again.any() or highest > MAX_NS:
+        return 0
     external = np.concatenate([calls.seen("external"), device.seen("external")])
     pair = codes(np.concatenate([ids, of_row]), external)
     alone = again & (external[:count] > 0) & (np.bincount(pair[:count])[pair[:count]] == 1)
     call = lookup(np.where(alone, pair[:count] + 1, 0), pair[count:] + 1)
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
-    call[row] = np.where(again[by] & (ids[by] == of_row[row]), by, call[row])
+    call[row] = np.where((call[row] == NOWHERE) & again[by] & (ids[by] == of_row[row]), by, call[row])
     told = np.flatnonzero((call != NOWHERE) & (device.seen("graph") == 0))
     before = len(np.unique(ids))
-    of_row[told] = ids[call[told]] = max(int(ids.max()), int(of_row.max())) + 1 + call[told]
+    of_row[told] = ids[call[told]] = highest + 1 + call[told]
     return len(np.unique(ids)) - before
 
 
