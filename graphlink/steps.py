@@ -128,8 +128,8 @@ def _at(linked: Linked, found_by: str, rows: I64, start_ns: I64, end_ns: I64) ->
 
 
 def _counts(names: list[str]) -> bool:
-    """Tell whether the number at the end of names in a row counts steps, not what is in one (a batch's size): it goes up
-    by as much each time, and each comes as often, but for the first and the last, which the recording may cut.
+    """Tell whether the number at the end of names in a row counts steps, not what is in one (a batch's size): it goes
+    up by as much each time, and each comes as often, but for the first and the last, which the recording may cut.
     """
     found = [_AT_END.fullmatch(name) for name in names]
     numbers = np.array([int(match[1]) for match in found if match is not None], np.int64)

@@ -349,7 +349,9 @@ def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str], w
     """
     launched = np.isin(calls.seen("correlation"), device.seen("correlation")) & (calls.seen("correlation") > 0)
     processes = [names[k] for k in np.unique(calls.seen("process")[launched]).tolist()]
-    processes = processes if len(processes) > 1 else workers
+    alone = device.seen("correlation")[(device.seen("graph") == 0) & (device.seen("correlation") > 0)]
+    if not processes or len(np.unique(alone)) < len(alone):  # ops of another process tell of a rank with work alone
+        processes = processes if len(processes) > 1 else workers
     if len(processes) < 2:
         return
     mark = processes[0].split("]")[0] + "]" if processes[0].startswith("[") else ""

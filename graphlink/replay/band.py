@@ -66,21 +66,25 @@ def recorded(ranks: Iterable[Any], others: Mapping[str, Iterable[Any]] = Mapping
     and may be absent. ``others``: those of other runs, by their folder.
 
     Raises:
-        UsageError: another run has no such rank, or no two steps of it.
+        UsageError: another run has no such rank, or no two steps of it, or is of the same recording.
     """
-    runs = [(folder, {rank.rank: _mean_ns(rank) for rank in entries}) for folder, entries in others.items()]
+    runs = [(folder, {rank.rank: rank for rank in entries}) for folder, entries in others.items()]
+    todo = "name output folders of the same program on as many ranks, with two steps or more, recorded another time"
     out = {}
     for rank in ranks:
-        lacking = next((folder for folder, run in runs if not run.get(rank.rank)), None)
-        if lacking is not None:
-            todo = "name output folders of the same program on as many ranks, with two steps or more"
-            raise UsageError(f"--runs {lacking}: no mean step of rank {rank.rank} is known there", todo=todo)
+        known = [getattr(rank, "steps", ())]
+        for folder, run in runs:
+            if rank.rank not in run or not _mean_ns(run[rank.rank]):
+                raise UsageError(f"--runs {folder}: no mean step of rank {rank.rank} is known there", todo=todo)
+            known.append(getattr(run[rank.rank], "steps", ()))
+            if known[-1] and known[-1] in known[:-1]:
+                raise UsageError(f"--runs {folder}: is of a recording that counts already", todo=todo)
         steps_ns = np.array([step.start_ns for step in getattr(rank, "steps", ())], np.int64)
         path, blocked = getattr(getattr(rank, "standstill", None), "path", None), 0.0
         if path is not None and path.ns > 0:
             blocked = path.pinned_ns / path.ns - (rank.replay.gap_share + rank.replay.delay_share)
         bare_ns = getattr(getattr(rank, "iterations", UNSET), "bare_ns", UNSET) or 0
-        runs_ns = (_mean_ns(rank), *(run[rank.rank] for _, run in runs))
+        runs_ns = (_mean_ns(rank), *(_mean_ns(run[rank.rank]) for _, run in runs))
         out[rank.rank] = Recorded(steps_ns, min(max(blocked, 0.0), 1.0), bare_ns, runs_ns)
     return out
 

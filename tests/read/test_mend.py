@@ -260,6 +260,34 @@ def test_another_witness_tells_which_of_the_calls_of_one_id_launched(tmp_path: P
     assert trace.mended == {"repeated-calls": 4}
 
 
+def test_calls_of_one_id_without_device_work_are_read(tmp_path: Path) -> None:
+    content = document()
+    content["traceEvents"] = [row for row in content["traceEvents"] if row["cat"] == "cuda_runtime"]
+    for row in content["traceEvents"]:
+        row["args"]["correlation"] = 1
+    assert tidy(read(tmp_path, content)).mended == {"repeated-calls": 5}
+
+
+def test_an_external_id_goes_before_a_flow_whose_id_comes_again(tmp_path: Path) -> None:
+    content = document(2)
+    for row in content["traceEvents"]:
+        if "id" in row:
+            row["id"] = 1
+        row.get("args", {})["correlation"] = 1
+        if row["cat"] == "kernel" or row["ph"] == "f":
+            row["ts"] += 1000
+    assert calls_of_ops(tidy(read(tmp_path, content))) == [0, 1]
+
+
+def test_the_nodes_of_a_graph_stay_with_its_launch_where_ids_come_again(tmp_path: Path) -> None:
+    """Of the recorders that name no nodes, and write an External id at the first of them alone."""
+    content = without(replays(), "graph id", "graph node id")
+    for at, row in enumerate(content["traceEvents"]):
+        of_launch = row["args"].pop("External id")
+        row["args"] |= {"correlation": 1 + of_launch % 2} | ({"External id": of_launch} if at % 4 < 2 else {})
+    assert calls_of_ops(tidy(read(tmp_path, content))) == [k for k in range(4) for _ in range(3)]
+
+
 def test_an_id_that_flow_and_external_id_contradict_gives_way(tmp_path: Path) -> None:
     content = document()
     kernels = [row for row in content["traceEvents"] if row["cat"] == "kernel"]

@@ -111,6 +111,14 @@ def test_what_nothing_tells_apart_is_refused(tmp_path: Path, change: Any) -> Non
     assert len(str(caught.value).splitlines()) <= 5
 
 
+def test_a_process_of_ops_without_device_work_is_no_rank_beside_one_that_has_some(tmp_path: Path) -> None:
+    content = document()
+    content["traceEvents"].append(content["traceEvents"][0] | {"name": "aten::stack", "pid": 20})
+    path = tmp_path / "kineto.json"
+    path.write_text(json.dumps(content))
+    assert len(read_kineto(path).device.start_ns) == 6
+
+
 def test_windows_of_one_process_are_one_rank(tmp_path: Path) -> None:
     for marks in (True, False):
         content = merged([document(), drift(document(), 1e9).document])

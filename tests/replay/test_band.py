@@ -119,6 +119,18 @@ def test_a_run_without_steps_is_no_other_run(mean_ns: int | None) -> None:
         recorded([rank], {"b": [other]})
 
 
+def test_a_recording_is_no_other_run_of_itself() -> None:
+    steps = [[SimpleNamespace(start_ns=at)] for at in (1, 1, 2, 2)]
+    ranks = [
+        SimpleNamespace(rank=0, replay=None, steps=own, iterations=SimpleNamespace(mean_ns=5, bare_ns=3))
+        for own in steps
+    ]
+    assert recorded(ranks[:1], {"c": ranks[2:3]})[0].runs_ns == (5, 5)
+    for others in ({"b": ranks[1:2]}, {"c": ranks[2:3], "d": ranks[3:]}):
+        with pytest.raises(UsageError, match="is of a recording that counts already"):
+            recorded(ranks[:1], others)
+
+
 def test_a_bare_step_loses_what_ops_that_are_gone_cost_to_record() -> None:
     """Of 100 us 60 are of the recorder, 20 for each op; an op that is gone takes that and its own time along."""
     work = load(chain([(20, 30, 50)] * 4))
