@@ -39,7 +39,7 @@ class Report:
 
     folder: Path
     place: WorldRank
-    steps: tuple[int, ...]  # begun, as numbered in the ranges ProfilerStep#N
+    steps: tuple[int, ...]  # begun and not cut by another profiler, as numbered in the ranges ProfilerStep#N
     ended: str  # by what: the schedule, stop, or what cut it short
     bytes: dict[str, int]  # by file name
     spent_ns: dict[str, int]
@@ -53,7 +53,7 @@ class Report:
     def line(self) -> str:
         """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s
         (prepare 0.100, start 0.023)``"""
-        first, last = self.steps[0], self.steps[-1]
+        first, last = ("none", "none") if not self.steps else (self.steps[0], self.steps[-1])
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         parts = ", ".join(f"{name} {ns / 1e9:.3f}" for name, ns in self.spent_ns.items())
         still_s, size_mb = sum(self.spent_ns.values()) / 1e9, sum(self.bytes.values()) / 1e6
@@ -134,7 +134,7 @@ class Recording:
         """Write what a window that was closed recorded; None of one that was never open."""
         self._release()
         place, window = self._place, self.window
-        if place is None or not window.steps:
+        if place is None or not window.started:
             return None
         place = here() if not place.told_by else place  # the process group may have come since
         self._find_older(place)

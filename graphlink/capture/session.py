@@ -238,7 +238,7 @@ class Capture:
     def _close(self, ended: str) -> None:
         self._release_termination()
         if self._recording is not None:
-            self._ended = ended
+            self._ended = self._recording.window.ended or ended
             self._recording.close()
 
     def _write(self) -> None:

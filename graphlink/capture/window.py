@@ -41,11 +41,11 @@ class Window:
     def __init__(self, *, stacks: bool = False, cuspy: bool = False) -> None:
         self._stacks, self._cuspy = stacks, cuspy
         self.trouble: list[str] = []
-        self.steps: list[int] = []  # begun
+        self.steps: list[int] = []  # begun, without one that a profiler of the program's cut
         self.settings: dict[str, Any] = {}
         self._profiler: Any = None
-        self._started = self._starting = False
-        self._ended = ""  # early: why
+        self.started = self._starting = False
+        self.ended = ""  # early: why
         self._observer: Any = None
         self._et: Path | None = None
         self._pid = os.getpid()
@@ -111,22 +111,22 @@ class Window:
             torch.cuda.synchronize()
 
     def open(self) -> None:
-        if self._ended:
-            raise GraphlinkError(self._ended)
+        if self.ended:
+            raise GraphlinkError(self.ended)
         self._on.enter_context(_visible_waits())
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
             self._starting = True
             self._profiler.start_trace()
-            self._starting, self._started = False, True
+            self._starting, self.started = False, True
         self._on.callback(self._step.close)
 
     def begin_step(self, step: int) -> None:
         from torch.profiler import record_function
 
         self._step.close()
-        if self._ended:
+        if self.ended:
             return
         self.steps.append(step)
         self._step.enter_context(record_function(f"{STEP}{step}"))
@@ -147,8 +147,9 @@ class Window:
         def giving_way(start: Callable[..., Any]) -> Callable[..., Any]:
             def begin(*arguments: Any, **named: Any) -> Any:
                 if not self._starting:
-                    self._ended = "the program started a profiler of its own, which ended this recording"
-                    self.trouble.append(self._ended)
+                    self.ended = "the program started a profiler of its own, which ended this recording"
+                    cut = f": step {self.steps.pop()} is not whole" if self.steps else ""
+                    self.trouble.append(f"{self.ended}{cut}")
                     with contextlib.suppress(Exception):
                         self.close()
                 return start(*arguments, **named)
@@ -165,7 +166,7 @@ class Window:
 
     def _stop_profiler(self) -> None:
         with _quiet():
-            if not self._started:  # PyTorch lets go of what it made ready only so
+            if not self.started:  # PyTorch lets go of what it made ready only so
                 self._profiler.start_trace()
             self._profiler.stop_trace()
 

@@ -103,10 +103,10 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})")
     parser.add_argument(
         "--runs",
-        nargs="+",
+        action="append",
         default=[],
         metavar="DIR",
-        help="output folders of more runs of the same program: the band knows how much runs differ",
+        help="output folder of another run of the same program, repeatable: the band knows how much runs differ",
     )
     change = parser.add_argument_group("what if")
     change.add_argument(
@@ -166,6 +166,8 @@ def replay(arguments: argparse.Namespace) -> int:
     changes = changes.joined(structural(arguments))
     if arguments.advice is not None:
         changes = changes.joined(provided("answers", "change")(folder, files, arguments.advice))
+    if arguments.runs and not changes.any:
+        raise UsageError("--runs is for the band of a change", todo="add a change, as --scale, or leave --runs out")
     if arguments.list is not None:
         sort, top = (
             (None if arguments.list == "all" else arguments.list),

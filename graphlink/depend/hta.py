@@ -203,10 +203,20 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
         yield
 
 
-_COMPARISON = (
-    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.USub),
-    *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-)
+_SIGNS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_NUMBER = (ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.USub)
+
+
+def _compares(node: ast.expr) -> bool:
+    """Tell whether this is one comparison of two numbers, or ``and`` and ``or`` of such: pandas has rules of its own
+    for a number as a condition.
+    """
+    if isinstance(node, ast.BoolOp):
+        return all(map(_compares, node.values))
+    if not isinstance(node, ast.Compare) or len(node.ops) > 1:
+        return False
+    parts = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
+    return isinstance(node.ops[0], _SIGNS) and all(isinstance(part, _NUMBER) for part in parts)
 
 
 class _Elementwise(ast.NodeTransformer):
@@ -225,7 +235,7 @@ def _condition(text: str) -> CodeType | None:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError:  # pandas has marks of its own
         return None
-    known = all(isinstance(node, _COMPARISON) and len(getattr(node, "ops", "-")) == 1 for node in ast.walk(tree))
+    known = _compares(tree.body)
     return compile(ast.fix_missing_locations(_Elementwise().visit(tree)), text, "eval") if known else None
 
 

@@ -53,7 +53,7 @@ def _some(run: RunFacts) -> str:
 
 def _report(both: Both, limit_pct: float | None, scored: Comparable) -> DiffReport:
     one, other, basis = both.before, both.after, both.basis
-    found = verdict(one, other, basis)
+    found = verdict(one, other, basis, compare=scored.score >= scored.least)
     groups, pipeline = communication(one, other, basis), pipeline_change(one, other)
     return DiffReport(
         before=one.side(),

@@ -12,7 +12,7 @@ from graphlink.version import __version__
 
 FORMAT: Final = 1
 
-Answer = Literal["better", "the same", "worse", "cannot tell"]
+Answer = Literal["better", "the same", "worse", "cannot tell", "do not compare"]
 Tier = Literal["structure", "work", "effect"]
 Per = Literal["step", "first step", "run"]
 Level = Literal["path", "path without numbers", "ops of the path", "op", "kernel"]
@@ -64,8 +64,8 @@ class Verdict(Short, msgspec.Struct, frozen=True, kw_only=True):
     complete run.
 
     ``low_pct`` to ``high_pct``: where the change lies with ``level``; ``p``: the chance of so much or more if there is
-    no change. All None where there are too few steps for a test. ``test``: "Welch", "paired" (steps of one place are
-    alike) or "".
+    no change. All None where there are too few steps for a test, or the runs do not compare. ``test``: "Welch",
+    "paired" (steps of one place are alike) or "".
     """
 
     answer: Answer

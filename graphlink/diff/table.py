@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -21,10 +22,11 @@ _ANSWER: Final = {
     "worse": "B is worse",
     "the same": "B is the same as A",
     "cannot tell": "Cannot tell",
+    "do not compare": "The runs do not compare",
 }
 NOTHING_LEFT: Final = -100.0  # per cent
 _FEW: Final = 3
-_MARKDOWN: Final = frozenset("\\`*_{}[]<>#!|~@&$")
+_MARKDOWN: Final = re.compile(r"[\\`*_{}\[\]<>#!|~@&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
 def diff_table(report: DiffReport, top: int) -> list[str | Table]:
@@ -56,20 +58,21 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
 
 def diff_markdown(report: DiffReport, top: int) -> list[str | Table]:
     """Return the report for a pull request: the verdict, and a table of the ``top`` changes that are causes, and of
-    those where they show. Names of recordings are written so that nothing in them is Markdown.
+    those where they show. Names of recordings are written so that nothing in them is Markdown, or
+    becomes a link.
     """
     causes = [one for one in report.changes if one.tier != "effect"]
     shows = [one for one in report.changes if one.tier == "effect"]
     told = [*(("cause", one) for one in causes[:top]), *(("shows", one) for one in shows[:top])]
     rows = [(sort, _size(one), one.what, one.evidence) for sort, one in told]
     rows += [("", "", name, text) for name, text in (*_margin(report.verdict), *_compares(report))]
-    head = ["| | a step | what | evidence |", "| --- | --: | --- | --- |"]
+    head = [f"| | {WORDS[report.verdict.per]} | what | evidence |", "| --- | --: | --- | --- |"]
     table_rows = (f"| {' | '.join(map(_inert, row))} |" for row in rows)
     return [f"**{_inert(_verdict(report.verdict))}**", "", *head, *table_rows]
 
 
 def _inert(text: str) -> str:
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in plain(text))
+    return _MARKDOWN.sub(lambda sign: f"&#{ord(sign[0])};", plain(text))
 
 
 def _verdict(found: Verdict) -> str:

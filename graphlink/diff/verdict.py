@@ -21,17 +21,19 @@ _OPTIONS: Final = ("step", "sync", "target", "gap_us", "comm_time", "host", "kee
 _CHANGES_FIGURES: Final = ("step", "gap_us", "comm_time", "host")
 
 
-def verdict(before: RunFacts, after: RunFacts, basis: Basis) -> Verdict:
+def verdict(before: RunFacts, after: RunFacts, basis: Basis, *, compare: bool = True) -> Verdict:
     """Compare the times of the steps that count: by Welch's test, and where steps of one place are alike, pair
-    by pair.
+    by pair. Where the runs do not ``compare``, there is no test.
     """
     steps = basis.steps(before), basis.steps(after)
     identical = _identical(before, after)
     means = [float(sample.mean()) for sample in steps]
-    found, test = _tested(*steps, enough=basis.enough)
+    found, test = _tested(*steps, enough=basis.enough) if compare else (None, "")
     margin = None if found is None else 100 * found.margin(LEVEL) / means[0]
     change_pct = 100 * (means[1] / means[0] - 1) if means[0] else 0.0
     answer, why = _answer(basis, found, change_pct, margin, identical)
+    if not (compare or identical):
+        answer, why = "do not compare", f"too little of them is alike: the score is below {LEAST}"
     return Verdict(
         answer=answer,
         identical=identical,

@@ -68,8 +68,9 @@ def mcp(arguments: argparse.Namespace) -> int:
         work = functools.partial(answer, root, params.name, params.arguments or {})
         try:
             text = await anyio.to_thread.run_sync(work, limiter=alone)
-        except GraphlinkError as problem:
-            return types.CallToolResult(content=[types.TextContent(type="text", text=problem.text())], is_error=True)
+        except Exception as problem:  # noqa: BLE001 - whatever a call makes fail, its client is told, and the server goes on
+            text = problem.text() if isinstance(problem, GraphlinkError) else f"{type(problem).__name__}: {problem}"
+            return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
         content = [types.TextContent(type="text", text=text)]
         return types.CallToolResult(content=content, structured_content=json.loads(text))
 
@@ -126,7 +127,7 @@ def answer(root: Path, name: str, given: Mapping[str, Any]) -> str:
     for key, value in given.items():
         if key not in actions:
             raise UsageError(f"{name} takes no {key}", todo=f"one of {', '.join(actions)}")
-        values = [] if value is None or value is False else value if isinstance(value, list) else [value]
+        values = _values(actions[key], value)
         if actions[key].option_strings:
             option = max(actions[key].option_strings, key=len)
             words += [option if inner is True else f"{option}={inner}" for inner in values]
@@ -141,11 +142,31 @@ def answer(root: Path, name: str, given: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
+def _values(action: argparse.Action, given: Any) -> list[Any]:
+    """Return what is given for an argument, one value each time that the command line would name it.
+
+    Raises:
+        UsageError: it is not of the kind that the schema says.
+    """
+    schema = _schema(action)
+    if given is None or (given is False and schema["type"] == "boolean"):
+        return []
+    values = given if isinstance(given, list) and schema["type"] == "array" else [given]
+    for value in values:
+        fits = value is True if schema["type"] == "boolean" else type(value) in (str, int, float)
+        if not fits or "\0" in str(value):
+            kind = schema.get("items", schema)["type"]
+            raise UsageError(f"{action.dest}: {value!r} is not of type {kind}", todo="give what the schema says")
+    return values
+
+
 def _options(verb: Verb) -> Iterator[argparse.Action]:
-    """Yield what a tool takes of the arguments of a verb: all but help, and options that name files."""
+    """Yield what a tool takes of the arguments of a verb: all but help, options that name files, and those
+    that only change how it is printed.
+    """
     for action in parser_of(verb)._actions:
         names_file = bool(action.option_strings) and str(action.metavar).startswith(_NAMES_FILES)
-        if not (names_file or action.dest in ("help", "verbose")):
+        if not (names_file or action.dest in ("help", "verbose", "markdown")):
             yield action
 
 
@@ -157,7 +178,7 @@ def _schema(action: argparse.Action) -> dict[str, Any]:
         made["enum"] = [*action.choices]
     if action.nargs == "*" or isinstance(action, argparse._AppendAction):
         made = {"type": "array", "items": made}
-    return {**made, "description": f"{action.help} ({action.metavar or action.dest})"}
+    return {**made, "description": f"{(action.help or '') % vars(action)} ({action.metavar or action.dest})"}
 
 
 def _runs(root: Path) -> Iterator[str]:

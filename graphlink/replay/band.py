@@ -66,11 +66,14 @@ def recorded(ranks: Iterable[Any], others: Mapping[str, Iterable[Any]] = Mapping
     and may be absent. ``others``: those of other runs, by their folder.
 
     Raises:
-        UsageError: another run has no such rank, or no two steps of it, or is of the same recording.
+        UsageError: another run has no such rank, or no two steps of it, or is of the same recording, or there is
+            nothing known of the run itself.
     """
     runs = [(folder, {rank.rank: rank for rank in entries}) for folder, entries in others.items()]
     todo = "name output folders of the same program on as many ranks, with two steps or more, recorded another time"
-    out = {}
+    ranks, out = [*ranks], {}
+    if runs and not ranks:
+        raise UsageError("--runs: the run itself has no summary.json with its steps", todo="link it anew")
     for rank in ranks:
         known = [getattr(rank, "steps", ())]
         for folder, run in runs:

@@ -96,7 +96,7 @@ def test_each_inner_function_fails_with_each_error(tmp_path: Path, train: Train)
     assert sweep(tmp_path, train, list(itertools.product(INNER, ERRORS))) == []
 
 
-@pytest.mark.parametrize("phase", [1, 2], ids=["warming up", "recording"])
+@pytest.mark.parametrize("phase", [1, 2, 3], ids=["warming up", "recording", "recording its second step"])
 def test_a_profiler_that_the_program_starts_meanwhile_has_its_way(tmp_path: Path, train: Train, phase: int) -> None:
     with Capture(tmp_path, schedule=Schedule(wait=1, warmup=1, active=2)) as capture:
         for step in range(STEPS):
@@ -106,9 +106,11 @@ def test_a_profiler_that_the_program_starts_meanwhile_has_its_way(tmp_path: Path
                 assert "aten::addmm" in {event.key for event in theirs.key_averages()}
             train()
             capture.step()
-    assert [report.steps for report in capture.reports] == ([(2,)] if phase == 2 else [])
+    told = [(report.steps, "of its own" in report.ended, "step " in report.line()) for report in capture.reports]
+    assert told == {1: [], 2: [((), True, True)], 3: [((2,), True, True)]}[phase]
+    assert all(f"step {phase} is not whole" in report.warnings[-1] for report in capture.reports)
     assert "a profiler of its own" in next(iter(capture._said))
-    assert (tmp_path / "kineto_0.json").exists() == (phase == 2)
+    assert (tmp_path / "kineto_0.json").exists() == (phase > 1)
 
 
 def test_a_working_directory_that_is_gone_costs_the_recording_alone(

@@ -49,7 +49,7 @@ def test_markdown_is_a_verdict_and_a_table_in_which_no_name_acts(
         rows = json.loads(path.read_bytes())
         for row in rows.get("traceEvents", ()):
             if row.get("cat") == "kernel" and "dur" in row:
-                row["name"] = "[x](//evil) @all | <img>"
+                row["name"] = "[x](//evil) @all | <img> https://evil.org WWW.evil.org"
         (tmp_path / path.name).write_text(json.dumps(rows))
     assert graphlink_once(tmp_path, "--out", tmp_path / "out", "--quiet").status == 0
     ran = graphlink_once("diff", linked, tmp_path / "out", "--markdown", "--anyway")
@@ -57,7 +57,8 @@ def test_markdown_is_a_verdict_and_a_table_in_which_no_name_acts(
     assert first.startswith("**") and first.endswith("**") and not empty
     assert table[1] == "| --- | --: | --- | --- |"
     assert {line.count("|") for line in table} == {5}
-    assert "evil" in ran.out and not any(text in ran.out for text in ("[x]", "@all", "<img"))
+    assert "evil" in ran.out and not any(text in ran.out for text in ("[x]", "@all", "<img", "https://", "WWW."))
+    assert table[0].split("|")[2].strip() in first
 
 
 def test_json_alone_goes_to_standard_output(graphlink_once: Run, linked: Path, tmp_path: Path) -> None:

@@ -63,9 +63,10 @@ def test_tools_are_the_verbs_that_only_read_without_options_that_name_files() ->
     offered = {tool["name"]: tool["input_schema"]["properties"] for tool in tools()}
     assert set(offered) == {"runs", *(verb.name for verb in VERBS.values() if verb.tells)}
     assert not {"link", "join", "export", "report", "scale", "astra", "simulate"} & set(offered)
-    assert not {"json", "out", "et", "compare", "what_if", "groups"} & {
+    assert not {"json", "out", "et", "compare", "what_if", "groups", "markdown"} & {
         key for given in offered.values() for key in given
     }
+    assert offered["diff"]["fail_on"]["description"].endswith("by more: 3% or 3 (PERCENT%)")
     assert offered["replay"]["machine"]["enum"] == ["ideal", "astra-sim", "ranks", "coupled"]
     assert {key: value["type"] for key, value in offered["replay"].items() if key in ("rank", "scale", "together")} == {
         "rank": "integer",
@@ -97,6 +98,15 @@ def test_nothing_outside_the_root_is_read(root: Path, what: str) -> None:
         ("show", {}),
         ("show", {"what": "none"}),
         ("idle", {"dir": "one", "top": "many"}),
+        ("idle", {"dir": "one\0"}),
+        ("idle", {"dir": True}),
+        ("idle", {"dir": ["one", "one"]}),
+        ("idle", {"dir": "one", "rank": [0, 1]}),
+        ("replay", {"what": "one", "scale": {"kernel": 0.5}}),
+        ("replay", {"what": "one", "scale": [["kernel=0.5"]]}),
+        ("replay", {"what": "one", "list": True}),
+        ("replay", {"what": "one", "together": "yes"}),
+        ("diff", {"before": "one", "after": "one", "markdown": True}),
     ],
 )
 def test_what_is_no_tool_option_or_value_is_an_error_in_words(root: Path, name: str, given: dict[str, Any]) -> None:
@@ -117,12 +127,13 @@ def test_a_client_asks_about_two_runs(root: Path) -> None:
         async with mcp.Client(command) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} >= {"runs", "show", "advice"}
             calls = [("show", {"what": "one"}), *((name, given) for name, given, _ in CALLS[1:9:2])]
-            calls += [("runs", {}), ("show", {"what": "../outside"})]
+            calls += [("runs", {}), ("idle", {"dir": "one\0"}), ("show", {"what": "../outside"})]
             return [await client.call_tool(name, given) for name, given in calls]
 
-    *told, refused = asyncio.run(ask())
+    *told, wrong, refused = asyncio.run(ask())
     assert not any(result.is_error for result in told)
     assert told[0].structured_content["ranks"][0]["rank"] == 0
+    assert wrong.is_error and "is not of type string" in wrong.content[0].text
     assert refused.is_error and "leads out of the folder" in refused.content[0].text
 
 

@@ -363,7 +363,15 @@ def test_compiled_conditions_choose_the_rows_that_pandas_chooses(monkeypatch: py
     frame = pd.DataFrame({"a": [3, 1, 2], "b": [1.0, np.nan, 2.0], "text": ["x", "y", "x"]}, index=[5, 5, 7])
     query, compiling = pd.DataFrame.query, adapter._compiling
     select = compiling(query)
-    for text in ("a > 1 and (b == 1 or b != 2)", "a >= -1", "text == 'x'", "a in [1, 2]", "1 < a < 3", "`a` > 1"):
+    for text in (
+        "a > 1 and (b == 1 or b != 2)",
+        "a >= -1",
+        "text == 'x'",
+        "a in [1, 2]",
+        "1 < a < 3",
+        "`a` > 1",
+        "a > 1 or b",
+    ):
         assert select(frame, text).equals(query(frame, text)), text
     with pytest.raises(pd.errors.UndefinedVariableError):
         select(frame, "none == 1")

@@ -251,7 +251,9 @@ def test_other_programs_are_refused_with_one_message(
     assert "cannot be compared" in ran.err
     assert "--anyway" in ran.err
     assert len(ran.err.splitlines()) <= 5
-    assert graphlink("diff", folder, other, "--anyway").status == 0
+    told = graphlink("diff", folder, other, "--anyway")
+    assert told.status == 0 and told.out.startswith("The runs do not compare: ")
+    assert "the score is below 30" in told.out and "better" not in told.out and "chance" not in told.out
 
 
 def test_the_exit_status_is_4_where_it_is_slower_than_allowed(

@@ -260,6 +260,8 @@ class TestNotAnswered:
         (["{out}", "--remove-sync", "aten::none"], 2, "no wait of that id or name"),
         (["{out}", "--together"], 2, "--machine ranks"),
         (["{empty}"], 1, "holds no graphs"),
+        (["{out}", "--runs", "{out}"], 2, "leave --runs out"),
+        (["--runs", "{empty}", "{out}", "--scale", "kernel=2"], 2, "has no summary.json"),
     ],
 )
 def test_refusals(
